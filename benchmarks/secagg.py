@@ -189,9 +189,9 @@ def _shares(other: StandIn, state: ServerRound) -> bytes:
 
 
 def _masked(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]) -> bytes:
-    masked = vector + crypto.mask(state.terms, other.secrets.seed)
+    masked = vector + crypto.make_mask(state.terms, other.secrets.seed)
     for peer in {MEASURED, *dropped}:
-        pairwise = crypto.mask(state.terms, other.key_with(_keys(state, peer).mask, peer))
+        pairwise = crypto.make_mask(state.terms, other.key_with(_keys(state, peer).mask, peer))
         masked = masked + pairwise if peer > other.number else masked - pairwise
     return other.say(Step.MASKED, encode(MaskedVector(state.view, pack(masked, VALUE_BYTES))))
 

@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
-    """Put `where`, such as a file's name, in front of each InputError raised in the block that lacks it."""
+    """Put `where`, such as a file's name, in front of InputErrors raised in the block, unless they name it already."""
     try:
         yield
     except InputError as error:

@@ -35,7 +35,7 @@ from fedlog.flower.ops.site_trouble import (
     UnreachableError,
     check_in,
     find_trouble,
-    tell,
+    report_state,
 )
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, News, describe_clock
 from fedlog.flower.protocol.plan import Plan
@@ -84,7 +84,7 @@ def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerF
     assert gate_events(server, "news")[-1]["news"] == "the disk of the site is full"
     assert describe_presence(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
     count = len(gate_events(server, "news"))
-    tell(site, News.NO_SPACE)  # the same within a minute is told once
+    report_state(site, News.NO_SPACE)  # the same within a minute is told once
     server.forget_site("north")
     assert not check_in(site, News.KILLED).registered  # and what a stranger says is not told at all
     assert len(gate_events(server, "news")) == count
@@ -143,7 +143,7 @@ def test_every_end_of_a_supernode_has_its_reason(
     with pytest.raises(UnreachableError, match="found none"):
         check_in(site)
     assert find_trouble(site, 0, "").kind is Restart.UNREACHABLE
-    tell(site, News.STOPS)  # nobody hears it, and that is no error
+    report_state(site, News.STOPS)  # nobody hears it, and that is no error
 
 
 def test_a_killed_supernode_is_started_again_later_each_time_and_in_the_end_no_more(

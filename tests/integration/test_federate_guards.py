@@ -15,9 +15,8 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.caps import Caps
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import FrameError, Opening, read_opening
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server.engine_state import begin_server, restore_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder

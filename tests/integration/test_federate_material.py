@@ -34,7 +34,7 @@ from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.folders.keys import check_secret, create_site_key, fingerprint, read_public_key, write_secret
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
-from fedlog.flower.ops.processes import Command, call, find_free_port, start, wait_for_port
+from fedlog.flower.ops.processes import Command, find_free_port, run_command, start, wait_for_port
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 from fedlog.flower.server.callers import RegisteredKeys, read_caller
 from fedlog.flower.server.gate import Gate
@@ -421,7 +421,7 @@ def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path)
 
 def test_failures_of_commands_are_call_flwr(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exit code 3: oh"):
-        call(Command(("sh", "-c", "echo oh >&2; exit 3")))
+        run_command(Command(("sh", "-c", "echo oh >&2; exit 3")))
     running = start(Command(("sh", "-c", "echo broken; exit 4")), tmp_path / "log")
     with pytest.raises(RunError, match="exit code 4") as error:
         wait_for_port(running, find_free_port())

@@ -15,7 +15,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.run import leave
+from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.plan import Plan, SumRules, check_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -150,7 +150,7 @@ def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path, method
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
     plan = Plan("once", method=method, rounds=1, seed=4)
     conduct(post, server, plan)
-    leave(server, "south", plan.name, lambda _: None)
+    remove_site(server, "south", plan.name, lambda _: None)
     after = checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
     rest = simulation([folder for name, folder in post.sites.items() if name != "south"], plan)
     list(rest.rounds())

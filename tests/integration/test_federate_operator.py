@@ -138,7 +138,7 @@ def test_a_folder_of_keys_is_registered_as_a_whole_or_not_begun(
     (keys / "twice.pub").unlink()
     assert main([*arguments, "--name", "north"]) == 2
     assert main(arguments) == 1
-    assert "1 of 6 keys were not registered (site-3); of site-3" in capsys.readouterr().err
+    assert "1 of 6 keys were not registered (site-3); error for site-3" in capsys.readouterr().err
     rest = tmp_path / "rest"
     rest.mkdir()
     (keys / "site-3.pub").rename(rest / "site-3.pub")

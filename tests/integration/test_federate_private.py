@@ -21,10 +21,10 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event
-from fedlog.flower.ops.run import leave
+from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, read_plan
-from fedlog.flower.protocol.promise import PrivacyRequirement, release, warn_of_delta
+from fedlog.flower.protocol.promise import PrivacyRequirement, record_run_release, warn_of_delta
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.run_report import read_private_report
@@ -265,7 +265,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
 ) -> None:
     home = RunFolder.of(server, "trial")
     guard = plan(LOCAL).protection(3, 8)
-    release(home.path, guard, 1, "statistics")  # begun before, and killed: paid for all the same
+    record_run_release(home.path, guard, 1, "statistics")  # begun before, and killed: paid for all the same
     state = conduct(post, server, plan(LOCAL))
     report = home.report()
     assert report is not None
@@ -285,7 +285,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
 def test_nobody_is_taken_out_of_a_private_head(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(CENTRAL))
     with pytest.raises(InputError, match="a release that nobody counted"):
-        leave(server, "east", "trial", print)
+        remove_site(server, "east", "trial", print)
 
 
 def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: ServerFolder) -> None:

@@ -23,10 +23,9 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, run_tag, to_content
+from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, Opening, run_tag, to_content
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Plan, SumRules, encode_hello
-from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import respond

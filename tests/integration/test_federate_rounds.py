@@ -34,7 +34,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.app import app_settings
 from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
-from fedlog.flower.ops.run import leave
+from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
 from fedlog.flower.protocol.plan import Plan, check_plan, read_hello, read_plan
 from fedlog.flower.server.exchange import Clock
@@ -377,7 +377,7 @@ def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
 def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:
     run(post, server).conduct()
     said: list[str] = []
-    assert leave(server, "east", "trial", said.append) == ("north", "south")
+    assert remove_site(server, "east", "trial", said.append) == ("north", "south")
     sums = state_of(server).values["statistics"]
     blobs = RunFolder.of(server, "trial").uploads()
     expected = sum(codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
@@ -388,7 +388,7 @@ def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: Ser
     assert report is not None
     assert [site["name"] for site in report["sites"]] == ["north", "south"]
     with pytest.raises(InputError, match="run with a checkpoint"):
-        leave(server, "east", "nothing", said.append)
+        remove_site(server, "east", "nothing", said.append)
 
 
 def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
@@ -417,7 +417,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     going._gather_sites()
     going.conduct()
     torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
-    leave(server, "east", "trial", print)
+    remove_site(server, "east", "trial", print)
     post.silent, post.absent = set(), {"east"}
     run(post, server, Plan("trial", rounds=4, options=PLAN.options, seed=4)).conduct()
     assert set(newest_of(home)) == set(state_of(server).memory) == {"north", "south"}

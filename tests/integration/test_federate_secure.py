@@ -22,9 +22,8 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Command
-from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, Opening, decode_frame, read_opening, run_tag
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.server import secure_rounds
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder

@@ -28,7 +28,7 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.run import leave
+from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import FrameKind, run_tag
 from fedlog.flower.protocol.handshake import identity
 from fedlog.flower.protocol.plan import Plan, SiteProfile, check_plan, encode_welcome, read_welcome
@@ -292,7 +292,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
     assert kept.keys() == set(BODIES)
     assert not any(map(is_same_message, kept.values()))
     monkeypatch.setattr("fedlog.flower.ops.run.unregister", lambda *_: None)
-    leave(server, "east", "trial", lambda line: None)
+    remove_site(server, "east", "trial", lambda line: None)
     found = state_of(server)
     expected = sum(codec("rows").decode(kept[site]).arrays[0].double() for site in ("north", "south"))
     assert torch.equal(found.values["statistics"], torch.as_tensor(expected))

@@ -23,7 +23,7 @@ from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
-from fedlog.privacy.secagg.shamir import PRIME, combine, split, weights_at_zero
+from fedlog.privacy.secagg.shamir import PRIME, combine_shares, split_secret, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
@@ -52,26 +52,26 @@ def test_the_field_is_a_field() -> None:
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_any_threshold_of_shares_gives_the_secret(secret: bytes, threshold: int, spare: int, random: object) -> None:
     points = [1 + 7 * i for i in range(threshold + spare)]
-    shares = split(secret, threshold, points, os.urandom)
+    shares = split_secret(secret, threshold, points, os.urandom)
     for chosen in combinations(points, threshold):
-        assert combine(shares, weights_at_zero(chosen)) == secret
+        assert combine_shares(shares, weights_at_zero(chosen)) == secret
     for chosen in combinations(points, threshold - 1):
         # One share fewer fits every secret: whatever is put at 0, one polynomial of that degree goes through.
-        assert not chosen or combine(shares, weights_at_zero(chosen)) != secret
+        assert not chosen or combine_shares(shares, weights_at_zero(chosen)) != secret
 
 
 def test_a_wrong_share_gives_another_secret() -> None:
     secret = bytes(range(32))
-    shares = split(secret, 3, [1, 2, 3, 4], os.urandom)
+    shares = split_secret(secret, 3, [1, 2, 3, 4], os.urandom)
     shares[2] = bytes(33)
-    assert combine(shares, weights_at_zero([1, 2, 3])) != secret
-    assert combine(shares, weights_at_zero([1, 3, 4])) == secret
+    assert combine_shares(shares, weights_at_zero([1, 2, 3])) != secret
+    assert combine_shares(shares, weights_at_zero([1, 3, 4])) == secret
 
 
 @pytest.mark.parametrize(("threshold", "points"), [(0, [1]), (3, [1, 2]), (2, [1, 1]), (2, [0, 1])])
 def test_impossible_sharings_are_refused(threshold: int, points: list[int]) -> None:
     with pytest.raises(InputError):
-        split(bytes(32), threshold, points, os.urandom)
+        split_secret(bytes(32), threshold, points, os.urandom)
 
 
 @settings(deadline=None, max_examples=60)

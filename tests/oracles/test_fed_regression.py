@@ -29,7 +29,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.run import leave
+from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -229,7 +229,7 @@ def test_over_flowers_messages_the_head_is_that_of_all_rows_and_after_leaving_of
         return NumberHead.of(solve_regression(regression_moments(x, y))).linear
 
     torch.testing.assert_close(found.values[HEAD], solve(NAMES), rtol=1e-4, atol=1e-5)
-    leave(server, "south", "once", lambda _: None)
+    remove_site(server, "south", "once", lambda _: None)
     after = checkpoint.read(RunFolder.of(server, "once").checkpoint, lambda _: None)
     torch.testing.assert_close(after.values[HEAD], solve(NAMES[:2]), rtol=1e-4, atol=1e-5)
 

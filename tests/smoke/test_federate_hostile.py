@@ -14,7 +14,7 @@ from fedlog.data.schema import load_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.app import app_settings, write_app
-from fedlog.flower.ops.processes import Command, call, find_free_port, find_program, flower_environment, start
+from fedlog.flower.ops.processes import Command, find_free_port, find_program, flower_environment, run_command, start
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
@@ -95,7 +95,7 @@ def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, st
     write_app(folder, app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
-    call(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
+    run_command(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
 
 
 def damaged(federation: Federation) -> list[bytes]:

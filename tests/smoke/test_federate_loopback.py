@@ -21,7 +21,15 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.processes import Command, Running, call, find_free_port, find_program, flower_environment, start
+from fedlog.flower.ops.processes import (
+    Command,
+    Running,
+    find_free_port,
+    find_program,
+    flower_environment,
+    run_command,
+    start,
+)
 from fedlog.flower.ops.server import flwr_command, register, run_server, site_statuses
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
@@ -77,7 +85,7 @@ def run_app(federation: Federation, app: Path, *settings: str) -> str:
     """The streamed output of a plain `flwr run`."""
     told = " ".join(("rounds=1", "deadline-seconds=120.0", *settings))
     command = flwr_command(federation.server, "run", str(app), CONNECTION, "--stream", "--run-config", told)
-    return call(command, timeout_seconds=400)
+    return run_command(command, timeout_seconds=400)
 
 
 def events(federation: Federation, run: str, kind: str) -> list[dict[str, Any]]:
@@ -162,7 +170,7 @@ def test_an_operator_command_from_outside_is_refused(federation: Federation, tmp
     )
     command = Command((find_program("flwr"), "supernode", "list", "x"), flower_environment(tmp_path))
     with pytest.raises(RunError, match="exit code 1"):
-        call(command)
+        run_command(command)
 
 
 def wait_for_exit(running: Running) -> str:

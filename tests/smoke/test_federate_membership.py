@@ -13,7 +13,7 @@ from loopback_sites import OPTIONS, Federation, started, when
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import CONNECTION
-from fedlog.flower.ops.processes import call, find_program
+from fedlog.flower.ops.processes import find_program, run_command
 from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.protocol.plan import Plan
@@ -60,7 +60,7 @@ def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
 def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path) -> None:
     second = federation.make_site(tmp_path / "east", "east")
     arguments = ("supernode", "register", str(second.public_key), CONNECTION, "--name", "east")
-    call(flwr_command(federation.server, *arguments))
+    run_command(flwr_command(federation.server, *arguments))
     with run_site(second, print) as running:
         federation.wait_until_let_in(running)
         federation.run(Plan("twice", rounds=1, options=OPTIONS), minimum=3)

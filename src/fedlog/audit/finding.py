@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import epsilon_of, mu_of
-from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit, neighbouring_relation
+from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
 
 MOST_CLIENTS = 500  # in a secure sum, whose work grows with their square
 
@@ -143,7 +143,7 @@ class Finding:
             "audited": str(audit.audited),
             "unit": str(audit.unit),
             "mechanism": str(audit.trust),
-            "neighbours": neighbouring_relation(audit.unit, audit.trust),
+            "neighbours": NEIGHBOURS[audit.unit, audit.trust],
             "releases": audit.releases,
             "fault": str(audit.fault),
             **planted,
@@ -162,6 +162,6 @@ class Finding:
             f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "
             f"{self.epsilon_lower:.3g}{gaussian} with confidence {audit.confidence:g} from {looked}, which "
             f"can show {self.epsilon_visible:.3g} at most; unit: {audit.unit}; neighbours: "
-            f"{neighbouring_relation(audit.unit, audit.trust)}; audited: {audit.audited}; "
+            f"{NEIGHBOURS[audit.unit, audit.trust]}; audited: {audit.audited}; "
             f"releases: {audit.releases}{fault}"
         )

@@ -205,23 +205,23 @@ def _describe_interval(share: float, records: int) -> str:
 
 
 def _drop(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.run import drop, find_open_run, take_site_back
+    from fedlog.flower.ops.run import drop_site, find_open_run, take_site_back
 
     run = args.run or find_open_run(folder)
     if args.back:
         take_site_back(folder, args.name, run)
         say(f"{run} asks {args.name} again from the next round on")
         return
-    drop(folder, args.name, run)
+    drop_site(folder, args.name, run)
     say(f"{run} goes on without {args.name}; its key stays registered, and what it has sent stays in the head")
     say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
 
 
 def _leave(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.run import find_newest_run, leave
+    from fedlog.flower.ops.run import find_newest_run, remove_site
 
     run = args.run or find_newest_run(folder)
-    remaining = leave(folder, args.name, run, say)
+    remaining = remove_site(folder, args.name, run, say)
     say(f"the head of {run} is now that of {', '.join(remaining)}")
     say(f"next: `fedlog federate run {args.folder} --name {run}` sends it to them")
     say(

@@ -12,14 +12,14 @@ from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import paper_sigma
 from fedlog.privacy.guarantee import (
+    NEIGHBOURS,
     PAPER_CAVEAT,
+    TRUSTED,
     Budget,
     Calibration,
     Trust,
     Unit,
     delta_warning,
-    neighbouring_relation,
-    trusted_party,
 )
 from fedlog.privacy.mechanisms import Mechanism, plan_noise, sensitivity_to_client
 from fedlog.privacy.secagg.terms import FEWEST
@@ -155,9 +155,9 @@ def _describe_plan(
         "calibration": str(calibration),
         "guarantee": mechanism.unit is not Unit.PAPER,
         "unit": str(mechanism.unit),
-        "neighbours": neighbouring_relation(mechanism.unit, mechanism.trust),
+        "neighbours": NEIGHBOURS[mechanism.unit, mechanism.trust],
         "mechanism": str(mechanism.trust),
-        "trusted": trusted_party(mechanism.trust),
+        "trusted": TRUSTED[mechanism.trust],
         "client_std": mechanism.client_std,
         "server_std": mechanism.server_std,
         "honest_survivors": mechanism.honest_survivors,

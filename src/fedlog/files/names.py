@@ -58,7 +58,7 @@ def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPA
     module, _, attribute = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's own module: whatever it raises, it cannot be imported
+    except Exception as error:  # any error: a user's module may raise anything when it is imported
         raise InputError(f"{what} {name} cannot be imported: {error}", hint=hint) from error
     if not callable(found):
         raise InputError(f"{what} {name} cannot be called: {type(found).__name__} found", hint="name a function")

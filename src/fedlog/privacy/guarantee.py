@@ -47,7 +47,8 @@ class NoiseSource(StrEnum):
 
 PAPER_CAVEAT = "no formal guarantee: the bodies were trained on the protected records"
 
-_NEIGHBOURS = {
+# Which inputs count as neighbours: the guarantee makes their outputs look alike.
+NEIGHBOURS = {
     (Unit.RECORD, Trust.CENTRAL): "federations that differ by one record, added or removed",
     (Unit.RECORD, Trust.LOCAL): "data sets of one client that differ by one record, added or removed",
     (Unit.RECORD, Trust.DISTRIBUTED): "federations that differ by one record, added or removed",
@@ -59,22 +60,13 @@ _NEIGHBOURS = {
     (Unit.PAPER, Trust.DISTRIBUTED): "data sets that differ by one record, bodies held fixed (they are not)",
 }
 
-_TRUSTED = {
+# Who must be trusted for the guarantee to hold.
+TRUSTED = {
     Trust.CENTRAL: "the server, which sees every client's exact message and adds the noise",
     Trust.LOCAL: "no one: each client adds the noise before anything leaves it",
     Trust.DISTRIBUTED: "no single party: the secure sum hides each message, and enough honest clients add their share "
     "of the noise",
 }
-
-
-def neighbouring_relation(unit: Unit, trust: Trust) -> str:
-    """In words, which inputs count as neighbours: the guarantee makes their outputs look alike."""
-    return _NEIGHBOURS[unit, trust]
-
-
-def trusted_party(trust: Trust) -> str:
-    """In words, who must be trusted for the guarantee to hold."""
-    return _TRUSTED[trust]
 
 
 # Used if a record of releases states no delta.
@@ -133,11 +125,11 @@ class Guarantee:
 
     @property
     def neighbours(self) -> str:
-        return neighbouring_relation(self.unit, self.trust)
+        return NEIGHBOURS[self.unit, self.trust]
 
     @property
     def trusted(self) -> str:
-        return trusted_party(self.trust)
+        return TRUSTED[self.trust]
 
     def __str__(self) -> str:
         if self.epsilon is None:

@@ -74,6 +74,6 @@ def curve_delta(curve: Curve, epsilon: float) -> float:
 
 
 def curve_log_delta(curve: Curve, epsilon: float) -> float:
-    """The logarithm of the smallest delta that the curve gives at epsilon; it may be too small for a float itself."""
+    """The logarithm of the smallest delta that the curve gives at epsilon; delta may be too small for a float."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
     return min(0.0, float(found.min()))

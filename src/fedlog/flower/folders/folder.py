@@ -28,7 +28,7 @@ def check_site_name(text: str) -> str:
 
 
 class HasPath(Protocol):
-    """An object that stands for a folder on disk."""
+    """An object with the path of a folder."""
 
     @property
     def path(self) -> Path: ...

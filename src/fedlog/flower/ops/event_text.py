@@ -98,7 +98,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
             since, seconds = event.get("head_since"), event["load_seconds"] + event["work_seconds"]
             return (
                 f"run {event['run']}, round {event['round']} of {event['of']}: validation accuracy "
-                f"{_share(event['validation_accuracy'])}, {describe_bits(event['bits_up'])} sent, "
+                f"{_format_share(event['validation_accuracy'])}, {describe_bits(event['bits_up'])} sent, "
                 f"{describe_bits(event['bits_down'])} received, {describe_duration(seconds)}"
                 f"{'' if since is None else f'; the head is still the one of round {since}'}"
             )
@@ -106,10 +106,10 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
             beside = event.get("unprotected_model")
             why = f"the protected one (not protected: {beside})" if beside else "better or equal on the validation rows"
             return (
-                f"run {event['run']}: kept the {event['kept']} model, {why}; {_test_figures(event)}; "
+                f"run {event['run']}: kept the {event['kept']} model, {why}; {_describe_test_figures(event)}; "
                 f"model in {event['model']}"
                 f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
-                f"{_unseen(event.get(UNSEEN, 0))}"
+                f"{_describe_unseen(event.get(UNSEEN, 0))}"
             )
         case "warning":
             return f"run {event['run']}: warning: {event['reason']}"
@@ -120,17 +120,17 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _test_figures(event: Mapping[str, Any]) -> str:
+def _describe_test_figures(event: Mapping[str, Any]) -> str:
     """The model's accuracy on the site's test rows; if it predicts numbers, its error."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
         return f"test error {error} (local-only {alone})"
-    kept = f"test accuracy {_share(event['test_accuracy'])}{_interval(event)}"
-    return f"{kept} (local-only {_share(event['local_only_test_accuracy'])})"
+    kept = f"test accuracy {_format_share(event['test_accuracy'])}{_describe_interval(event)}"
+    return f"{kept} (local-only {_format_share(event['local_only_test_accuracy'])})"
 
 
-def _interval(event: Mapping[str, Any]) -> str:
+def _describe_interval(event: Mapping[str, Any]) -> str:
     """The 95 % interval of a model's test accuracy; empty if there are no test rows."""
     share, records = event["test_accuracy"], event.get("test_records")
     if share is None or not records:
@@ -139,7 +139,7 @@ def _interval(event: Mapping[str, Any]) -> str:
     return f" [{low:.2f}, {high:.2f}] over {records} rows"
 
 
-def _unseen(count: int) -> str:
+def _describe_unseen(count: int) -> str:
     if not count:
         return ""
     words = "1 class of the schema is" if count == 1 else f"{count} classes of the schema are"
@@ -165,7 +165,7 @@ class SiteEventText:
         return f"{text}; about {describe_duration(pace * (event['of'] - number))} left"
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "of no rows" if value is None else f"{value:.3f}"
 
 

@@ -41,7 +41,7 @@ def render_site(folder: SiteFolder) -> bytes:
     return _render([*_site_events(folder), *_site_privacy(folder)])
 
 
-class _Found(Collector):
+class _ComputedMetrics(Collector):
     """Gives Prometheus a list of metrics that are already computed."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -55,7 +55,7 @@ class _Found(Collector):
 def _render(metrics: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     about = _gauge("fedlog_info", "The version of fedlog", {(__version__,): 1.0}, "version")
-    registry.register(_Found([about, *metrics]))
+    registry.register(_ComputedMetrics([about, *metrics]))
     return generate_latest(registry)
 
 

@@ -22,7 +22,7 @@ LAG_TIMES, LAG_SECONDS = 3.0, 5.0
 class SitePart:
     """A site's part in a run so far."""
 
-    answered: int | None = None  # the last round in whose sum it is
+    answered: int | None = None  # the last round with this site in its sum
     seconds: float | None = None  # how long that answer took
     missing_since: int | None = None  # the round in which it missed the deadline; it has not answered since
     refused: str | None = None  # the reason why it was left out or refused after its last answer

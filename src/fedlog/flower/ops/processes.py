@@ -173,7 +173,7 @@ def start(command: Command, log: Path, say: Say | None = None) -> Running:
     return Running(command, process, log, log_start)
 
 
-def call(command: Command, timeout_seconds: float = 180.0) -> str:
+def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
     """Run a short command and return its output; RunError if it fails or takes too long."""
     try:
         done = subprocess.run(

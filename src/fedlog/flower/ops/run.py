@@ -47,7 +47,7 @@ def find_open_run(folder: ServerFolder) -> str:
     return max(found, key=lambda path: (path / PLAN).stat().st_mtime).name
 
 
-def drop(folder: ServerFolder, site: str, name: str) -> None:
+def drop_site(folder: ServerFolder, site: str, name: str) -> None:
     """Drop a site from a run: from now on it is not asked and not waited for."""
     home = _check_drop(folder, site, name)
     write_json(home.dropped_file, sorted({*home.dropped(), site}))
@@ -114,7 +114,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
         running.stop()
 
 
-def leave(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
+def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
     """Unregister a site and remove its statistics from the head of a run; return the sites that remain."""
     check_leave(folder, site, name)
     if site in folder.read_known_sites():

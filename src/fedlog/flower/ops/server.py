@@ -27,10 +27,10 @@ from fedlog.flower.ops.processes import (
     Command,
     Running,
     Say,
-    call,
     find_free_port,
     find_program,
     flower_environment,
+    run_command,
     start,
     stop_together,
     wait_for_port,
@@ -281,7 +281,7 @@ def _call_flwr(command: Command, wanted: str) -> Any:
     """
     hint = "is `fedlog federate server` running?"
     try:
-        text = call(command)
+        text = run_command(command)
     except RunError as error:
         raise RunError(error.message, hint=hint) from None
     try:

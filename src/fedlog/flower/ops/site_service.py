@@ -21,7 +21,7 @@ from fedlog.flower.ops.site_trouble import (
     check_in,
     find_clock_trouble,
     find_trouble,
-    tell,
+    report_state,
 )
 from fedlog.flower.ops.status_page import render_site_page
 from fedlog.flower.ops.watch import Watch, serve_watch
@@ -86,7 +86,7 @@ class SiteService:
             code, tail = self._run_once(follower)
             trouble = find_trouble(self.folder, code, tail)
             if trouble.news is not None:
-                tell(self.folder, trouble.news)
+                report_state(self.folder, trouble.news)
             if self._gives_up(trouble, time.monotonic() - started):
                 self.folder.log("ended", reason=trouble.reason)
                 raise trouble.error
@@ -96,7 +96,7 @@ class SiteService:
             time.sleep(seconds)
 
     def _gives_up(self, trouble: Trouble, lived_seconds: float) -> bool:
-        """Whether another start would not help."""
+        """Whether to stop for good, because another start would not help."""
         if trouble.kind is Restart.FINAL or (trouble.kind is Restart.UNKNOWN_KEY and self.was_connected):
             return True
         if trouble.kind in NOT_LET_IN:
@@ -107,7 +107,7 @@ class SiteService:
             return False
         self.ends = 1 if lived_seconds > LONG_LIFE_SECONDS else self.ends + 1
         if self.ends > MOST_ENDS:
-            tell(self.folder, News.GIVES_UP)
+            report_state(self.folder, News.GIVES_UP)
         return self.ends > MOST_ENDS
 
     def _run_once(self, follower: LineFollower) -> tuple[int, str]:
@@ -136,7 +136,7 @@ class SiteService:
                 self.say(f"lost the server at {server}: asking again until it answers")
             case "server found":
                 self.say(f"found the server at {server} again")
-                tell(self.folder, News.FOUND)
+                report_state(self.folder, News.FOUND)
 
     def _check_clock(self) -> None:
         """Stop if this machine's clock is too far off; warn if it is a little off."""
@@ -146,7 +146,7 @@ class SiteService:
             self.say(f"{error.message}; trying until it answers")
             return
         if trouble := find_clock_trouble(answer):
-            tell(self.folder, News.CLOCK)
+            report_state(self.folder, News.CLOCK)
             self.folder.log("ended", reason=trouble.reason)
             raise trouble.error
         if difference := describe_clock(answer.ahead_seconds):
@@ -157,7 +157,7 @@ class SiteService:
         full = is_nearly_full(self.folder.path)
         if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
-            tell(self.folder, News.NO_SPACE)
+            report_state(self.folder, News.NO_SPACE)
         self.disk_full = full
 
 
@@ -171,5 +171,5 @@ def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
             SiteService(folder, say).serve()
         except (StopRequestedError, KeyboardInterrupt):
             folder.log("stopped")
-            tell(folder, News.STOPS)
+            report_state(folder, News.STOPS)
             raise

@@ -69,7 +69,7 @@ def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | No
         raise UnreachableError(f"expected the gate of a federation at {server}, found: {error}") from None
 
 
-def tell(folder: SiteFolder, news: News) -> None:
+def report_state(folder: SiteFolder, news: News) -> None:
     """Report the site's state to the gate, if it can be reached."""
     with suppress(RunError, InputError, OSError):
         check_in(folder, news)

@@ -20,7 +20,7 @@ SMALLEST_DELTA = 1e-30
 LARGEST_SEED = 2**63
 MOST_GAUSSIANS = 50  # of a class
 FEWEST_RECORDS = 10
-"""Of each of several Gaussians of a class, which else may be single records. One Gaussian says no more than sums do."""
+"""The fewest records for each of several Gaussians of a class: one of fewer would reveal single records."""
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -34,7 +34,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def check_gaussians(algorithm: Algorithm) -> None:
-    """Refuse mixtures in which a Gaussian may stand for a few records only."""
+    """Refuse mixtures in which a Gaussian may describe only a few records."""
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
             raise InputError(f"a site sends at most {MOST_GAUSSIANS} Gaussians a class, found: {exchange.parts}")

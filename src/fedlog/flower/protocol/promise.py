@@ -17,7 +17,7 @@ from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, star
 from fedlog.settings.promise import Promise
 
 
-def release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
+def record_run_release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
     """Record the release of one exchange in the run's folder; RunError if the run's budget does not cover it."""
     if guard is None:
         return
@@ -36,7 +36,7 @@ def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | No
 
 
 def read_spending(folder: Path) -> dict[str, object] | None:
-    """The guarantee for all that the run in this folder has released, as JSON values; None if nothing was released."""
+    """The guarantee for all releases of the run in this folder, as JSON values; None if nothing was released."""
     log = read_log(folder / FILE_NAME)
     found = add_up(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()

@@ -57,8 +57,3 @@ class Deadline:
         """Store the slowest of these answers: those of a round, or late ones."""
         if taken := list(seconds):
             self.slowest.append(max(taken))
-
-    def learn_rounds(self, slowest: Iterable[float | None]) -> None:
-        """Store the slowest answer of each earlier round; None for a round without answers."""
-        for seconds in slowest:
-            self.learn([] if seconds is None else [seconds])

@@ -9,7 +9,6 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
 from fedlog.engine.clients import check_target
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.checkpoint import Memory
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -52,11 +51,6 @@ def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: f
 def save_server(home: RunFolder, server: Server, round_number: int) -> None:
     """Write a checkpoint, from which the run can go on after this round."""
     checkpoint.write(home.checkpoint, server.state_after(round_number), _no_clients)
-
-
-def copy_memory(server: Server) -> Memory | None:
-    """Return a copy of the server's memory of uploads, so that it can be restored; None if it keeps none."""
-    return None if server.memory is None else dict(server.memory)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -69,7 +69,7 @@ class Wait:
 class SilentSites:
     """Sites that missed a deadline. They are asked in every round, but not waited for until they answer again."""
 
-    since: dict[str, int] = field(default_factory=dict)  # the round whose deadline each of them missed
+    since: dict[str, int] = field(default_factory=dict)  # site -> the round in which it missed the deadline
     _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
     def take_late_answers(self, grid: MessageGrid, now: float) -> list[float]:
@@ -127,7 +127,7 @@ def ask(
     machine heartbeats are late: Flower then takes a working site for gone and withdraws its request. As long as the
     gate hears the site, it is asked again; the site then sends the reply that it has stored.
     """
-    asking = _OpenQuestion(nodes, requests, kind, wait)
+    asking = _OpenRequest(nodes, requests, kind, wait)
     begun = clock.now()
     asking.sites = _push(grid, nodes, requests, wait, 0.0)
     asking.refuse(set(requests) - set(asking.sites.values()), "Flower did not take the message")
@@ -148,7 +148,7 @@ def ask(
 
 
 @dataclass
-class _OpenQuestion:
+class _OpenRequest:
     """A request under way: each site is in one of `sites`, `overdue`, `answers`, `refused` and `late`."""
 
     nodes: Mapping[str, int]
@@ -163,7 +163,7 @@ class _OpenQuestion:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take(self, message: Message, took: float) -> None:
-        """Sort in a message that came `took` seconds after the request."""
+        """Store a message that came `took` seconds after the request as an answer, a refusal or a late site."""
         # Flower sends its own errors from the SuperLink's node, so the site is found by the request's number.
         site = self.sites.pop(message.metadata.reply_to_message_id, None)
         if site is None:

@@ -33,7 +33,7 @@ def read_heard(presence_file: Path) -> frozenset[str]:
 
 @dataclass
 class Presence:
-    """The calls of all sites so far."""
+    """Which sites are connected, when each called last, and which calls were refused."""
 
     log: Path | None = None  # the file to which events are written
     last_call: dict[str, dt.datetime] = field(default_factory=dict)

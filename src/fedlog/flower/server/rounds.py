@@ -21,12 +21,11 @@ from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.protocol.promise import release
+from fedlog.flower.protocol.promise import record_run_release
 from fedlog.flower.server.broadcasts import finish_frames, forget_sites, work_frames
 from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
 from fedlog.flower.server.engine_state import (
     begin_server,
-    copy_memory,
     restore_server,
     save_server,
     select_summed_uploads,
@@ -113,7 +112,9 @@ class Run:
         if not checkpoint.exists(self.home.checkpoint):
             return None
         self.participants.width = self.home.width()
-        self.deadline.learn_rounds(line.get("slowest_seconds") for line in self.home.rounds()[-REMEMBERED_ROUNDS:])
+        for line in self.home.rounds()[-REMEMBERED_ROUNDS:]:
+            if (seconds := line.get("slowest_seconds")) is not None:
+                self.deadline.learn([seconds])
         server, done = restore_server(self.home, self.plan, self.schema, self.rules.refused_share)
         self._log_event("resumed", after_round=done)
         return server, done
@@ -180,11 +181,11 @@ class Run:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
-        release(self.home.path, server.protection, number, exchange.name)
+        record_run_release(self.home.path, server.protection, number, exchange.name)
         requests = work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
         if self.plan.secure is not None:
             sums = self._secure_sums(self.plan.secure)
-            survivors = sums.take(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
+            survivors = sums.make_sum(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
             if survivors is not None:  # the server knows no single upload, so it keeps none
                 self._log_uploads(number, list(survivors))
             return survivors is not None
@@ -196,7 +197,7 @@ class Run:
         self.silent.update(number, replies, asked)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         forget_sites(server, set(nodes) - set(uploads))
-        before = server.state, copy_memory(server)
+        before = server.state, None if server.memory is None else dict(server.memory)
         for site in self._receive(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.minimum:

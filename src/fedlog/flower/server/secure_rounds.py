@@ -14,9 +14,8 @@ from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.roster import Roster, number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, Opening, run_tag
 from fedlog.flower.protocol.plan import SumRules
-from fedlog.flower.protocol.sum_opening import Opening
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
@@ -41,7 +40,7 @@ class SumAtServer:
     deadline_seconds: float  # for each request
     minimum: int  # the fewest sites in a sum
 
-    def take(
+    def make_sum(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
         """Make a secure sum, update the server's state with it, and return the sites in it; None if it failed."""

@@ -61,4 +61,6 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
         deadline = float(settings["deadline-seconds"]) or None
         return plan, RoundRules(int(settings["minimum-sites"]), deadline, share)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"expected the settings of `fedlog federate run`, found: {error}") from None
+        raise InputError(
+            f"the app's settings: a number is missing or wrong: {error}", hint="use `fedlog federate run`"
+        ) from None

@@ -61,7 +61,7 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     """Do what the request asks for and return the reply."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
-        return greet(request, folder)
+        return answer_greeting(request, folder)
     if request.kind not in (*WORK_KINDS, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
@@ -79,14 +79,14 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
         context.log("answered again", round=request.round_number, kind=kind.name)
         return request.reply(kind, stored)
     if request.kind in WORK_KINDS:
-        return request.reply(kind, work(request, context, state))
+        return request.reply(kind, do_work(request, context, state))
     _count_answer(context, state)
     if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     return request.reply(kind, finish(request, context, state))
 
 
-def greet(request: Frame, folder: SiteFolder) -> Frame:
+def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     """Check and store the plan of a new run, and return a WELCOME frame."""
     config = folder.read_config()
     ours = identity(load_schema(folder.schema_file).digest)
@@ -126,7 +126,7 @@ def _count_answer(context: SiteContext, state: RunState) -> None:
     state.add_answer()
 
 
-def work(request: Frame, context: SiteContext, state: RunState) -> bytes:
+def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     """Do the local work of one exchange and return the upload; the site's new state is saved before it is sent."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)

@@ -69,7 +69,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
             record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
         raise FrameError(_limit_message(error)) from None
-    _mark_part(folder)
+    _mark_as_participant(folder)
     record_release(run / FILE_NAME, upcoming)
 
 
@@ -77,7 +77,7 @@ def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exc
     """Record that exact statistics leave in this run; once is enough, since no epsilon bounds the first of them."""
     event = Unbounded(round_number, exchange, _exact_reason(run))
     record_without_bound(folder.state / FILE_NAME, [event], _find_earlier(folder))
-    _mark_part(folder)
+    _mark_as_participant(folder)
 
 
 def check_record(folder: SiteFolder) -> None:
@@ -115,14 +115,14 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_log(path, source, _find_missing(copied.events, _read_run_logs(folder)))
-    _mark_part(folder)
+    _mark_as_participant(folder)
 
 
 def state_record_lost(folder: SiteFolder) -> None:
     """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
     folder.state.mkdir(parents=True, exist_ok=True)
     record_without_bound(folder.state / FILE_NAME, [Unbounded(0, "unknown", LOST)], _read_run_logs(folder))
-    _mark_part(folder)
+    _mark_as_participant(folder)
 
 
 def begin_for_new_rows(folder: SiteFolder) -> None:
@@ -193,7 +193,7 @@ def _find_earlier(folder: SiteFolder) -> tuple[Event, ...]:
     return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
 
 
-def _mark_part(folder: SiteFolder) -> None:
+def _mark_as_participant(folder: SiteFolder) -> None:
     """Write the file that says that the site has taken part: after the record is begun, and before anything leaves."""
     if not folder.took_part_file.exists():
         write_file(folder.took_part_file, f"what has left this site is counted in {folder.state.name}/{FILE_NAME}\n")

@@ -122,7 +122,7 @@ def _figures(name: str, model: ScoredModel) -> dict[str, float | None]:
 
 
 def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Save the model in the folder, with a note of where it comes from and which part of it is protected."""
+    """Save the model in the folder, with a note on its origin and on which part of it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,

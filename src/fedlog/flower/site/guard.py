@@ -38,6 +38,14 @@ REFUSED = ("flwr-clientapp", "flwr-agentapp", "flwr-serverapp", "flwr-simulation
 WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
 
 
+def check_flower_version() -> None:
+    """Refuse another version of Flower: the names that we replace are internal, and may be elsewhere in it."""
+    import flwr
+
+    if flwr.__version__ != FLOWER_VERSION:
+        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
+
+
 def write_guard(folder: Path) -> Path:
     """Write programs that hide Flower's task programs of the same names on the PATH, and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,13 +164,10 @@ class WakeableSleep:
 
 def main() -> None:
     """Run Flower's `flower-superexec`, with our executor of tasks."""
-    import flwr
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec import run_superexec
 
-    if flwr.__version__ != FLOWER_VERSION:
-        # The replaced names are internal to Flower, and another version may have them elsewhere.
-        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
+    check_flower_version()
     if not callable(getattr(run_superexec, "get_executor", None)):
         raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
     if getattr(run_superexec, "time", None) is not time:

@@ -69,7 +69,9 @@ class RunState:
                 f"expected body {stored['body']}, with which this site began the run, found: {profile.body}"
             )
         if stored.get("digest") != profile.digest:
-            raise FrameError(f"expected body {profile.body} as this site began the run with it, found other parameters")
+            raise FrameError(
+                f"expected body {profile.body} as it was when this site began the run, found other parameters"
+            )
 
     def check_world(self, profile: SiteProfile) -> None:
         """Refuse if the site's setting `world` has changed since the greeting; the server then greets it again."""

@@ -18,9 +18,8 @@ from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import load_sum_key, number_members, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError
+from fedlog.flower.protocol.frame import Frame, FrameError, Opening, read_opening
 from fedlog.flower.protocol.plan import SumRules
-from fedlog.flower.protocol.sum_opening import Opening, read_opening
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedlog.errors import RunError
-from fedlog.flower.site.guard import FLOWER_VERSION, GUARDED, WAKE_PIPE
+from fedlog.flower.site.guard import FLOWER_VERSION, GUARDED, WAKE_PIPE, check_flower_version
 
 FLOWER_IDLE_SECONDS, FLOWER_ANSWER_SECONDS = 3.0, 0.5
 SHORTEST_PAUSE_SECONDS = 0.1
@@ -108,11 +108,9 @@ class GuardStarter:
 
 def main() -> None:
     """Run Flower's `flower-supernode`, with the parts that are replaced here."""
-    import flwr
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    if flwr.__version__ != FLOWER_VERSION:
-        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
+    check_flower_version()
     replace_parts()
     flower_supernode()
 

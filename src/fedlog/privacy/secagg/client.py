@@ -29,7 +29,7 @@ from fedlog.privacy.secagg.messages import (
     digest_survivors,
     sign_envelope,
 )
-from fedlog.privacy.secagg.shamir import SHARE_BYTES, split
+from fedlog.privacy.secagg.shamir import SHARE_BYTES, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.privacy.secagg.used_steps import UsedSteps
 
@@ -96,8 +96,8 @@ class SumClient:
         keys = self._check_keys(key_list, state)
         me = self.identity.number
         points = [number + 1 for number in keys]
-        mask_shares = split(state.mask_secret, self.terms.threshold, points, self.entropy)
-        seed_shares = split(state.seed, self.terms.threshold, points, self.entropy)
+        mask_shares = split_secret(state.mask_secret, self.terms.threshold, points, self.entropy)
+        seed_shares = split_secret(state.seed, self.terms.threshold, points, self.entropy)
         cipher = crypto.Agreement(state.cipher_secret)
         sealed: dict[int, bytes] = {}
         opening: dict[int, bytes] = {}
@@ -135,11 +135,11 @@ class SumClient:
                 raise RefusalError(f"client {number} sent {len(shares[number])} bytes instead of two shares")
         if len(shares) < self.terms.minimum:
             raise RefusalError(f"{len(shares)} clients shared their secrets, {self.terms.minimum} are needed")
-        masked = vector + crypto.mask(self.terms, state.seed)
+        masked = vector + crypto.make_mask(self.terms, state.seed)
         agreement = crypto.Agreement(state.mask_secret)
         for number in delivery.sealed:
             (key,) = agreement.keys(state.mask_keys[number], crypto.mask_purpose(self.terms, me, number))
-            pairwise = crypto.mask(self.terms, key)
+            pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
         view = digest_peers(state.key_view, shares)
         body = encode(MaskedVector(view, pack(masked, self.terms.value_bytes)))
@@ -179,7 +179,7 @@ class SumClient:
         return PublicKeys(
             crypto.public_key_of(state.cipher_secret),
             crypto.public_key_of(state.mask_secret),
-            crypto.commitment(self.terms, self.identity.number, state.seed),
+            crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
     def _claim(self, step: Step) -> None:

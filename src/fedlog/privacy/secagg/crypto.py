@@ -121,12 +121,12 @@ def unseal(key: bytes, sealed: bytes, sender: int) -> bytes:
         raise RefusalError(f"the sealed shares of client {sender} were changed") from None
 
 
-def commitment(terms: Terms, number: int, seed: bytes) -> bytes:
+def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:
     """32 bytes with which a client commits itself to its seed without revealing it."""
     return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
 
 
-def mask(terms: Terms, key: bytes) -> Words:
+def make_mask(terms: Terms, key: bytes) -> Words:
     """The mask made from a key: one word for each coordinate, from the ChaCha20 key stream."""
     stream = Cipher(algorithms.ChaCha20(key, _STREAM_NONCE), mode=None).encryptor()
     return unpack(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)

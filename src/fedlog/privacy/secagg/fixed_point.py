@@ -56,7 +56,7 @@ class FixedPoint:
         return self.to_words(values)
 
     def from_words(self, words: Words) -> NDArray[np.float64]:
-        """The values that the words stand for, those nearest to zero."""
+        """The values of the words; of all values with the same word, the one nearest to zero."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
         return signed.astype(np.float64) * self.grid

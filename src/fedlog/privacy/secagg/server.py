@@ -33,7 +33,7 @@ from fedlog.privacy.secagg.messages import (
     digest_survivors,
     open_envelope,
 )
-from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine, weights_at_zero
+from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine_shares, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def unmask_sum(state: ServerRound) -> SecureSum:
     secrets, doubted = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
-        total += unpack(vector, terms.value_bytes) - crypto.mask(terms, secrets[number])
+        total += unpack(vector, terms.value_bytes) - crypto.make_mask(terms, secrets[number])
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         total -= _sum_masks_of_dropout(state, number, secrets[number])
     return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
@@ -151,12 +151,12 @@ def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]
     weights = weights_at_zero([number + 1 for number in helpers])
     found: dict[int, bytes] = {}
     for number in state.masked:
-        seed = combine({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
-        if seed is None or crypto.commitment(state.terms, number, seed) != _read_keys(state, number).commitment:
+        seed = combine_shares({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
+        if seed is None or crypto.commit_to_seed(state.terms, number, seed) != _read_keys(state, number).commitment:
             raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
-        secret = combine({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
+        secret = combine_shares({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.public_key_of(secret) != _read_keys(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
         found[number] = secret
@@ -170,7 +170,7 @@ def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Wo
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
         (key,) = agreement.keys(_read_keys(state, number).mask, crypto.mask_purpose(terms, number, dropped))
-        pairwise = crypto.mask(terms, key)
+        pairwise = crypto.make_mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
     return total
 

@@ -14,7 +14,7 @@ PRIME: Final = 2**256 + 297
 SHARE_BYTES: Final = 33
 
 
-def split(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
+def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
     """Split a secret: the share at each point is the value of a random polynomial that has the secret at 0."""
     if len(secret) != 32:
         raise InputError(f"a secret to share must have 32 bytes: {len(secret)}")
@@ -46,7 +46,7 @@ def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
     return weights
 
 
-def combine(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes | None:
+def combine_shares(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes | None:
     """The secret from its shares at the points of `weights`; None if they are not shares of a 32-byte secret."""
     total = 0
     for point, weight in weights.items():
