@@ -21,7 +21,7 @@ from page_blocks import PAGES, ROOT, Code, blocks, commands, spoken_commands
 from PIL import Image
 from sklearn.datasets import load_wine
 
-from fedlog.cli.main import main, parser
+from fedlog.cli.main import main, make_parser
 
 Follow = Callable[[str, bool], list[str]]
 
@@ -143,7 +143,7 @@ def test_the_list_of_what_is_left_out_is_as_short_as_it_can_be() -> None:
 def read_by_the_parser(command: str) -> None:
     """Fail where the command line would refuse the command or one of its flags."""
     words = [word for word in shlex.split(command.partition(" > ")[0]) if word != "..."][1:]
-    assert not parser(words).parse_known_args(words)[1], f"unknown flags: {command}"
+    assert not make_parser(words).parse_known_args(words)[1], f"unknown flags: {command}"
 
 
 @pytest.mark.parametrize(("page", "command"), [(p, c) for p, c in commands() if why_left_out(c) or is_slow(c)])
@@ -162,7 +162,7 @@ def test_commands_within_sentences_are_valid(capsys: pytest.CaptureFixture[str])
     for page, command in found:
         flags = re.findall(r"(--[a-z][a-z-]*)", command)
         words = command.split()
-        top = parser(words[1:2])
+        top = make_parser(words[1:2])
         known = set(top.options()) | {"--help", "--version"}
         assert set(flags) <= known, f"{page}: {command}: unknown {set(flags) - known}"
         if re.fullmatch(r"[a-z]+", words[1]):

@@ -39,7 +39,7 @@ def command(
 def server_command(
     commands: Subparsers, name: str, summary: str, handler: Callable[[ServerFolder, argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that works in an existing server's folder: its first argument, which the handler gets opened."""
+    """Add a command whose first argument is the folder of an existing server; the handler gets a `ServerFolder`."""
 
     def open_folder(args: argparse.Namespace) -> None:
         from fedlog.flower.folders.server_folder import ServerFolder  # needs the extra `federate`
@@ -54,7 +54,7 @@ def server_command(
 def site_command(
     commands: Subparsers, name: str, summary: str, handler: Callable[[SiteFolder, argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that works in an existing site's folder: its first argument, which the handler gets opened."""
+    """Add a command whose first argument is the folder of an existing site; the handler gets a `SiteFolder`."""
 
     def open_folder(args: argparse.Namespace) -> None:
         from fedlog.flower.folders.site_folder import SiteFolder  # needs the extra `federate`
@@ -67,7 +67,7 @@ def site_command(
 
 
 def add_allow_code(parser: argparse.ArgumentParser) -> None:
-    """Add `--allow-code`, which adds a function to those that loaded files may name."""
+    """Add `--allow-code NAME`, which permits loaded files to use the function of this name."""
 
     def allow(name: str) -> str:
         from fedlog.models.own_code import allow_code

@@ -27,7 +27,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class _Time:
-    """The time in a greeting, not yet checked."""
+    """The time field of a greeting, as a JSON value that is not checked yet."""
 
     time: Any = None
 

@@ -62,7 +62,7 @@ def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Cal
 
 @dataclass
 class RegisteredKeys:
-    """The names of the registered keys; their files are read again whenever one of them changes."""
+    """The registered keys and their sites' names, read again whenever a key file changes."""
 
     folder: Path
     _read: dict[str, tuple[int, int]] = field(default_factory=dict)

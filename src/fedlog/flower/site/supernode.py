@@ -88,7 +88,7 @@ class GuardStarter:
     """Replaces the module `subprocess` in Flower's SuperNode, to start our guard as the program that runs tasks."""
 
     def __init__(self) -> None:
-        """Make the pipe to that program."""
+        """Open the pipe to the guard."""
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
 
