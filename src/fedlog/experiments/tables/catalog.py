@@ -1,4 +1,4 @@
-"""Every experiment by name: the paper's, those beyond it, and the selections behind their settings."""
+"""Every experiment by name: the paper's, others, and the grids from which settings were chosen."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
-    """The experiment of that name, or those that the name stands for."""
+    """The experiment with this name, or all experiments of the group with this name."""
     return tuple(experiment(each) for each in GROUPS.get(name, (name,)))
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name."""
+    """The experiment with this name; InputError if there is none."""
     if name in APART:
         return APART[name]
     if name not in EXPERIMENTS:
@@ -43,7 +43,7 @@ def experiment(name: str) -> Experiment:
 
 
 def on_disk(results: Path) -> list[Experiment]:
-    """Every experiment, each followed by those cut to another number of rounds that the folder holds."""
+    """Every experiment, each followed by its versions with another number of rounds that the folder holds."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

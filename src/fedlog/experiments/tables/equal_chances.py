@@ -1,7 +1,7 @@
 """One grid of the same size for every method: its learning rate, its optimiser and its own parameter.
 
-Two grids are for few records a client, where methods differ most: on MNIST images that no table uses, and on a small
-table. Three are for every method of Table 1: on MNIST, CIFAR-10 and UCI HAR. `--recipe tuned` rests on these three.
+Two grids are for clients with few records, for which methods differ most: on MNIST images that no table uses, and on a
+small table. Three are for every method of Table 1, on MNIST, CIFAR-10 and UCI HAR; `--recipe tuned` is based on them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def _rows(method: str, base: RunSpec) -> list[Row]:
-    """Eight settings of the method."""
+    """The rows of the method, one for each of its eight settings."""
     own = OWN.get(method, {"": {}})
     rates = [times * preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN else RATES)]
     return [
@@ -133,6 +133,6 @@ def settings_of(method: str, grid: Experiment) -> list[Row]:
 
 
 def take_setting(spec: RunSpec, name: str) -> RunSpec:
-    """The specification with the optimiser and the options of that row of the grids."""
+    """The specification with the optimiser and the options of the grids' row with this name."""
     found = TABLE_MNIST.row(name).spec  # which has the rows of the grids on MNIST and on wine
     return replace(spec, moments=found.moments, decay=found.decay, options=found.options)

@@ -1,6 +1,6 @@
-"""Every table and figure of the paper as data, with the printed values; and the experiments it needs and lacks.
+"""Every table and figure of the paper as data, with the printed values, and experiments that the paper lacks.
 
-Settings that are not named here are the data set's preset, which holds the paper's Tables A.2 to A.4.
+Settings that are not named here come from the data set's preset, which has the paper's Tables A.2 to A.4.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """The beta of FedLog-C with which minimising its auxiliary term alone grows the class means by that factor."""
+    """The beta of FedLog-C for which the minimum of its auxiliary term makes the class means larger by this factor."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
@@ -111,7 +111,7 @@ _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
 def list_printed_rows(text: str) -> dict[str, Printed]:
-    """The printed values by method."""
+    """The printed values in the text of a table, by method."""
     found = {}
     for line in text.split("\n"):
         if line:
@@ -128,7 +128,7 @@ def list_printed_rows(text: str) -> dict[str, Printed]:
 
 
 def table(data: str) -> Experiment:
-    """The part of Table 1 on that data set."""
+    """The experiment for the part of Table 1 with this data set."""
     part = TABLE_1[data]
     printed = list_printed_rows(part.printed)
     methods = [*printed, "local", "pooled"]
@@ -191,11 +191,10 @@ def _flexible(data: str, printed: Mapping[str, Printed], remark: str) -> Experim
 
 @dataclass(frozen=True)
 class _Synthetic:
-    """The paper gives neither widths nor rate nor the size of a batch for its synthetic experiment.
+    """The settings of the synthetic experiment that the paper does not give.
 
-    Widths and rate were set by how well a client alone fits its own records with 30 iterations, the norm of FedLog's
-    first head by FedLog's own training accuracy, on seeds that the figure does not use. `select-synthetic` has the
-    records.
+    Width and rate were chosen by the training accuracy of a client alone after 30 iterations, the norm of FedLog's
+    first head by FedLog's training accuracy, on seeds that the figure does not use. `select-synthetic` has the records.
     """
 
     batch_size: int
@@ -204,7 +203,7 @@ class _Synthetic:
     head_norm: float
 
     def spec(self, method: str, **options: Any) -> RunSpec:
-        """A three-layer body for client 0, a two-layer one for client 1, features of two dimensions."""
+        """The run with these settings: three layers for client 0, two for client 1, two features."""
         width = self.width
         return RunSpec(
             method=method,

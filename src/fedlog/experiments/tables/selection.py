@@ -1,4 +1,4 @@
-"""How settings that the paper leaves open were chosen: grids that see no test record and no seed of a table."""
+"""Grids to choose settings that the paper leaves open; they use no test record and no seed of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SELECTION_SEED = 100  # never among a table's seeds
 
 
 def _run(data: str, method: str, rounds: int) -> RunSpec:
-    """A run that sees no test record."""
+    """The specification of a run that uses no test record."""
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
         return RunSpec(method=method, data="mnist-selection", rounds=rounds)
@@ -24,7 +24,7 @@ def _run(data: str, method: str, rounds: int) -> RunSpec:
 
 
 def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
-    """The rows on so many seeds that no table uses."""
+    """An experiment with these rows, on this many seeds that no table uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
     judged = (
@@ -41,14 +41,14 @@ def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -
 
 
 def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int) -> Experiment:
-    """Settings of one method compared."""
+    """An experiment that compares settings of one method."""
     base = _run(data, method, rounds)
     rows = (Row(name, name, replace(base, options=dict(options))) for name, options in settings.items())
     return _settings_grid(f"select-{method}-{data}", f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
 def _details(data: str) -> Experiment:
-    """The effect of each detail that the paper leaves open, one changed at a time."""
+    """An experiment on the details that the paper leaves open; each row changes one of them."""
     base = _run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
@@ -94,7 +94,7 @@ def _fedlog_c_pull(data: str) -> Experiment:
 
 
 def _fedlog_c_letter(data: str) -> Experiment:
-    """FedLog-C as the paper's formula has it: a push without bound, a random first head, distances after dropout."""
+    """A grid for FedLog-C exactly as in the paper: unbounded push, random first head, distances after dropout."""
     settings: dict[str, dict[str, Any]] = {
         f"alpha-{alpha:g}-g-{growth:g}": {
             "alpha": alpha,
@@ -110,10 +110,9 @@ def _fedlog_c_letter(data: str) -> Experiment:
 
 
 def _fedrep(data: str) -> Experiment:
-    """FedRep's settings, one changed at a time towards those of its own source.
+    """A grid for FedRep; each row changes one setting towards that of FedRep's source.
 
-    A fifth of the table's clients, each with as many records as there: the ten epochs of the head make this method the
-    slowest of all.
+    It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
     base = replace(_run(data, "fedrep", rounds=60), clients=20, train_records=10_000)
     changes: dict[str, RunSpec] = {
@@ -134,7 +133,7 @@ def _first_heads(data: str) -> Experiment:
 
 
 def _rates(data: str) -> Experiment:
-    """The learning rate, level and falling, for bodies that keep their optimiser, and FedLog-C's pull beside it."""
+    """A grid of constant and falling learning rates, with Adam's moments kept, and of FedLog-C's pull."""
     base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
     falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, str, float, dict[str, Any]]] = [
@@ -160,7 +159,7 @@ def _rates(data: str) -> Experiment:
 
 
 def _weight_decay(data: str) -> Experiment:
-    """Select AdamW's weight decay where Adam's moments last for the run, with each method's cosine rate."""
+    """A grid of AdamW's weight decays, with Adam's moments kept for the run and each method's falling rate."""
     base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     rows = [
         Row(
@@ -176,7 +175,7 @@ def _weight_decay(data: str) -> Experiment:
 
 
 def _fedlog_c_once_more(data: str) -> Experiment:
-    """FedLog-C's own settings and its rate, one changed at a time, beside the weight decay chosen before."""
+    """A grid for FedLog-C with the chosen weight decay; each row changes one setting."""
     plain = _run(data, "fedlog-c", rounds=30)
     base = replace(plain, moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
@@ -213,7 +212,7 @@ def _feddbe_grid(data: str) -> Experiment:
 
 
 def _csfl_parts(data: str) -> Experiment:
-    """What each part of CS-FL contributes, since its printed figure comes from code that differs in one of them."""
+    """An experiment on what each part of CS-FL contributes; the paper's code differs in one of them."""
     parts: dict[str, dict[str, Any]] = {
         "as-described": {},
         "signs-alone": {"phase_1_rate": 0.0},  # whatever the recovery keeps has no effect

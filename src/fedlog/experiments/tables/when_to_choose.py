@@ -1,7 +1,7 @@
-"""When does exchanging pay? The methods and training alone, where records are few, in eight conditions.
+"""When does federating pay? Several methods and training alone with few records, in eight conditions.
 
-Every method has the highest of its eight settings in `select-equal-chances-mnist` and `-wine`: the same number for
-each, on other images, rows held out of other sites, and other seeds than these.
+Every method has the best of its eight settings in `select-equal-chances-mnist` and `-wine`. These were chosen on other
+images, rows and seeds than those used here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NAME = "when-to-choose"
 
 @dataclass(frozen=True)
 class Condition:
-    """One way in which records may lie: a name for folders, words for people, and the data."""
+    """One way to divide records among clients: a name for folders, a title, and the settings of the data."""
 
     name: str
     title: str
     spec: RunSpec
 
     def row_name(self, method: str) -> str:
-        """The name of the method's row."""
+        """The name of the row with this condition and method."""
         return f"{self.name}-{method}"
 
 

@@ -1,4 +1,4 @@
-"""Which rows of an experiment are tested against its reference, and how the outcome is written in a table."""
+"""Test the rows of an experiment against its reference row, and write the outcome for a table."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ OUTSIDE = "-"  # stands for a corrected p value where the correction is not for 
 
 
 def family(experiment: Experiment) -> frozenset[str]:
-    """The rows that Holm's correction is for: those the paper prints; if it prints none, all but the bounds."""
+    """The rows that Holm's correction includes: those that the paper prints or, if it prints none, all federated ones."""
     printed = {row.name for row in experiment.rows if row.printed is not None}
     chosen = printed or {row.name for row in experiment.rows if row.name not in BOUNDS}
     return frozenset(chosen - {experiment.reference})
 
 
 def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
-    """The rows against the reference, where that has been run."""
+    """The test of each row against the reference, by row; empty if the reference has not been run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
     return compare_all(values, experiment.reference, family(experiment))
 
 
 def reference_label(experiment: Experiment) -> str:
-    """The reference's name for people."""
+    """The display name of the reference row."""
     return experiment.row(experiment.reference).label if experiment.reference else "reference"
 
 
 def arrow_text(test: SignificanceTest | None) -> str:
-    """The paper's arrow after a space, or nothing."""
+    """A space and the paper's arrow if the difference is significant, else an empty string."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Side.GREATER else Arrow.DOWN}"
@@ -113,7 +113,7 @@ HOW_TO_READ = (
 
 
 def holm_note(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
-    """For which rows p was corrected, and how many seeds a correction takes."""
+    """A note on the rows for which p was corrected, and on how many seeds that needs."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"

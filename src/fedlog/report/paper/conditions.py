@@ -1,4 +1,4 @@
-"""Methods against training alone in several conditions: by round, by bits, and as a picture."""
+"""The tables and the picture of `when-to-choose`: methods against training alone in several conditions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval excludes 0."""
+        """`above` or `below` if the interval excludes 0, else `undecided`."""
         if self.reach is None or abs(self.mean.value) <= self.reach:
             return "undecided"
         return "above" if self.mean.value > 0 else "below"
@@ -73,12 +73,12 @@ def find_gain(runs: Sequence[RunResult], alone: Sequence[RunResult], number: int
 
 
 def conditions_tables(found: Collected) -> list[TextTable]:
-    """Accuracy by round and against training alone, then by bits."""
+    """Two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
     return [rounds_table(found), bits_table(found)]
 
 
 def rounds_table(found: Collected) -> TextTable:
-    """Each method in each condition: its accuracy after some rounds, and its gain on training alone."""
+    """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
     columns = (
         "condition, method",
         "seeds",
@@ -110,7 +110,7 @@ def _round_cells(method: str, runs: Sequence[RunResult], alone: Sequence[RunResu
 
 
 def _not_run_note(found: Collected) -> tuple[str, ...]:
-    """One line with what has not been run: whole conditions by their titles, single methods in the others."""
+    """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
     missing = []
     for condition in CONDITIONS:
         absent = [method for method in METHODS if not found.runs[condition.row_name(method)]]
@@ -122,7 +122,7 @@ def _not_run_note(found: Collected) -> tuple[str, ...]:
 
 
 def _level_notes(found: Collected) -> tuple[str, ...]:
-    """How far training alone still moved in the last rounds."""
+    """A note on how much the accuracy of training alone still changed in the last rounds."""
     told = []
     for condition in CONDITIONS:
         runs = found.runs[condition.row_name(ALONE)]
@@ -143,7 +143,7 @@ def _still_moving(runs: Sequence[RunResult]) -> float:
 
 
 def bits_table(found: Collected) -> TextTable:
-    """Each method that sends: the bits of its whole run, and its accuracy once so many were spent."""
+    """A table of each method that sends: the bits of its whole run, and its accuracy after certain numbers of bits."""
     columns = ("condition, method", "bits of the run", *(f"{describe_bits(budget)} spent, %" for budget in BUDGETS))
     rows = []
     for condition in CONDITIONS:
@@ -160,14 +160,14 @@ def bits_table(found: Collected) -> TextTable:
 
 
 def spent_bits(run: RunResult) -> np.ndarray:
-    """(rounds,) bits spent by the end of each round, opening included."""
+    """(rounds,): the bits sent by the end of each round, opening included."""
     each = [record.bits_up + record.bits_down for record in run.rounds]
     spent: np.ndarray = sum(count_opening_bits(run.rounds, run.summary)) + np.cumsum(each)
     return spent
 
 
 def _at_budget(runs: Sequence[RunResult], budget: float) -> str:
-    """The accuracy after the last round within the budget; blank if a seed had none."""
+    """The accuracy after the last round within the budget of bits; blank if some seed has no such round."""
     within = [int((spent_bits(run) <= budget).sum()) for run in runs]
     if not all(within):
         return ""
@@ -176,7 +176,7 @@ def _at_budget(runs: Sequence[RunResult], budget: float) -> str:
 
 
 def draw_conditions(found: Collected) -> str:
-    """One panel a condition: accuracy by round, on a logarithmic axis that gives early rounds their room."""
+    """A figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
     drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
     figure = Figure(figsize=(max(7.0, 3.25 * across), 3.4 * down), layout="constrained")
@@ -209,7 +209,7 @@ def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
 
 
 def short_table(found: Collected) -> str:
-    """One line a condition, as Markdown: each method's accuracy after an early round and after the last."""
+    """A Markdown table with one line for each condition: each method's accuracy after an early and the last round."""
     lines = [
         f"| round {EARLY} → round {ROUNDS}, % | " + " | ".join(STYLES[method].label for method in METHODS) + " |",
         "|---|" + "---|" * len(METHODS),
@@ -228,7 +228,7 @@ def short_table(found: Collected) -> str:
 
 
 def write_when_to_choose(results: Path, page: Path) -> list[Path]:
-    """Put the short table into its place on the page; do nothing where there is no such page."""
+    """Write the short table into its place in the page and return its path; do nothing if there is no such page."""
     if not page.exists():
         return []
     fill_marked_place(page, START, END, f"{short_table(collect(WHEN_TO_CHOOSE, results))}\n")

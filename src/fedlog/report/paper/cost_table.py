@@ -1,4 +1,4 @@
-"""Bits to a threshold, method by method, beside the paper's."""
+"""The table of bits until a threshold is reached, for each method, with the paper's costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POOLED = "pooled"  # how the records came to one place is not counted, so that i
 
 
 def cost_table(found: Collected, threshold: float) -> TextTable:
-    """Bits to the fixed threshold beside the paper's, counted in one direction and in both, tested on both."""
+    """The table of bits to the threshold: up, down and both, the paper's cost, and a test of the bits of both."""
     experiment = found.experiment
     costs = {
         row.name: {run.seed: cost_to_reach(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
@@ -81,7 +81,7 @@ def _row(
 
 
 def _percentage(row: BySeed, whole: BySeed) -> str:
-    """The mean of the row in per cent of the mean of the whole, over the seeds that both have."""
+    """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
         return ""
@@ -108,7 +108,7 @@ def _notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
 
 
 def _rule_note(found: Collected) -> tuple[str, ...]:
-    """A note on the outcome of the paper's rule for thresholds on these runs."""
+    """A note on the threshold that the paper's rule would give for these runs."""
     names = [name for name in COMPETITIVE if any(row.name == name for row in found.experiment.rows)]
     best = [run.summary.best_accuracy for name in names for run in found.runs[name]]
     threshold = threshold_by_rule(best)

@@ -1,4 +1,4 @@
-"""The figures: accuracy over rounds and bits, and the six panels of the synthetic experiment, as SVG text."""
+"""Draw figures as SVG: accuracy by round and by bits, and the six panels of the synthetic experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES = (COLOURS["blue"], COLOURS["green"])
 
 
 def curves(found: Collected) -> str:
-    """Accuracy of every row over the rounds and over the bits: the mean over seeds, one standard deviation shaded."""
+    """A figure of every row's accuracy by round and by bits: the mean over seeds, one standard deviation shaded."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     looks = styles_of({row.name: row.spec.method for row in found.experiment.rows if found.runs[row.name]})
@@ -49,7 +49,7 @@ def curves(found: Collected) -> str:
 
 
 def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
-    """(seeds, rounds) accuracy in per cent, and (rounds,) Mb spent by then on the first seed, opening included."""
+    """(seeds, rounds): accuracies in per cent; (rounds,): Mb sent until then on the first seed, opening included."""
     length = min(len(run.rounds) for run in runs)
     accuracy = np.array([[100 * r.accuracy_mean_over_clients for r in run.rounds[:length]] for run in runs])
     first = runs[0]
@@ -58,7 +58,7 @@ def _over_rounds(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def synthetic(found: Collected) -> str:
-    """The paper's six panels: points of one seed, accuracies over all seeds. A panel without records says so."""
+    """The paper's six panels: points of one seed, accuracies over all seeds; a panel without records shows a note."""
     ours, averaged = found.experiment.rows
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = figure.subplots(2, 3)
@@ -111,7 +111,7 @@ def _scatter(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> None:
 
 
 def _separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
-    """The lines on which both classes are equally likely, within the axes as they are."""
+    """Draw the lines on which both classes are equally likely; the limits of the axes stay."""
     x_range, y_range = axes.get_xlim(), axes.get_ylim()
     for head in heads:
         bias, first, second = (b - a for a, b in zip(*head, strict=True))
@@ -140,7 +140,7 @@ def _accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure as text, the same for the same records."""
+    """The figure as SVG; the same records always give the same text."""
     written = io.StringIO()
     # Names and no date, so that the same records give the same file.
     with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):

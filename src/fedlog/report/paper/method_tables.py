@@ -1,4 +1,4 @@
-"""Methods against the paper's figures, against each other and against training alone."""
+"""Tables that compare methods with the paper's figures, with each other and with training alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tables_of(found: Collected) -> list[TextTable]:
 
 
 def accuracy_table(found: Collected) -> TextTable:
-    """Each method's accuracy beside the paper's, and what the interval of the difference says."""
+    """A table of each method's accuracy, the paper's, and the verdict from the interval of their difference."""
     columns = (
         "method",
         "seeds",
@@ -63,7 +63,7 @@ def accuracy_table(found: Collected) -> TextTable:
 
 
 def chosen_rounds_table(found: Collected) -> TextTable:
-    """The final round, the best one, and the one that each client chooses on validation records of its own."""
+    """A table of accuracies in the final round, in the best one, and in the round that each client chooses."""
     columns = (
         "method",
         "seeds",
@@ -113,7 +113,7 @@ def _accuracy_row(row: Row, found: Collected) -> tuple[str, ...]:
 
 
 def show_printed_difference(row: Row, found: Collected) -> PrintedDifference | None:
-    """The row's final round minus the paper's figure; None where one of them is missing."""
+    """The accuracy of the row's final round minus the paper's; None if one of them is missing."""
     final = list(found.final(row.name).values())
     if row.printed is None or not final:
         return None
@@ -138,7 +138,7 @@ def _last_rounds(runs: list[RunResult]) -> str:
 
 
 def comparison_table(found: Collected) -> TextTable:
-    """The final round of each method against the reference and against training alone; no row without a reference."""
+    """A table of the final round of each method against the reference and training alone; empty without a reference."""
     experiment = found.experiment
     final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
     tests = comparisons(experiment, final)
@@ -187,7 +187,7 @@ def show_printed_accuracy(printed: Printed | None) -> str:
 
 
 def overview_table(found: list[Collected]) -> TextTable:
-    """Every row that the paper prints: its figure, ours, the seeds and the verdict, one column a table."""
+    """A table of every row that the paper prints: its figure, ours, the seeds and the verdict, by data set."""
     printed = [
         each
         for each in found

@@ -1,4 +1,4 @@
-"""The grids behind chosen settings, and the synthetic experiment, as tables."""
+"""Tables of the grids from which settings were chosen, and of the synthetic experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def grid_table(found: Collected) -> TextTable:
-    """Each setting's validation accuracy after the final round; each method's highest and what the tables use."""
+    """A table of each setting's validation accuracy; the highest of a method and the one in use are marked."""
     finals = {row.name: found.final(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
@@ -58,7 +58,7 @@ def settings_text(spec: RunSpec) -> str:
 
 
 def _in_the_tables(spec: RunSpec) -> bool:
-    """Whether a run of its method takes these settings unless told otherwise."""
+    """Whether these are the default settings of the method on this data set."""
     plain = replace(
         spec,
         options={},
@@ -76,7 +76,7 @@ def _value_text(value: Any) -> str:
 
 
 def synthetic_table(found: Collected) -> TextTable:
-    """Training and test accuracy of the rows by the number of local iterations, and the paired difference."""
+    """A table of the rows' training and test accuracies by number of local iterations, and their differences."""
     first, second = (row.name for row in found.experiment.rows)
     labels = [row.label for row in found.experiment.rows]
     columns = (
@@ -93,7 +93,7 @@ def synthetic_table(found: Collected) -> TextTable:
 
 
 def _seeds(found: Collected) -> str:
-    """How many seeds: one number, or each row's where they differ."""
+    """The number of seeds in words; that of each row if they differ."""
     first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
     if first == second:
         return f"{len(first)} seeds"
@@ -118,7 +118,7 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
 
 
 def synthetic_selection_table(found: Collected) -> TextTable:
-    """Each setting's training accuracy with the most local iterations."""
+    """A table of each setting's training accuracy with the most local iterations."""
     rows = []
     for row in found.experiment.rows:
         sweeps = found.sweeps[row.name].values()

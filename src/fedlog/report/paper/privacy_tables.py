@@ -1,4 +1,4 @@
-"""The privacy experiment as tables and a figure: each formula's epsilon, the runs that check it, real guarantees."""
+"""Tables and a figure of the privacy experiment: epsilons by formula, runs that check them, and guarantees."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ FORMULA_COLOURS = {
 
 
 def privacy_tables(found: Collected) -> list[TextTable]:
-    """The levels with their labels, the verified cells, and the guarantees with their accuracies."""
+    """Three tables: levels of noise with their epsilons, the runs that check them, and the guarantees."""
     return [level_table(found), verification_table(found), guarantee_table(found)]
 
 
 def level_table(found: Collected) -> TextTable:
-    """Accuracy by clip and level of noise, with the epsilon that every formula gives the level."""
+    """A table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
     columns = (
         "clip",
         "noise on the sum, x a record's share",
@@ -73,12 +73,12 @@ def level_table(found: Collected) -> TextTable:
 
 
 def releases_of(found: Collected) -> int:
-    """How many releases a run of this experiment makes: one a round. It may have fewer rounds than the paper."""
+    """How many releases a run of this experiment makes: one in each of its rounds."""
     return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def verification_table(found: Collected) -> TextTable:
-    """Each formula that was really run, beside the level of noise that it should equal, on the same seeds."""
+    """A table of the runs with other formulas, beside the runs with the same level of noise, on the same seeds."""
     expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
     for row in found.experiment.rows:
@@ -95,7 +95,7 @@ def verification_table(found: Collected) -> TextTable:
 
 
 def guarantee_table(found: Collected) -> TextTable:
-    """Epsilon, unit and accuracy of the cells that promise something, beside the same without noise."""
+    """A table of the runs with a guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
     columns = (
         "cell",
         "epsilon",
@@ -115,7 +115,7 @@ def guarantee_table(found: Collected) -> TextTable:
 
 
 def short_guarantee_table(found: Collected) -> TextTable:
-    """Epsilon, unit and accuracy alone."""
+    """The table of guarantees with fewer columns."""
     whole = guarantee_table(found)
     kept = [whole.columns.index(name) for name in ("cell", "epsilon", "delta", "unit", "releases", "seeds")]
     kept += range(whole.columns.index("accuracy, %"), len(whole.columns))
@@ -151,7 +151,7 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
 
 
 def points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
-    """(epsilon, accuracy) of each level that was run, as the formula has it."""
+    """(epsilon, accuracy) of each level that was run; the epsilon is that of the formula."""
     for level in LEVELS:
         runs = found.runs[level_name(clip, level)]
         if runs:
@@ -160,7 +160,7 @@ def points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tup
 
 
 def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[EpsilonFormula, float, float]]:
-    """(formula, epsilon, accuracy) of the verified cells at that delta."""
+    """(formula, epsilon, accuracy) of each run that checks a formula, at this delta."""
     for row in found.experiment.rows:
         formula = find_epsilon_formula(row.spec)
         if row.name.startswith("verify-") and formula is not None and formula.delta == delta and found.runs[row.name]:
@@ -186,7 +186,7 @@ def _old_head_text(runs: Sequence[RunResult]) -> str:
 
 
 def privacy_plot(found: Collected) -> str:
-    """Three panels: by the std on the sum, and by epsilon at each delta; verified cells as crosses."""
+    """A figure of accuracy in three panels: by noise on the sum, and by epsilon at each delta; crosses are checks."""
     figure = Figure(figsize=(14, 4.5), layout="constrained")
     panels = figure.subplots(1, 1 + len(DELTAS), sharey=True)
     _by_noise(panels[0], found)

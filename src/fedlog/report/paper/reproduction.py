@@ -1,7 +1,7 @@
-"""The reproduction as pages: an overview of every printed figure, and one page an experiment, from the records.
+"""Write the pages of the reproduction from the records: an overview, and a page for each experiment.
 
-Numbers come from the records. What a person has to say about an experiment stands in its folder as `discussion.md`, and
-about all of them in the results folder itself; both are taken into the pages as they are.
+Numbers come from the records. Comments by people are in `discussion.md`, in the folder of an experiment or, about all
+experiments, in the results folder; they are copied into the pages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HOW_TO_RUN = (
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """One experiment, ready to be written."""
+    """One experiment with its tables, its figure and its discussion, ready to be written."""
 
     found: Collected
     tables: tuple[TextTable, ...]
@@ -55,7 +55,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """How many cells of the experiment have been run."""
+        """How many cells of the experiment have been run, in words."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
@@ -68,7 +68,7 @@ class ExperimentPage:
 
     @property
     def _verification(self) -> list[str]:
-        """Which cells today's code repeats, where that was tried."""
+        """How many cells today's code repeats, in words; empty if none was run again."""
         tried = read_verifications(self.found.folder)
         if not tried:
             return []
@@ -83,13 +83,13 @@ class ExperimentPage:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The remarks of the specification that no table shows already."""
+        """The remarks of the experiment that are not notes of a table."""
         noted = {note for table in self.tables for note in table.notes}
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
 def sections(results: Path) -> list[ExperimentPage]:
-    """Every experiment, run or not, and those with another number of rounds that have records."""
+    """The page of every experiment, run or not, and of those with another number of rounds that have records."""
     return [_section(collect(experiment, results)) for experiment in on_disk(results)]
 
 
@@ -128,7 +128,7 @@ def _read(path: Path) -> str | None:
 def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None = None) -> list[Path]:
     """Write the overview, a page for each experiment and the figures beside their records; return their paths.
 
-    `found` spares reading the records.
+    With `found` the records are not read again.
     """
     found = sections(results) if found is None else found
     pages = docs / PAGES
@@ -149,7 +149,7 @@ def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None
 
 
 def _page(section: ExperimentPage, pages: Path) -> str:
-    """One experiment in Markdown."""
+    """The page of one experiment in Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
     parts += [f"{remark}\n" for remark in section.remarks]
@@ -162,7 +162,7 @@ def _page(section: ExperimentPage, pages: Path) -> str:
 
 
 def _index(found: list[ExperimentPage], results: Path) -> str:
-    """The first page in Markdown: the overview, what it means, where the rest is."""
+    """The first page in Markdown: the overview table, its discussion, and links to the experiments."""
     overall = _read(results / DISCUSSION)
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
     parts = [
@@ -180,7 +180,7 @@ def _index(found: list[ExperimentPage], results: Path) -> str:
 
 
 def _write_guarantees(results: Path, page: Path) -> list[Path]:
-    """Put the table of guarantees and their costs into its place in the page on privacy, if that page is there."""
+    """Write the table of guarantees into its place in the page on privacy; do nothing if there is no such page."""
     if not page.exists():
         return []
     table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
@@ -189,7 +189,7 @@ def _write_guarantees(results: Path, page: Path) -> list[Path]:
 
 
 def write_results_page(results: Path, found: list[ExperimentPage] | None = None) -> Path:
-    """Write one HTML page with everything, figures inside; return its path. `found` spares reading the records."""
+    """Write one HTML page with all results and figures; return its path. With `found` records are not read again."""
     found = sections(results) if found is None else found
     overall = _read(results / DISCUSSION)
     path = results / "report.html"
@@ -209,7 +209,7 @@ def write_results_page(results: Path, found: list[ExperimentPage] | None = None)
 
 
 def _html(markdown: str) -> Markup:
-    """Our own Markdown as HTML, in which raw HTML is not allowed."""
+    """The Markdown as HTML; raw HTML in it is escaped."""
     return Markup(_MARKDOWN.render(markdown))
 
 

@@ -1,4 +1,4 @@
-"""Methods at their selected settings, beside the paper's settings after as many rounds."""
+"""Tables of methods with their selected settings and with the paper's, after the same number of rounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedlog.report.parts.tables import TextTable, not_run_note, with_error
 
 
 def tuned_tables(found: Collected) -> list[TextTable]:
-    """The gain over the paper's settings, then the methods against each other."""
+    """Two tables: the gain over the paper's settings, and the methods against each other."""
     at_papers = collect(table(found.experiment.data[0]), found.folder.parent)
     return [gain_table(found, at_papers), comparison_table(found)]
 
 
 def gain_table(found: Collected, at_papers: Collected) -> TextTable:
-    """Each method at its selected setting and at the paper's, and the difference over common seeds."""
+    """A table of each method with its selected setting and with the paper's, and the difference over common seeds."""
     rounds = found.experiment.rows[0].spec.rounds
     columns = (
         "method",
