@@ -66,8 +66,8 @@ def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.concatenate(found), np.array(labels)
 
 
-def write_folders(root: Path, seed: int) -> dict[str, Path]:
-    """Write each site's images into a folder, with a subfolder for each class; return the folders by site."""
+def write_folders(root: Path, seed: int) -> None:
+    """Write each site's images into a folder, with a subfolder for each class."""
     patches, labels = cut_patches()
     marks = torch.from_numpy(labels)
     dealt = by_dirichlet(
@@ -78,7 +78,6 @@ def write_folders(root: Path, seed: int) -> dict[str, Path]:
             (root / name / label).mkdir(parents=True, exist_ok=True)
         for row in rows.tolist():
             Image.fromarray(patches[row]).save(root / name / CLASSES[labels[row]] / f"{row:04}.png")
-    return {name: root / name for name in SITES}
 
 
 def make_demo_plan(seed: int) -> Plan:
@@ -101,12 +100,13 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     start = time.monotonic()
     say(f"everything in one place, on the loopback alone: {root}")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
-    folders = write_folders(root / "images", seed)
+    images = (root / "images").resolve()
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
-    federation = LocalFederation.make(root, schema, {name: LocalSite(folders[name], BODY) for name in SITES})
+    federation = LocalFederation.make(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
     write_key_lists(federation)
     plan = make_demo_plan(seed)
-    with federation.start(say) as running, ThreadPoolExecutor(1) as pool:
+    start_sites = federation.start(say, lambda: write_folders(images, seed))
+    with start_sites as running, ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(pool_records, federation, plan)  # meanwhile, the processes start
         outcome = running.run(plan, say)
     return {

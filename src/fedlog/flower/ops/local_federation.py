@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -134,14 +134,19 @@ class LocalFederation:
             return [running.run(plan, say) for plan in plans]
 
     @contextmanager
-    def start(self, say: Say) -> Iterator[RunningFederation]:
-        """Start the server and the sites, and end all their processes with the block."""
+    def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunningFederation]:
+        """Start the server and the sites, and end all their processes with the block.
+
+        `write_data` writes the sites' data if they are not there yet.
+        """
         with ExitStack() as stack:
             stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
-            # Check the sites while the server starts.
+            # Write the data and check the sites while the server starts; one thread does one after the other.
             pool = stack.enter_context(ThreadPoolExecutor(1))
+            written = pool.submit(write_data)
             checks = pool.map(lambda folder: check_site(folder, folder.read_config()), self.sites.values())
             stack.enter_context(run_server(self.server, say))
+            written.result()
             for line in checks:
                 say(line)
             port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
