@@ -82,14 +82,16 @@ class _Compiler:
         self._close_region()
         if not self.gains or result not in self.slots:
             return None
+        is_plain = all(_is_plain(step.stage) for step in self.steps)
+        steps = self.steps if is_plain else [_with_compiled_linear(step) for step in self.steps]
         return BlockNetwork(
             entry.shape,
             takes_maps,
-            _with_frees(self.steps, self.slots[result]),
+            _with_frees(steps, self.slots[result]),
             self.slots[result],
             tuple(self.without_block),
             numbers_per_record=sum(prod(one.shape) for one in self.operations if one.shape is not None),
-            is_plain=all(_is_plain(step.stage) for step in self.steps),
+            is_plain=is_plain,
         )
 
     def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
@@ -156,6 +158,13 @@ def _is_plain(stage: Stage) -> bool:
     if isinstance(stage, ConvStage):
         return not stage.shape.needs_frame and stage.shape.groups == 1
     return isinstance(stage, LinearStage | FlattenStage)
+
+
+def _with_compiled_linear(step: StageCall) -> StageCall:
+    """The step with a linear layer by our own passes: only plain networks have records that must repeat to the bit."""
+    if not isinstance(step.stage, LinearStage):
+        return step
+    return replace(step, stage=replace(step.stage, compiled=True))
 
 
 def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:

@@ -18,6 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedlog.engine.training.block.linear import CompiledLinear, suits
 from fedlog.engine.training.block.network import Masks, Params, batch_innermost, find_parameter, parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, block
 from fedlog.engine.training.block.trace import Add, Concatenate
@@ -57,13 +58,15 @@ class LinearStage:
     name: str
     rectify: bool
     dropout: tuple[str, ...]
+    compiled: bool = False  # by `linear.c`, whose last bits are not PyTorch's
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, batch, units in) -> (clients, batch, units out)."""
         (inputs,), clients = values, values[0].shape[0]
         weight = parameter(self.name, "weight", params, clients)
         bias = find_parameter(self.name, "bias", params, clients)
-        units: Tensor = Linear.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
+        function = CompiledLinear if self.compiled and suits(inputs, weight) else Linear
+        units: Tensor = function.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
         for mask in select_masks(masks, self.dropout):
             units = units * mask
         return units

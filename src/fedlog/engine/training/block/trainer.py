@@ -16,6 +16,7 @@ from fedlog.algorithms.shape import Batch, Carry, Phase
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
+from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, choose_feed
 from fedlog.engine.training.tasks import (
     CLOCK,
@@ -60,6 +61,7 @@ class BlockBackend:
         clients_at_once: int,
         requests_at_once: int | None = None,
     ) -> None:
+        keep_freed_memory()
         self.clients_at_once = clients_at_once
         self._requests_at_once = requests_at_once
         self._body = body

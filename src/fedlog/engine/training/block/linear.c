@@ -1,0 +1,40 @@
+/* Linear layers with ReLU for stacked clients and small batches, and their gradients. `linear.py` calls it.
+
+   Units are (clients, batch, units), weights (clients, units out, units in), contiguous. With ten records a batch a
+   matrix library spends much of its time on copying the weights into an order of its own; here they are read where they
+   lie, each number once for five records. */
+
+#include <stdint.h>
+
+struct linear { /* the same in linear.py */
+    int64_t clients, batch, in, out, rectify;
+};
+
+#define PASSES "linear_passes.h"
+#include "targets.h"
+
+void linear_forward_float(const struct linear *l, const float *inputs, const float *weight, const float *bias,
+                          float *outputs)
+{
+    CHOSEN(linear_forward, float)(l, inputs, weight, bias, outputs);
+}
+
+void linear_forward_double(const struct linear *l, const double *inputs, const double *weight, const double *bias,
+                           double *outputs)
+{
+    CHOSEN(linear_forward, double)(l, inputs, weight, bias, outputs);
+}
+
+/* `scratch` has room for one client's gradient. */
+void linear_backward_float(const struct linear *l, const float *inputs, const float *weight, const float *outputs,
+                           const float *gradient, float *of_inputs, float *of_weight, float *of_bias, float *scratch)
+{
+    CHOSEN(linear_backward, float)(l, inputs, weight, outputs, gradient, of_inputs, of_weight, of_bias, scratch);
+}
+
+void linear_backward_double(const struct linear *l, const double *inputs, const double *weight, const double *outputs,
+                            const double *gradient, double *of_inputs, double *of_weight, double *of_bias,
+                            double *scratch)
+{
+    CHOSEN(linear_backward, double)(l, inputs, weight, outputs, gradient, of_inputs, of_weight, of_bias, scratch);
+}

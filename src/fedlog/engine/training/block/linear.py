@@ -1,0 +1,64 @@
+"""Linear layers with ReLU for stacked clients, by the compiled passes of `linear.c`.
+
+Bodies that are only linear layers and plain convolutions keep PyTorch's products, so that records of them repeat to the
+last bit; the others have no such records, and small batches run faster here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
+
+AVAILABLE = hasattr(LIBRARY, "linear_forward_float")
+
+
+class _LinearSizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("clients", "batch", "units_in", "units_out", "rectify")]
+
+
+def suits(inputs: Tensor, weight: Tensor) -> bool:
+    """Whether the compiled passes can read these tensors: on the CPU, of one known type, records behind each other."""
+    known = inputs.dtype == weight.dtype and inputs.dtype in NUMBER and inputs.device.type == "cpu"
+    return AVAILABLE and known and inputs.is_contiguous()
+
+
+class CompiledLinear(Function):
+    """A linear layer, then ReLU where `rectify`, for stacked clients."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
+        """(clients, batch, units in) -> (clients, batch, units out)."""
+        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+        outputs = inputs.new_empty(*inputs.shape[:2], weight.shape[1])
+        _call("forward", weight, rectify, (inputs, weight, bias, outputs))
+        ctx.rectify = rectify
+        ctx.save_for_backward(inputs, weight, outputs if rectify else None)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        inputs, weight, outputs = ctx.saved_tensors
+        of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = weight.new_empty(weight.shape[:2]) if ctx.needs_input_grad[2] else None
+        scratch = scratch_space(gradient[:1].numel(), gradient.dtype)
+        tensors = (inputs, weight, outputs, gradient.contiguous(), of_inputs, of_weight, of_bias, scratch)
+        _call("backward", weight, ctx.rectify, tensors)
+        return of_inputs, of_weight, of_bias, None
+
+
+def _call(direction: str, weight: Tensor, rectify: bool, tensors: tuple[Tensor | None, ...]) -> None:
+    inputs = tensors[0]
+    assert inputs is not None
+    sizes = _LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
+    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
+    getattr(LIBRARY, f"linear_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
