@@ -47,7 +47,7 @@ class Ours:
     """A simulation of ours, round by round."""
 
     def __init__(self, work: Workload, method: str, choice: BackendChoice, jobs: int) -> None:
-        body = build_body("cnn", work.build_body, work.federation.input_shape)
+        body = build_body("cnn", work.make_body, work.federation.input_shape)
         bodies = [body] * len(work.federation.shards)
         plan = model_plan(work.federation, bodies)
         algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
