@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.one_exchange_sites import logits
-from fedlog.core.heads.gaussian import nearest_mean, shared_covariance
+from fedlog.core.heads.gaussian import linear_discriminant_head, nearest_mean_head
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
@@ -61,12 +61,12 @@ class Choice:
 def solve(head: str, setting: float | None, moments: Moments) -> Tensor:
     """The head of that kind."""
     if head == "fed-lda":
-        return shared_covariance(moments, setting)
+        return linear_discriminant_head(moments, setting)
     if head == "fed-ridge":
         assert setting is not None
         return ridge_head(moments, setting)
     if head == "fed-ncm":
-        return nearest_mean(moments.statistics)
+        return nearest_mean_head(moments.statistics)
     return solve_head(Prior().posterior(moments.statistics)).weights
 
 

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedlog.core.heads.gaussian import find_needed_detail, nearest_mean, shared_covariance
+from fedlog.core.heads.gaussian import find_needed_detail, linear_discriminant_head, nearest_mean_head
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.map_head import solve_head
@@ -178,10 +178,10 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _solve(self) -> Self:
         moments: Moments = self.moments_
         solved = {
-            "lda": lambda: shared_covariance(moments, self.share),
+            "lda": lambda: linear_discriminant_head(moments, self.share),
             "ridge": lambda: ridge_head(moments, self.strength),
             "fedlog": lambda: solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights,
-            "ncm": lambda: nearest_mean(moments.statistics),
+            "ncm": lambda: nearest_mean_head(moments.statistics),
         }[self.head]()
         weights = solved.numpy()
         self.intercept_, self.coef_ = weights[:, 0], weights[:, 1:]

@@ -15,18 +15,18 @@ from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import Noise
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.heads import mixtures as mixtures_module
-from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
+from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
-    nearest_mean,
-    own_covariances,
-    own_variances,
-    shared_covariance,
+    linear_discriminant_head,
+    naive_bayes_head,
+    nearest_mean_head,
+    quadratic_discriminant_head,
 )
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small
-from fedlog.core.heads.personal import own_fedlog_head
-from fedlog.core.heads.ridge import ridge_around, ridge_head
+from fedlog.core.heads.personal import personal_fedlog_head
+from fedlog.core.heads.ridge import ridge_head, ridge_near_head
 from fedlog.core.heads.shrinkage import oracle_share
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
@@ -52,11 +52,11 @@ def solve(name: str, moments: Moments) -> Tensor:
     """Every number of a head, as one vector."""
     head: Tensor | QuadraticHead = {
         "fedlog": lambda: solve_head(Prior().posterior(moments.statistics)).weights,
-        "ncm": lambda: nearest_mean(moments.statistics),
-        "lda": lambda: shared_covariance(moments),
+        "ncm": lambda: nearest_mean_head(moments.statistics),
+        "lda": lambda: linear_discriminant_head(moments),
         "ridge": lambda: ridge_head(moments),
-        "nb": lambda: own_variances(moments, 0.1),
-        "qda": lambda: own_covariances(moments),
+        "nb": lambda: naive_bayes_head(moments, 0.1),
+        "qda": lambda: quadratic_discriminant_head(moments),
     }[name]()
     if isinstance(head, QuadraticHead):
         return torch.cat([head.linear.reshape(-1), head.quadratic.reshape(-1)])
@@ -103,7 +103,7 @@ def test_packing_keeps_the_matrix_and_its_length() -> None:
 
 def test_lda_is_scikit_learns() -> None:
     features, labels = records()
-    ours = shared_covariance(Moments.of(features, labels, N_CLASS, Detail.SECOND), share=0.0)
+    ours = linear_discriminant_head(Moments.of(features, labels, N_CLASS, Detail.SECOND), share=0.0)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.0).fit(features.numpy(), labels.numpy())
     # Its covariance divides by n, ours by n - classes.
     scale = (len(labels) - N_CLASS) / len(labels)
@@ -119,7 +119,7 @@ def test_the_closed_form_of_shrinkage_is_scikit_learns() -> None:
 
 def test_naive_bayes_is_scikit_learns() -> None:
     features, labels = records()
-    head = own_variances(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
+    head = naive_bayes_head(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
     ours = torch.log_softmax(logits(features, {HEAD: head.linear, QUADRATIC: head.quadratic}), dim=1)
     theirs = GaussianNB().fit(features.numpy(), labels.numpy()).predict_log_proba(features.numpy())
     assert np.allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-6)
@@ -127,7 +127,7 @@ def test_naive_bayes_is_scikit_learns() -> None:
 
 def test_quadratic_discriminants_are_log_densities() -> None:
     features, labels = records()
-    head = own_covariances(Moments.of(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0)
+    head = quadratic_discriminant_head(Moments.of(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0)
     logs = []
     for y in range(N_CLASS):
         own = features[labels == y]
@@ -154,7 +154,7 @@ def test_an_own_ridge_stands_where_its_gradient_is_zero() -> None:
     features, labels = records(50)
     own = Moments.of(features, labels, N_CLASS, Detail.SECOND)
     head = torch.randn(N_CLASS, 1 + WIDTH, dtype=torch.float64, generator=Key(3).torch())
-    found = ridge_around(own, head, 0.5).requires_grad_(True)
+    found = ridge_near_head(own, head, 0.5).requires_grad_(True)
     phi = torch.cat([torch.ones(50, 1, dtype=torch.float64), features], dim=1)
     weight = 0.5 * float((phi.mT @ phi).trace()) / (1 + WIDTH)
     onehot = torch.nn.functional.one_hot(labels, N_CLASS).double()
@@ -167,13 +167,13 @@ def test_an_own_fedlog_head_goes_from_the_global_head_to_the_own_records() -> No
     features, labels = records()
     everyone = solve_head(Prior(nu=0.0).posterior(Statistics.of(features, labels, N_CLASS))).weights
     own = Statistics.of(features[:20], labels[:20], N_CLASS)
-    assert torch.equal(own_fedlog_head(own, everyone, float("inf")), everyone)
-    near = own_fedlog_head(own, everyone, 1e9)
+    assert torch.equal(personal_fedlog_head(own, everyone, float("inf")), everyone)
+    near = personal_fedlog_head(own, everyone, 1e9)
     assert torch.allclose(near, everyone, atol=1e-4)
     alone = solve_head(Prior(nu=1.0).posterior(own)).weights
-    assert torch.equal(own_fedlog_head(own, everyone, 0.0), alone)
+    assert torch.equal(personal_fedlog_head(own, everyone, 0.0), alone)
     # With everyone's records as its own and no strength beside them, the head of maximum likelihood comes back.
-    again = own_fedlog_head(Statistics.of(features, labels, N_CLASS), everyone, 50.0)
+    again = personal_fedlog_head(Statistics.of(features, labels, N_CLASS), everyone, 50.0)
     assert torch.allclose(again, everyone, atol=1e-8)
 
 
@@ -190,7 +190,7 @@ def test_class_means_of_clients_estimate_the_covariance() -> None:
     found = (unpack(summed.outer[0], 3) - summed.sums[0, 0] * torch.outer(mean, mean)) / (summed.holders[0] - 1)
     expected = mixing.mT @ mixing
     assert float((found - expected).norm() / expected.norm()) < 0.1
-    head = ridge_from_means(summed)
+    head = solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed))
     assert float(head[0, 1:].norm()) == pytest.approx(1.0)
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import OneExchange
 from fedlog.algorithms.shape import BodySummary, ModelPlan, Trained, Work
-from fedlog.core.heads.class_means import MeanScatter, ridge_from_means
+from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_around
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.keys import Key
-from fedlog.core.stats import Moments
+from fedlog.core.stats import Moments, Statistics
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Message, lift, total
 
@@ -121,7 +121,9 @@ def test_alone_fedcof_takes_every_own_record_for_a_client() -> None:
         means = torch.zeros(N_CLASS, WIDTH, dtype=torch.float64).index_copy(0, label[None], row[None])
         each.append(MeanScatter.of(means, torch.nn.functional.one_hot(label, N_CLASS)))
     summed = MeanScatter(*(reduce(add, [getattr(s, part) for s in each]) for part in ("sums", "outer", "holders")))
-    torch.testing.assert_close(found, ridge_from_means(summed, 0.7), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        found, solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed, 0.7)), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_fedcof_adds_own_and_everyones_sums_and_gram_matrices_by_hand() -> None:

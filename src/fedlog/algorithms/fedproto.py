@@ -23,7 +23,7 @@ from fedlog.algorithms.shape import (
     Trained,
     Work,
 )
-from fedlog.core.heads.gaussian import nearest_of
+from fedlog.core.heads.gaussian import head_of_means
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -103,7 +103,7 @@ class FedProto(Algorithm):
         """The client's model, or its body with a head that chooses the nearest prototype."""
         if self.prediction is Prediction.LOCAL_HEAD or not bool(heard["present"].any()):
             return home
-        return {**home, HEAD: nearest_of(heard["means"], heard["present"])}
+        return {**home, HEAD: head_of_means(heard["means"], heard["present"])}
 
     def observe(self, server: Params) -> dict[str, float]:
         """The number of classes that have a prototype."""

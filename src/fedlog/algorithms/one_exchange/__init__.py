@@ -1,1 +1,1 @@
-"""Methods for frozen bodies: one upload of sums, one head back, and that is the whole training."""
+"""Methods for frozen bodies with a single exchange: clients send sums once, and the server sends a head back."""

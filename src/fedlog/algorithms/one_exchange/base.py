@@ -1,6 +1,6 @@
-"""The base of all one-exchange methods: sums go up once, the server solves a head from them, the head comes back.
+"""The base of all one-exchange methods: clients send sums once, the server solves a head from them and sends it back.
 
-The head is the one that all records in one place would give: sums do not know who added to them.
+The head is the same as if all records were in one place, because the sums are the same.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from fedlog.core.triangle import pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
-# At home: what a head of one's own is solved from, and which classes the site has records of.
+# Names in a client's home: the sums or mixtures for its personal head, and the classes it has records of.
 OWN_SUMS, OWN_SECOND, OWN_CLASSES = "own.sums", "own.second", "own.classes"
 OWN_MIXTURES = ("own.records", "own.means", "own.variances")
 AT_HOME = (OWN_SUMS, OWN_SECOND, OWN_CLASSES, *OWN_MIXTURES)
-SUMS, SECOND = "sums", "second"  # in the server's state, and heard where a personal head needs them
+SUMS, SECOND = "sums", "second"  # names in the server's state, and in what clients hear if personal heads need the sums
 
 
 class Classes(StrEnum):
-    """Which classes a site's model tells apart."""
+    """Which classes a site's model can predict."""
 
     ALL = "all"
     OWN = "own"
-    """Those that the site has training records of; the others never win there."""
+    """Only those that the site has training records of."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The privacy noise in sums: its std in every entry."""
+    """The privacy noise in sums; `std` is that of every entry."""
 
     std: float = 0.0
 
@@ -50,7 +50,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class OneExchange(Algorithm):
-    """A method whose head is a function of summed moments. Each says `detail`, and `solve` or `step`."""
+    """A method whose head is a function of summed moments. Subclasses set `detail` and define `solve` or `step`."""
 
     plan: ModelPlan
     classes: Classes = Classes.ALL
@@ -58,22 +58,22 @@ class OneExchange(Algorithm):
 
     name = ""
     detail = Detail.MEANS
-    rounds = 1  # more would send the same sums again
+    rounds = 1  # more rounds would send the same sums again
     sends_moments_for_personal = True
-    """Whether a head of one's own needs everyone's sums; False: the head is enough, and no bit more crosses."""
+    """Whether sites need the summed moments to solve personal heads; False: the global head is enough."""
     may_federate = True
     may_leave = True
     sums_last_uploads = True
     sends_statistics = True
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
-        """The head from the sums of everyone."""
+        """The head from the summed moments of all clients."""
         raise NotImplementedError
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's own head: solved from its sums and everyone's, these counted as `strength` records.
+        """A site's personal head, from its own sums and those of all clients, which count as `strength` records.
 
-        None where everyone's sums were not sent, or where there is no such head.
+        None if the sums of all clients were not sent, or if there is no such head.
         """
         if SUMS not in heard:
             return None
@@ -81,7 +81,7 @@ class OneExchange(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange without training; the last sums of clients that pause still count."""
+        """One exchange without training."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
 
     def join(self, initial: Params) -> Params:
@@ -89,7 +89,7 @@ class OneExchange(Algorithm):
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head, or everyone's sums where personal heads need them; at first the seed."""
+        """The head, or the summed moments if personal heads need them; the seed before there is a head."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         if self.personal and self.sends_moments_for_personal:
@@ -101,7 +101,7 @@ class OneExchange(Algorithm):
         return Message(Kind.HEAD, (server[HEAD],))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head, solved here where sums were sent."""
+        """The head; if sums were sent, it is solved from them, and they are kept."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
@@ -119,18 +119,18 @@ class OneExchange(Algorithm):
         return Work({**home, HEAD: heard[HEAD]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The message with the client's sums; a copy stays at home if the client solves a head of its own."""
+        """Send the client's sums; keep a copy of them if the client solves a personal head."""
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
         kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
         return {**self.join(trained.params), **kept, **self.own_classes(trained.statistics.counts)}, message
 
     def own_classes(self, counts: Tensor) -> Params:
-        """Which classes the site has records of, to keep at home if its model may predict only these."""
+        """The entry of home with the classes that the site has records of; empty if its model may predict all."""
         return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head of everyone's sums; the old head if there are no records, or if noise hides how many there are."""
+        """The head of the summed moments; the old head if there are no records, or too few compared with the noise."""
         moments = Moments.from_arrays(total.arrays, self.detail)
         if not count_is_usable(moments.statistics, total.noise_std):
             return server
@@ -138,17 +138,17 @@ class OneExchange(Algorithm):
         return {"seed": server["seed"], **sums, **self.solve_parts(moments, Noise(total.noise_std))}
 
     def solve_parts(self, moments: Moments, noise: Noise) -> Params:
-        """The parts of the model that come from the sums of everyone."""
+        """The parts of the model that are solved from the summed moments, by name."""
         return _name_parts(self.solve(moments, noise))
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The frozen body with the global head; with `classes = own` it predicts only classes that the site has."""
+        """The frozen body with the global head; with `classes = own` it predicts only the site's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         quadratic = {QUADRATIC: heard[QUADRATIC]} if QUADRATIC in heard else {}
         return {**body, HEAD: self.restrict(heard[HEAD], home), **quadratic}
 
     def restrict(self, head: Tensor, home: Params) -> Tensor:
-        """The head (n_class, 1 + w), changed so that classes without a record at the site never win."""
+        """The head (n_class, 1 + w), changed so that it never predicts classes without a record at the site."""
         own = home.get(OWN_CLASSES)
         if own is None or not bool(own.any()):
             return head
@@ -156,7 +156,7 @@ class OneExchange(Algorithm):
         return torch.cat([bias[:, None], head[:, 1:]], dim=1)
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The global head, then heads that follow the own records more and more; none unless `personal`."""
+        """Models with the global head, then with personal heads that depend on it less and less; or none."""
         if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
         deployed = self.deploy(home, heard)
@@ -169,24 +169,24 @@ class OneExchange(Algorithm):
         return found
 
     def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's own head, from what it keeps at home; None if it has no records."""
+        """A site's personal head, from the sums in its home; None if it has no records."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_own(own, heard, strength) if own.statistics.total else None
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
-        """The moments under these names: sums, and second moments if there are any."""
+        """The moments stored under these names: sums, and second moments if there are any."""
         arrays = tuple(params[name].to(torch.float64) for name in names if name in params)
         return Moments.from_arrays(arrays, self.detail)
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The number of records behind the head."""
+        """The number of records in the sums."""
         return {"records": float(Statistics(server[SUMS]).total)} if SUMS in server else {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
         """Tell the user that one round is enough."""
         if rounds == 1:
             return ()
-        return (f"note: {self.name} is done after one round; {rounds} send the same sums {rounds} times",)
+        return (f"note: {self.name} needs only one round; {rounds} rounds send the same sums {rounds} times",)
 
 
 def to_float32(params: Params) -> Params:

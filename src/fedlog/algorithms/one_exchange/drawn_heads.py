@@ -1,14 +1,14 @@
-"""Heads that the server trains on features it draws: CCVR and FedPFT.
+"""Heads that the server trains on features drawn from Gaussians: CCVR and FedPFT.
 
-CCVR (Luo et al. 2021): a Gaussian for each class, with exact means and covariances from sums. The source calibrates the
-classifier of a FedAvg model after its training; here the body is frozen, and the calibration is all there is.
+CCVR (Luo et al. 2021): a Gaussian for each class, with exact means and covariances from sums. The source uses it to
+calibrate the classifier of a trained FedAvg model; here the body is frozen, and only the head is made.
 
-FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for each of its classes. Mixtures cannot be
-added, only listed, so the server sees each client's by itself: no secure sum. Covariances are diagonal; the source also
-has spherical and full ones.
+FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for each of its classes. The server needs each
+client's mixtures separately, so secure sums cannot be used. Covariances are diagonal; the source also has spherical and
+full ones.
 
-Own heads are ours: a site draws features from its own Gaussians, as the server would if it had no other site, and
-trains a head on them with the global head as its prior. No bit more crosses.
+Personal heads are not in the sources: a site draws features from its own Gaussians and trains a head on them, with the
+global head as the prior. Nothing more is sent for it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Wo
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
-from fedlog.core.heads.personal import own_softmax_head
+from fedlog.core.heads.personal import personal_softmax_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
-RANK_ROUNDING = 1e-12  # of the largest variance: directions below it have none
+RANK_ROUNDING = 1e-12  # variances below this share of the largest one are only rounding
 
 
 @dataclass(frozen=True)
 class DrawnHead(OneExchange):
-    """A softmax head trained on drawn features, which come from the key of `seed`."""
+    """A softmax head trained on drawn features; `seed` gives the key for drawing them."""
 
     penalty: float = 1e-3
     seed: int = 0
@@ -44,22 +44,22 @@ class DrawnHead(OneExchange):
 
     def __post_init__(self) -> None:
         if not self.penalty >= 0:
-            raise InputError(f"the penalty of {self.name} must not be negative: {self.penalty}")
+            raise InputError(f"option penalty of {self.name} must not be negative: {self.penalty}")
 
     def train(self, features: Tensor, labels: Tensor) -> Tensor:
-        """The head (n_class, 1 + w) that is best on drawn features (n, w)."""
+        """The head (n_class, 1 + w) trained on drawn features (n, w)."""
         return fit_logistic(features, labels, self.plan.n_class, self.penalty)
 
     def train_own(self, features: Tensor, labels: Tensor, records: float, heard: Params, strength: float) -> Tensor:
-        """A site's own head from features drawn for its own `records`, the global head counted as `strength` ones."""
+        """A site's personal head from features drawn for its records; the global head counts as `strength` records."""
         if not strength:
             return self.train(features, labels)
-        return own_softmax_head(features, labels, records, heard[HEAD], strength)
+        return personal_softmax_head(features, labels, records, heard[HEAD], strength)
 
 
 @dataclass(frozen=True)
 class CCVR(DrawnHead):
-    """A softmax head trained on `drawn` features a class, from the class's Gaussian."""
+    """A softmax head trained on `drawn` features for each class, drawn from the class's Gaussian."""
 
     drawn: int = 200
 
@@ -69,19 +69,19 @@ class CCVR(DrawnHead):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drawn < 1:
-            raise InputError(f"ccvr draws at least one feature vector a class: {self.drawn}")
+            raise InputError(f"option drawn of ccvr must be at least 1: {self.drawn}")
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
-                f"ccvr would send covariances that are too large: {self.plan.n_class} of {self.plan.width} features",
+                f"the covariances of ccvr are too large to send: {self.plan.n_class} of {self.plan.width} features",
                 hint="project the features first: --project 64",
             )
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The head that is best on features drawn from the classes' Gaussians."""
+        """The head trained on features drawn from the classes' Gaussians."""
         return self.train(*self._draw(moments))
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The head of features drawn from the site's own Gaussians, with the global head as its prior."""
+        """The head trained on features drawn from the site's Gaussians, with the global head as the prior."""
         return self.train_own(*self._draw(own), own.statistics.total, heard, strength)
 
     def _draw(self, moments: Moments) -> tuple[Tensor, Tensor]:
@@ -100,9 +100,9 @@ class CCVR(DrawnHead):
 
 @dataclass(frozen=True)
 class FedPFT(DrawnHead):
-    """A softmax head trained on features drawn from every client's mixtures of `parts` Gaussians a class.
+    """A softmax head trained on features drawn from all clients' mixtures of `parts` Gaussians for each class.
 
-    Of many Gaussians each may be a single record. With `fewest`, small ones are joined before anything is sent.
+    With many Gaussians, one may stand for a single record. With `fewest`, small ones are joined before they are sent.
     """
 
     parts: int = 1
@@ -115,9 +115,9 @@ class FedPFT(DrawnHead):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parts < 1:
-            raise InputError(f"fedpft needs at least one Gaussian a class: {self.parts}")
+            raise InputError(f"option parts of fedpft must be at least 1: {self.parts}")
         if self.fewest is not None and self.fewest < 1:
-            raise InputError(f"a Gaussian of fedpft has at least one record: {self.fewest}")
+            raise InputError(f"option fewest of fedpft must be at least 1: {self.fewest}")
 
     @property
     def schedule(self) -> Schedule:
@@ -125,7 +125,7 @@ class FedPFT(DrawnHead):
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """Send the mixtures; keep the body at home, and a copy of them if the client trains a head of its own."""
+        """Send the mixtures; keep the body, and a copy of the mixtures if the client trains a personal head."""
         found = trained.mixtures
         arrays = (found.records, found.means, found.variances)
         counts = found.records.reshape(self.plan.n_class, -1).sum(1)
@@ -133,12 +133,12 @@ class FedPFT(DrawnHead):
         return {**self.join(trained.params), **kept, **self.own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """Train the head on features drawn from the mixtures, one for each record at the sites."""
+        """The head trained on features drawn from the mixtures, one for each record at the sites."""
         features, labels = self._draw(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train(features, labels)} if len(features) else server
 
     def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | None:
-        """The head of features drawn from the site's own mixtures, with the global head as its prior."""
+        """The head trained on features drawn from the site's mixtures, with the global head as the prior."""
         features, labels = self._draw(Mixtures(*(home[name] for name in OWN_MIXTURES)))
         return self.train_own(features, labels, len(features), heard, strength) if len(features) else None
 
@@ -150,15 +150,15 @@ class FedPFT(DrawnHead):
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
-        """No figures: the mixtures are not summed."""
+        """Empty: the mixtures are not summed."""
         return {}
 
 
 def _square_root(covariance: Tensor) -> Tensor:
-    """The symmetric square root; directions whose variance is only rounding are left out.
+    """The symmetric square root of a covariance; directions whose variance is only rounding are left out.
 
-    Eigenvectors alone would do for the distribution, but their signs and their order depend on the last bit of the
-    sums: the same sums, added in another order, would draw other features.
+    Scaled eigenvectors would give the same distribution, but their signs and order depend on the last bit of the sums:
+    the same sums, added in another order, would give other features.
     """
     values, vectors = torch.linalg.eigh(covariance)
     kept = torch.where(values > RANK_ROUNDING * values.max(), values, 0.0)

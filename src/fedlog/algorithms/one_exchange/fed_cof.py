@@ -1,10 +1,10 @@
-"""FedCOF (Goswami et al. 2024): covariances from the clients' class means alone, so class means are all that is sent.
+"""FedCOF (Goswami et al. 2024): clients send only class means, from which the server estimates covariances.
 
-How much the clients' means of a class differ says how much its records do. The server has to see each client's means:
-under a secure sum it does not, and the method is refused there.
+How much the clients' means of a class differ shows how much its records differ. The server needs each client's means
+separately, so secure sums cannot be used.
 
-Own heads are ours: the server sends the class sums and the Gram matrix instead of the head, and a site adds its own.
-Its records stay at home, so its own Gram matrix is computed from them and not estimated from means.
+Personal heads are not in the source: the server sends the class sums and the Gram matrix instead of the head, and a
+site adds its own. Its own Gram matrix is computed from its records, not estimated from means.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class FedCOF(OneExchange):
-    """A ridge whose Gram matrix is estimated from class means; `gamma` is added to every variance."""
+    """A ridge head with a Gram matrix that is estimated from class means; `gamma` is added to every variance."""
 
     gamma: float = 1.0
 
     name = "fedcof"
-    detail = Detail.SECOND  # of what own heads are solved from; class means alone go up
+    detail = Detail.SECOND  # for personal heads; clients send only class means
     sums_in_the_open = True
     sends_statistics = False
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
-            raise InputError(f"gamma of fedcof must be above 0: {self.gamma}")
+            raise InputError(f"option gamma of fedcof must be above 0: {self.gamma}")
 
     @property
     def schedule(self) -> Schedule:
@@ -47,7 +47,7 @@ class FedCOF(OneExchange):
         return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS, at_home),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The class means go, each with the number of records behind it."""
+        """Send the class means with the number of records of each; keep the sums if the site solves a personal head."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
@@ -55,7 +55,7 @@ class FedCOF(OneExchange):
         return {**self.join(trained.params), **kept, **self.own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The ridge of everyone's class means."""
+        """The ridge head of all clients' class means."""
         scatter = MeanScatter(*total.arrays)
         if not float(scatter.sums[:, 0].sum()):
             return server
@@ -65,13 +65,14 @@ class FedCOF(OneExchange):
         return {"seed": server["seed"], SUMS: scatter.sums, **second, HEAD: head}
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The head of these class sums, the second moments taken as the Gram matrix."""
+        """The head of these class sums, with the second moments as the Gram matrix."""
         return solve_unit_ridge(moments.statistics, moments.gram())
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
-        """The head of own and everyone's sums and Gram matrices, everyone's scaled to `strength` records.
+        """A site's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
-        None without everyone's, and alone for a site that has no two records of a class: it has no covariance.
+        None if those of all clients were not sent. With strength 0, None for a site without two records of a class,
+        which has no covariance.
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
             return None

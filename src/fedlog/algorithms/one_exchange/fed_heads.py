@@ -1,6 +1,4 @@
-"""One upload, every head: the server solves several heads from the same sums, and each site takes the one that is best
-on its own validation rows.
-"""
+"""The server solves several heads from the same sums, and each site chooses the best one on its validation rows."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 class FedHeads(OneExchange):
     """The heads named in `heads` (fedlog, ncm, lda, ridge); a site without validation rows takes the first.
 
-    With `personal`, FedLog's head and the ridge also come in the site's own versions.
+    With `personal`, a site can also choose its own versions of FedLog's head and of the ridge.
     """
 
     heads: str = "lda,ridge,fedlog,ncm"
@@ -39,7 +37,7 @@ class FedHeads(OneExchange):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The heads, in the order of the broadcast."""
+        """The names of the heads, in the order of the broadcast."""
         return tuple(name.strip() for name in self.heads.split(","))
 
     @property
@@ -63,7 +61,7 @@ class FedHeads(OneExchange):
         return self._methods[self.names[0]].solve(moments, noise)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """All heads of everyone's sums."""
+        """All heads of the summed moments."""
         state = super().step(exchange, server, total)
         if state is server:
             return server
@@ -72,7 +70,7 @@ class FedHeads(OneExchange):
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:
-        """All heads; before there are any, the seed."""
+        """All heads, or the seed before there are any."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.HEADS, (server[HEAD], *(server[f"{HEAD}.{name}"] for name in self.names[1:])))
@@ -85,7 +83,7 @@ class FedHeads(OneExchange):
         return {HEAD: first, **{f"{HEAD}.{name}": head for name, head in zip(self.names[1:], others, strict=True)}}
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """Every head in the order of `heads`; with `personal`, also own versions of FedLog's and the ridge."""
+        """Models with each head, in the order of `heads`; with `personal`, also with the site's own versions."""
         deployed = self.deploy(home, heard)
         heads = {
             name: heard[HEAD if at == 0 else f"{HEAD}.{name}"]

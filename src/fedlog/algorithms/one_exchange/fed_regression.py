@@ -1,4 +1,4 @@
-"""A number instead of a class: Bayesian linear regression from everyone's sums, with predictive intervals."""
+"""Predict a number instead of a class: Bayesian linear regression from summed moments, with predictive intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = (HEAD, SPREAD, NOISE)
 
 @dataclass(frozen=True)
 class FedRegression(OneExchange):
-    """The exact posterior of a linear head. Without a `strength`, the one of largest evidence is taken."""
+    """The exact posterior of a linear head. Without a `strength`, the one with the largest evidence is chosen."""
 
     strength: float | None = None
 
@@ -28,7 +28,7 @@ class FedRegression(OneExchange):
 
     def __post_init__(self) -> None:
         if self.strength is not None and not self.strength > 0:
-            raise InputError(f"the strength of fed-regression must be above 0: {self.strength}")
+            raise InputError(f"option strength of fed-regression must be above 0: {self.strength}")
         if self.personal or self.classes is not Classes.ALL:
             raise InputError(
                 "fed-regression has no classes and no personal heads: all sites share one posterior",
@@ -37,27 +37,27 @@ class FedRegression(OneExchange):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange: the moments of the features and the number, as one vector."""
+        """One exchange of the moments of features and number, joined into one vector."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
     def solve_parts(self, moments: Moments, noise: Noise) -> Params:
-        """The posterior of everyone's moments."""
+        """The parts of the posterior from the summed moments, by name."""
         head = NumberHead.of(solve_regression(moments, self.strength, noise.std))
         return dict(zip(PARTS, head.arrays, strict=True))
 
     def broadcast(self, server: Params) -> Message:
-        """The posterior; before there is any, the seed."""
+        """The posterior, or the seed before there is one."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The parts of the posterior; at first a head of zeros."""
+        """The parts of the posterior by name; a head of zeros if the message is the seed."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
         return dict(zip(PARTS, message.arrays, strict=True))
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The frozen body under the posterior."""
+        """The frozen body with the posterior as its head."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         return {**body, **{name: heard[name] for name in PARTS if name in heard}}

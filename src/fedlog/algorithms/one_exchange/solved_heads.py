@@ -1,6 +1,6 @@
-"""Heads that are solved from sums in closed form, side by side: they differ in what is summed and in the head.
+"""Methods with a head in closed form; they differ in what is summed and in the head.
 
-| method      | summed beside class sums     | head                                      | source             |
+| method      | summed besides class sums    | head                                      | source             |
 |-------------|------------------------------|-------------------------------------------|--------------------|
 | fedlog-once | nothing                      | FedLog's own                              | the paper, eq. 11  |
 | fed-ncm     | nothing                      | the nearest class mean                    | Legate et al. 2023 |
@@ -22,13 +22,13 @@ from fedlog.algorithms.one_exchange.base import Noise, OneExchange
 from fedlog.core.heads.gaussian import (
     ABSENT,
     QuadraticHead,
-    nearest_mean,
-    own_covariances,
-    own_variances,
-    shared_covariance,
+    linear_discriminant_head,
+    naive_bayes_head,
+    nearest_mean_head,
+    quadratic_discriminant_head,
 )
-from fedlog.core.heads.personal import own_fedlog_head
-from fedlog.core.heads.ridge import ridge_around, ridge_head
+from fedlog.core.heads.personal import personal_fedlog_head
+from fedlog.core.heads.ridge import ridge_head, ridge_near_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Detail, Moments, Statistics
@@ -38,7 +38,7 @@ from fedlog.models.body import HEAD, Params
 
 @dataclass(frozen=True)
 class FedLogOnce(OneExchange):
-    """The exact MAP head of everyone's statistics (eq. 11)."""
+    """FedLog's exact MAP head of the summed statistics (eq. 11), on frozen bodies."""
 
     nu: float = 1.0
 
@@ -47,41 +47,41 @@ class FedLogOnce(OneExchange):
 
     def __post_init__(self) -> None:
         if not self.nu >= 0:
-            raise InputError(f"the prior's nu must not be negative: {self.nu}")
+            raise InputError(f"option nu of fedlog-once must not be negative: {self.nu}")
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
         """The head of maximum posterior."""
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The same with the global posterior as the prior: chi = s * grad A(eta_global) + Phi_own."""
-        return own_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
+        """The same head with the global posterior as the prior: chi = s * grad A(eta_global) + Phi_own."""
+        return personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
 
 
 @dataclass(frozen=True)
 class FedNCM(OneExchange):
-    """The head whose largest logit is that of the nearest global class mean."""
+    """The head that chooses the nearest global class mean."""
 
     name = "fed-ncm"
     sends_moments_for_personal = False
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The head of the nearest class mean of everyone's records."""
-        return nearest_mean(moments.statistics, noise.count_above)
+        """The head that chooses the nearest class mean of all records."""
+        return nearest_mean_head(moments.statistics, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The nearest own class mean, with `strength` records at the global mean (half a row of the head) added."""
+        """The same for the site's class means, with `strength` records added at each global mean (half a head row)."""
         head = heard[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
         means = head.clone() / 2
         means[:, 0] = 1.0
         prior = strength * means * present[:, None]
-        return nearest_mean(Statistics(own.statistics.sums + prior))
+        return nearest_mean_head(Statistics(own.statistics.sums + prior))
 
 
 @dataclass(frozen=True)
 class FedNB(OneExchange):
-    """Classes with variances of their own, a `share` of them pooled."""
+    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled ones."""
 
     share: float = 0.0
 
@@ -89,16 +89,15 @@ class FedNB(OneExchange):
     detail = Detail.SQUARES
 
     def solve(self, moments: Moments, noise: Noise) -> QuadraticHead:
-        """Naive Bayes."""
-        return own_variances(moments, self.share)
+        """The naive Bayes head of the summed moments."""
+        return naive_bayes_head(moments, self.share)
 
 
 @dataclass(frozen=True)
 class FedLDA(OneExchange):
-    """Gaussian classes with one shared covariance, which the sums give exactly.
+    """Linear discriminant analysis: Gaussian classes with one shared covariance, which the sums give exactly.
 
-    `share` of it is replaced by a multiple of the identity: a number, or by default the closed form
-    of Chen et al. 2010.
+    A `share` of it is replaced by a multiple of the identity; default: the closed form of Chen et al. 2010.
     """
 
     share: float | None = None
@@ -107,15 +106,15 @@ class FedLDA(OneExchange):
     detail = Detail.SECOND
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The linear discriminant."""
-        return shared_covariance(moments, self.share, noise.std, noise.count_above)
+        """The linear discriminant head of the summed moments."""
+        return linear_discriminant_head(moments, self.share, noise.std, noise.count_above)
 
 
 @dataclass(frozen=True)
 class FedQDA(OneExchange):
-    """Classes with covariances of their own, shrunk to the pooled one and to the identity.
+    """Quadratic discriminant analysis: each class has its own covariance, shrunk to the pooled one and to the identity.
 
-    Each class's second moments are sent, so it is for narrow features: `--project 64` first.
+    The second moments of each class are sent, so use it with few features: `--project 64`.
     """
 
     towards_pooled: float = 0.5
@@ -125,13 +124,13 @@ class FedQDA(OneExchange):
     detail = Detail.CLASS_SECOND
 
     def solve(self, moments: Moments, noise: Noise) -> QuadraticHead:
-        """The quadratic discriminant."""
-        return own_covariances(moments, self.towards_pooled, self.share)
+        """The quadratic discriminant head of the summed moments."""
+        return quadratic_discriminant_head(moments, self.towards_pooled, self.share)
 
 
 @dataclass(frozen=True)
 class FedRidge(OneExchange):
-    """The least-squares head with a penalty of `strength` times the mean variance of a feature."""
+    """Ridge regression on one-hot labels, with a penalty of `strength` times the mean variance of a feature."""
 
     strength: float = 0.01
 
@@ -140,11 +139,11 @@ class FedRidge(OneExchange):
     sends_moments_for_personal = False
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
-        """The ridge head of everyone's moments."""
+        """The ridge head of the summed moments."""
         return ridge_head(moments, self.strength, noise.std, noise.count_above)
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """A ridge head from the site's moments, shrunk to the global head; with strength 0, a plain ridge head."""
         if not strength:
             return ridge_head(own, self.strength)
-        return ridge_around(own, heard[HEAD], strength / max(1.0, own.statistics.total))
+        return ridge_near_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))

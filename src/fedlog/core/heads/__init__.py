@@ -1,1 +1,1 @@
-"""Heads that are solved from sums: each a pure function of moments that any number of sites have added up."""
+"""Heads that are solved from sums: each is a pure function of moments, which sites can add up."""

@@ -1,11 +1,12 @@
-"""FedCOF (Goswami et al. 2024): covariances from nothing but the clients' class means, and a ridge on them.
+"""FedCOF (Goswami et al. 2024): covariances estimated from the clients' class means alone, and a ridge head from them.
 
 The class means of clients that hold n_cy records of class y scatter around mu_y with covariance Sigma_y / n_cy, so
 
     Sigma_y = sum_c n_cy (mu_cy - mu_y)(mu_cy - mu_y)^T / (C_y - 1) + gamma * I
 
-estimates Sigma_y without a bias where clients draw from one distribution. The classifier is the ridge with the Gram
-matrix sum_y (n_y - 1) Sigma_y + n m m^T: the scatter between classes is left out, as in the source. m: the mean of all.
+is an unbiased estimate of Sigma_y if all clients' records come from one distribution. The head is the ridge with the
+Gram matrix sum_y (n_y - 1) Sigma_y + n m m^T, where m is the mean of all records; as in the source, it has no scatter
+between classes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedlog.core.triangle import pack, unpack
 
 @dataclass(frozen=True, eq=False)
 class MeanScatter:
-    """Sums over clients, from their class means: class sums, packed n_c mu_c mu_c^T, and how many hold each class."""
+    """Sums over clients: class sums, packed n_c mu_c mu_c^T of class means, and how many clients hold each class."""
 
     sums: Tensor  # (n_class, 1 + w), column 0 the counts
     outer: Tensor  # (n_class, w (w + 1) / 2)
@@ -37,13 +38,8 @@ class MeanScatter:
         return MeanScatter(sums, outer, (counts > 0).to(torch.float64))
 
 
-def ridge_from_means(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
-    """The head (n_class, 1 + w), its rows of length 1 and without bias, as in the source."""
-    return solve_unit_ridge(Statistics(scatter.sums), estimate_gram(scatter, gamma))
-
-
 def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w), from the class means of all clients."""
+    """The Gram matrix (w, w), estimated from the class means of all clients."""
     statistics = Statistics(scatter.sums)
     means, present = statistics.means()
     mu, counts, width = means[:, 1:], statistics.counts, statistics.width - 1
@@ -58,7 +54,7 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
 
 
 def gram_of_records(own: Moments, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w) of one's own records: the same formula, each record a client that holds nothing else."""
+    """The Gram matrix (w, w) of a site's records, by the same formula with each record as a client of its own."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
     ridge = gamma * float((counts - 1).clamp_min(0).sum())
@@ -70,7 +66,7 @@ def gram_of_records(own: Moments, gamma: float = 1.0) -> Tensor:
 
 
 def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
-    """The head (n_class, 1 + w) of these class sums under this Gram matrix, its rows of length 1 and without bias."""
+    """The ridge head (n_class, 1 + w) of class sums and a Gram matrix, without bias and with rows of length 1."""
     present = statistics.counts > 0
     weights = solve_positive(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)

@@ -1,7 +1,7 @@
-"""Heads of Gaussian classes: nearest mean, shared covariance (LDA), own variances (naive Bayes), own covariances (QDA).
+"""Heads for Gaussian classes: nearest mean, linear (LDA) and quadratic (QDA) discriminant, and naive Bayes.
 
-Linear heads are (n_class, 1 + w) with the bias in column 0. A class without records gets the lowest bias there is, so
-that it never wins.
+Linear heads are (n_class, 1 + w) with the bias in column 0. A class without records gets the lowest possible bias, so
+that it is never predicted.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.shrinkage import lift_noise, shrink_by
+from fedlog.core.heads.shrinkage import raise_to_noise, shrink_by
 from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.errors import InputError
 
 ABSENT = float(torch.finfo(torch.float32).min)
-# Of the largest variance, added to all: as in scikit-learn's GaussianNB.
+# This share of the largest variance is added to all variances, as in scikit-learn's GaussianNB.
 SMOOTHING = 1e-9
-# Beyond this many entries of all classes' covariances together a quadratic head is too large to send.
+# A quadratic head with more entries in all its matrices is too large to send.
 MAX_QUADRATIC = 2**26
 
 
@@ -26,39 +26,39 @@ MAX_QUADRATIC = 2**26
 class QuadraticHead:
     """Logits b_y + w_y . phi + phi^T Q_y phi.
 
-    `linear` is (n_class, 1 + w); `quadratic` (n_class, w, w), or (n_class, w) where each Q_y is diagonal.
+    `linear` is (n_class, 1 + w); `quadratic` is (n_class, w, w), or (n_class, w) if each Q_y is diagonal.
     """
 
     linear: Tensor
     quadratic: Tensor
 
 
-def nearest_mean(statistics: Statistics, count_above: float = 0.0) -> Tensor:
-    """The head whose largest logit is that of the nearest class mean: -|phi - mu|^2 less |phi|^2.
+def nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tensor:
+    """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
-    FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name does that to the features.
+    FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name divides features by theirs.
     """
     means, present = statistics.means(count_above)
-    return nearest_of(means[:, 1:], present)
+    return head_of_means(means[:, 1:], present)
 
 
-def nearest_of(means: Tensor, present: Tensor) -> Tensor:
-    """The same head from the class means (n_class, w) themselves."""
+def head_of_means(means: Tensor, present: Tensor) -> Tensor:
+    """The same head, from class means (n_class, w) and a mask of the classes that have one."""
     return with_bias(2 * means, -means.square().sum(1), present)
 
 
-def shared_covariance(
+def linear_discriminant_head(
     moments: Moments, share: float | None = None, noise_std: float = 0.0, count_above: float = 0.0
 ) -> Tensor:
     """Linear discriminant analysis: w_y = S^-1 mu_y, b_y = -mu_y S^-1 mu_y / 2 + ln(n_y / n).
 
-    S is the pooled within-class covariance, shrunk by `share` or, where None, by the closed form.
+    S is the pooled within-class covariance, shrunk by `share`, or by the closed form if that is None.
     """
     means, present = moments.statistics.means(count_above)
     counts = moments.statistics.counts
     mu = means[:, 1:]
     degrees = max(1.0, float(counts[present].sum()) - int(present.sum()))
-    scatter = lift_noise(moments.within_scatter(), noise_std)
+    scatter = raise_to_noise(moments.within_scatter(), noise_std)
     covariance = shrink_by(scatter / degrees, degrees, share)
     weights = solve_positive(covariance, mu.mT).mT
     shares = torch.where(present, counts, 1.0) / counts[present].sum()
@@ -66,8 +66,8 @@ def shared_covariance(
     return with_bias(weights, bias, present)
 
 
-def own_variances(moments: Moments, share: float = 0.0) -> QuadraticHead:
-    """Gaussian naive Bayes: each class has its own variances, a `share` of them the pooled ones."""
+def naive_bayes_head(moments: Moments, share: float = 0.0) -> QuadraticHead:
+    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled ones."""
     _require_share(share)
     means, present = moments.statistics.means()
     counts = moments.statistics.counts
@@ -83,11 +83,13 @@ def own_variances(moments: Moments, share: float = 0.0) -> QuadraticHead:
     return QuadraticHead(with_bias(mu / variances, bias, present), -0.5 / variances)
 
 
-def own_covariances(moments: Moments, towards_pooled: float = 0.5, share: float | None = None) -> QuadraticHead:
-    """Regularised quadratic discriminant analysis (Friedman 1989): class covariances shrunk twice.
+def quadratic_discriminant_head(
+    moments: Moments, towards_pooled: float = 0.5, share: float | None = None
+) -> QuadraticHead:
+    """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.
 
-    First `towards_pooled` of the way to the pooled covariance, weighted by records; then by `share`, or the closed
-    form, to a multiple of the identity.
+    First towards the pooled covariance by the share `towards_pooled`, weighted by records; then towards a multiple of
+    the identity by `share`, or by the closed form if that is None.
     """
     _require_share(towards_pooled)
     if moments.n_class * moments.width**2 > MAX_QUADRATIC:
@@ -114,7 +116,7 @@ def own_covariances(moments: Moments, towards_pooled: float = 0.5, share: float 
 
 
 def find_needed_detail(head: str) -> Detail:
-    """How much a head of that name needs to be summed."""
+    """The detail of the moments that a head of that name needs; InputError for an unknown name."""
     details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
     if head not in details:
         raise InputError(f"unknown head: {head}", hint=f"one of {', '.join(details)}")
@@ -122,7 +124,7 @@ def find_needed_detail(head: str) -> Detail:
 
 
 def with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
-    """The head (n_class, 1 + w) with these weights and biases; a class that is not present never wins."""
+    """The head (n_class, 1 + w) with these weights and biases; classes that are not present are never predicted."""
     bias = torch.where(present, bias, ABSENT)
     return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)
 
@@ -138,11 +140,11 @@ def _cholesky(matrix: Tensor) -> Tensor:
     if int(info):
         raise InputError(
             "the covariance of the features cannot be inverted: some feature is a combination of others",
-            hint="more shrinkage, or fewer features: --project N",
+            hint="use more shrinkage, or fewer features with --project N",
         )
     return factor
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """The solution x of matrix x = right; InputError where the matrix is not positive definite."""
+    """The solution x of matrix @ x = right; InputError if the matrix is not positive definite."""
     return torch.cholesky_solve(right, _cholesky(matrix))

@@ -1,4 +1,4 @@
-"""A softmax head trained on features that were drawn, or that a site holds: the convex problem, solved by L-BFGS."""
+"""A softmax head trained on given features; the convex problem is solved by L-BFGS."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STEPS = 200
 
 
 def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float) -> Tensor:
-    """(n_class, 1 + w): minimises mean cross-entropy + penalty / 2 * |W|^2, the bias free; absent classes never win.
+    """The head (n_class, 1 + w) that minimises mean cross-entropy + penalty / 2 * |W|^2; the bias has no penalty.
 
-    `features` (n, w), `labels` (n,). Features are standardised inside, and the penalty is on the standardised ones.
+    `features` (n, w), `labels` (n,). W is for standardised features. Classes without records are never predicted.
     """
     x, centre, spread = _standardise(features)
     present = torch.bincount(labels, minlength=n_class) > 0
@@ -27,9 +27,10 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
 
 
 def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: float) -> Tensor:
-    """(n_class, 1 + w): minimises mean cross-entropy + pull / 2 * |W - head|^2, biases included.
+    """The head (n_class, 1 + w) that minimises mean cross-entropy + pull / 2 * |W - head|^2, biases included.
 
-    Both in units of the standardised features. A class that never wins under `head` wins only if it has records here.
+    Both heads are taken for standardised features. A class that `head` never predicts is predicted only if it has
+    records here.
     """
     x, centre, spread = _standardise(features)
     known = head[:, 0] > ABSENT
@@ -42,16 +43,16 @@ def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: fl
 
 
 def _standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The features with mean 0 and spread 1, and what was taken away and divided by."""
+    """The features with mean 0 and spread 1, and the mean and spread that they had."""
     x = features.to(torch.float64)
     centre, spread = x.mean(0), x.std(0, correction=0)
-    # A spread at rounding level is no spread: dividing by it would make features of the last bits.
+    # A spread that is only rounding counts as none: dividing by it would turn the last bits into features.
     spread = torch.where(spread > 1e-12 * x.abs().max().clamp_min(1e-300), spread, 1.0)
     return (x - centre) / spread, centre, spread
 
 
 def _minimise(x: Tensor, labels: Tensor, present: Tensor, start: Tensor, penalty: Callable[[Tensor], Tensor]) -> Tensor:
-    """The head (n_class, 1 + w) of lowest mean cross-entropy and penalty among the classes that are present."""
+    """The head (n_class, 1 + w) with the lowest mean cross-entropy + penalty, among the classes that are present."""
     w = torch.ones(len(x), dtype=torch.float64) / len(x)
     head = start.clone().requires_grad_(True)
     masked = torch.where(present, 0.0, -1e9).to(torch.float64)

@@ -11,13 +11,13 @@ from torch import Tensor
 from fedlog.core.keys import Key
 
 STEPS = 30
-FLOOR = 1e-6  # of a variance, in units of the class's mean variance
-MOST_ENTRIES = 2**27  # of all drawn features together, a gigabyte: a client may state any number of records
+FLOOR = 1e-6  # the smallest variance, as a share of the class's mean variance
+MOST_ENTRIES = 2**27  # limit on all drawn features together, a gigabyte: a client may claim any number of records
 
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """`parts` Gaussians for each class: `records` (n_class * parts,) behind each, means and variances (.., w)."""
+    """`parts` Gaussians for each class: their numbers of records (n_class * parts,), means and variances (.., w)."""
 
     records: Tensor
     means: Tensor
@@ -27,9 +27,9 @@ class Mixtures:
 def fit_mixtures(
     features: Tensor, labels: Tensor, n_class: int, parts: int, key: Key, fewest: int | None = None
 ) -> Mixtures:
-    """A mixture for each class that has records, by expectation maximisation; other classes have 0 records.
+    """A mixture for each class, fitted by expectation maximisation; classes without records get 0 records.
 
-    With `fewest`, Gaussians of fewer records are joined until each has as many, or is the only one of its class.
+    With `fewest`, Gaussians of one class are joined until each has at least that many records, or only one is left.
     """
     width = features.shape[1]
     records = torch.zeros(n_class, parts, dtype=torch.float64)
@@ -45,9 +45,9 @@ def fit_mixtures(
 
 
 def join_small(mixture: Mixtures, fewest: int) -> Mixtures:
-    """The Gaussians of one class, the smallest joined to the one with the nearest mean until none is below `fewest`.
+    """The Gaussians of one class after joining: while one has fewer than `fewest` records, it is joined to the nearest.
 
-    Joining keeps the number, the mean and the variance of the records behind both. One Gaussian is always left.
+    A joined Gaussian has the number, the mean and the variance of both together. At least one Gaussian is left.
     """
     records, means, variances = mixture.records, mixture.means, mixture.variances
     while len(records) > 1 and float(records.min()) < fewest:
@@ -66,10 +66,10 @@ def join_small(mixture: Mixtures, fewest: int) -> Mixtures:
 
 
 def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """As many features (n, w) from each Gaussian as it has records, rounded, and their labels (n,).
+    """Features (n, w) drawn from the Gaussians, one for each record, and their labels (n,).
 
-    `labels` (parts of all mixtures,) says which class each Gaussian belongs to. Where more than `MOST_ENTRIES` numbers
-    would be drawn, every Gaussian gives fewer, in proportion and at least one.
+    `labels` has the class of each Gaussian. If more than `MOST_ENTRIES` numbers would be drawn, fewer are drawn from
+    each Gaussian, in proportion, but at least one.
     """
     mixtures, labels = _sort_by_content(mixtures, labels)
     counts, width = mixtures.records.round().clamp_min(0), mixtures.means.shape[1]
@@ -82,7 +82,7 @@ def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor,
 
 
 def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
-    """The Gaussians that have records, sorted by content, so that the order of clients changes no draw."""
+    """The Gaussians that have records, sorted by content, so that the order of clients does not matter."""
     used = (mixtures.records > 0).nonzero()[:, 0].tolist()
     order = sorted(used, key=lambda at: (int(labels[at]), *mixtures.means[at].tolist(), float(mixtures.records[at])))
     at = torch.tensor(order, dtype=torch.int64)

@@ -1,7 +1,7 @@
-"""A head of one's own: the global head as the prior, a site's own statistics as the data.
+"""Personal heads: a site solves its own head, with the global head as the prior and its own records as the data.
 
-Only what a site knows anyway goes in, so nothing more crosses. The strength s is the number of records that the
-global head counts as: with 0 only the own records count, with infinity only the global head.
+Nothing more is sent for it. The strength s is the number of records that the global head counts as: with s = 0 only
+the site's records count, with s = infinity only the global head.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fedlog.core.posterior import Prior, log_partition_gradient
 from fedlog.core.stats import Moments, Statistics
 
 STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)
-"""The short grid: from the global head to the own records alone."""
+"""The strengths to choose from: from the global head alone to the site's records alone."""
 
 
-def own_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
-    """FedLog's head with chi = s * grad A(eta_global) + Phi_own and s + n_own records; s = 0 takes the prior `nu`."""
+def personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
+    """FedLog's head with chi = s * grad A(eta_global) + Phi_own and s + n_own records; for s = 0 the prior is `nu`."""
     if math.isinf(strength):
         return head
     if not strength:
@@ -31,18 +31,18 @@ def own_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 
 
 
 def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
-    """The own moments and those of everyone, scaled to `strength` records: what a Gaussian head is solved from."""
+    """The sum of a site's moments and those of all sites, which are scaled to `strength` records."""
     if math.isinf(strength):
         return everyone
     total = everyone.statistics.total
     return own + everyone * (strength / total) if strength and total > 0 else own
 
 
-def own_softmax_head(features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float) -> Tensor:
-    """A softmax head of features (n, w) that stand for `records` own ones, with the global head as its prior.
+def personal_softmax_head(features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float) -> Tensor:
+    """A softmax head for features (n, w) that stand for `records` records of a site, with the global head as prior.
 
-    The prior is a Gaussian around the global head, as narrow as `strength` records make it: in standardised features
-    cross-entropy curves by p (1 - p) a record, and p is 1 / classes where a head says nothing.
+    The prior is a Gaussian around the global head, as narrow as `strength` records would make it: for standardised
+    features the curvature of cross-entropy is p (1 - p) a record, with p = 1 / classes for a head that knows nothing.
     """
     classes = max(2, int((head[:, 0] > ABSENT).sum()))
     return fit_logistic_around(features, labels, head, strength / records * (classes - 1) / classes**2)

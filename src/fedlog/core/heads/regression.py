@@ -1,10 +1,10 @@
-"""A Bayesian linear head for a number: the normal-inverse-gamma posterior, exact, from sums.
+"""A Bayesian linear head that predicts a number: the exact normal-inverse-gamma posterior from sums.
 
     y = c + w . phi + noise,   noise ~ N(0, s^2),   w_j | s^2 ~ N(0, s^2 / (strength * n * var(phi_j)))
 
-with a flat prior on c, and on s^2 that of one imagined record of almost no residual. Counts, sums and second moments of
-(phi, y) together are all it needs, so a regression is a set of `Moments` with one class whose last feature is y. Where
-no strength is given, the one of largest evidence is taken: it too is a function of the sums, and no record is held out.
+with a flat prior on c, and for s^2 the prior of one imagined record with almost no residual. It needs only counts, sums
+and second moments of (phi, y), so it is solved from `Moments` with one class and y as the last feature. If no strength
+is given, the one with the largest evidence is chosen, also from the sums; no record has to be held out.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from fedlog.core.heads.shrinkage import lift_noise
+from fedlog.core.heads.shrinkage import raise_to_noise
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 
 STRENGTHS = tuple(10.0**power for power in np.arange(-8, 4.01, 0.25))
-INTERVAL_LEVEL = 0.9  # of the intervals that a regression is judged by
-IMAGINED = 1.0  # records behind the prior of the noise
-IMAGINED_SHARE = 1e-3  # of the targets' variance, which these have for a residual
+INTERVAL_LEVEL = 0.9  # the level of the intervals in metrics
+IMAGINED = 1.0  # imagined records in the prior of the noise
+IMAGINED_SHARE = 1e-3  # their squared residual, as a share of the targets' variance
 
 
 def regression_moments(features: Tensor, targets: Tensor) -> Moments:
-    """The moments of records with `features` (n, w) and `targets` (n,); they add up over sites."""
+    """The moments of records with `features` (n, w) and `targets` (n,); those of several sites can be added."""
     joined = torch.cat([features.to(torch.float64), targets.to(torch.float64)[:, None]], dim=1)
     return Moments.of(joined, torch.zeros(len(joined), dtype=torch.int64), 1, Detail.SECOND)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
-    """The posterior of the weights (w,), the constant and the noise; new targets follow Student's distribution."""
+    """The posterior of the weights (w,), the constant and the noise; new targets have a Student distribution."""
 
     weights: Tensor
     centre: Tensor  # (w,): the mean of the features
-    level: float  # the mean of the targets, which is predicted at the centre
+    level: float  # the mean of the targets: the prediction for features at the centre
     precision_factor: Tensor  # lower triangular L; L L^T / s^2 is the precision of the weights
     records: float
     degrees: float
     noise: float
-    """The scale of the noise: s^2 is about its square."""
+    """The scale of the noise, about s."""
     strength: float
     varies: Tensor
-    """(w,): whether a feature has any spread among the records; one without says nothing, and is left out of heads."""
+    """(w,): whether each feature varies among the records; heads leave out those that do not."""
 
     @property
     def intercept(self) -> float:
@@ -55,20 +55,20 @@ class LinearPosterior:
         return self.level - float(self.weights @ self.centre)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Location and scale, (n,) each, of the Student distribution of new targets, with `degrees` degrees."""
+        """Location and scale, (n,) each, of new targets' Student distributions with `degrees` degrees of freedom."""
         phi = features.to(torch.float64) - self.centre
         half = torch.linalg.solve_triangular(self.precision_factor, phi.mT, upper=False)
         spread = (1 + 1 / self.records + half.square().sum(0)).sqrt()
         return self.level + phi @ self.weights, self.noise * spread
 
     def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Low and high ends, (n,) each, of the central predictive intervals of that level."""
+        """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
         return student_interval(*self.predict(features), self.degrees, level)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberHead:
-    """The posterior as a site uses it, in three arrays that cross the wire and survive float32.
+    """The posterior in the form that is sent and used at a site: three arrays for which float32 is precise enough.
 
     `linear` (1, 1 + w) holds the constant and the weights; `spread` (1 + w, w) the centre of the features and a matrix
     A; `noise` (1, 2) the scale at the centre and the degrees of freedom. A new target is Student distributed around
@@ -81,12 +81,12 @@ class NumberHead:
 
     @staticmethod
     def of(posterior: LinearPosterior) -> NumberHead:
-        """The head of a posterior."""
+        """The head of this posterior."""
         width = len(posterior.weights)
         inverse = torch.linalg.solve_triangular(
             posterior.precision_factor, torch.eye(width, dtype=torch.float64), upper=False
         )
-        # Next to nothing was known of a feature without spread: its column is beyond float32, and no record is there.
+        # The column of a feature without spread would be too large for float32, and it is never needed.
         inverse = torch.where(posterior.varies, posterior.noise * inverse, 0.0)
         spread = torch.cat([posterior.centre[None], inverse])
         at_centre = posterior.noise * math.sqrt(1 + 1 / posterior.records)
@@ -97,11 +97,11 @@ class NumberHead:
 
     @property
     def arrays(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The arrays that are sent."""
+        """The three arrays, in the order in which they are sent."""
         return self.linear, self.spread, self.noise
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Location and scale, (n,) each, of the Student distribution of new targets."""
+        """Location and scale, (n,) each, of new targets' Student distributions."""
         phi = features.to(torch.float64)
         linear, spread, noise = (array.to(torch.float64) for array in self.arrays)
         away = (phi - spread[0]) @ spread[1:].mT
@@ -109,12 +109,12 @@ class NumberHead:
         return phi @ linear[0, 1:] + linear[0, 0], scale
 
     def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Low and high ends, (n,) each, of the central predictive intervals of that level."""
+        """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
         return student_interval(*self.predict(features), float(self.noise[0, 1]), level)
 
 
 def student_interval(location: Tensor, scale: Tensor, degrees: float, level: float) -> tuple[Tensor, Tensor]:
-    """The ends of the central intervals of that level of Student's distributions."""
+    """The low and the high ends of the central intervals of Student distributions."""
     if not 0 < level < 1:
         raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
     reach = float(stdtrit(degrees, (1 + level) / 2)) * scale
@@ -122,16 +122,16 @@ def student_interval(location: Tensor, scale: Tensor, degrees: float, level: flo
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
-    """The exact posterior from everyone's sums; `noise_std` is that of the privacy noise in them (see `lift_noise`)."""
+    """The exact posterior from summed moments; `noise_std` is the std of their privacy noise (see `raise_to_noise`)."""
     if strength is not None and not strength > 0:
         raise InputError(f"the strength of the prior must be above 0, found: {strength}")
     total, width = moments.statistics.total, moments.width - 1
     if not total > 0:
-        raise InputError("a regression needs records, found: none", hint="noise may have swallowed the count")
+        raise InputError("a regression needs records, found: none", hint="noise may be larger than the count")
     mean = moments.statistics.sums[0, 1:] / total
-    scatter = lift_noise(moments.gram() - total * torch.outer(mean, mean), noise_std)
+    scatter = raise_to_noise(moments.gram() - total * torch.outer(mean, mean), noise_std)
     gram, cross, squares = scatter[:width, :width], scatter[:width, width], max(float(scatter[width, width]), 0.0)
-    # A feature without spread gets no weight, whatever its unit: what is left of its scatter is rounding.
+    # A feature without spread gets no weight: its scatter is only rounding.
     rounding = 1e-12 * moments.gram().diagonal()[:width].abs() + 1e-200
     units = torch.maximum(gram.diagonal(), rounding).sqrt()
     standard = gram / units[:, None] / units
@@ -144,7 +144,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
         chosen = max(STRENGTHS, key=lambda each: _log_evidence(each, values, turned, squares, shape, prior_rate))
     rate = prior_rate + _residual(chosen, values, turned, squares) / 2
     weights = vectors @ (turned / (values + chosen)) / units
-    # From the eigenvalues rather than from the scatter itself, which rounding can make indefinite.
+    # From the eigenvalues, because rounding can make the scatter itself indefinite.
     factor: Tensor = units[:, None] * torch.linalg.cholesky((vectors * (values + chosen)) @ vectors.mT)
     return LinearPosterior(
         weights,
@@ -160,7 +160,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
 
 
 def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The sum of squares that remains with weights of that strength, including the prior's term."""
+    """The remaining sum of squares with weights of that strength, with the prior's term."""
     return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
 
 
@@ -174,15 +174,18 @@ def _log_evidence(
 
 @dataclass(frozen=True)
 class NumberMetrics:
-    """Figures of one model on one set of records; None where there are none."""
+    """The metrics of one model that predicts numbers on one set of records; None without records."""
 
     records: int
-    rmse: float | None  # in the number's own unit
-    inside: float | None  # the share inside their 90 % intervals
+    rmse: float | None  # root mean squared error, in the unit of the number
+    inside: float | None  # the share of numbers inside their 90 % intervals
 
 
-def judge_numbers(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
-    """The figures on records with `features` (n, w) and `targets` (n,), given in `unit`; without a head all is zero."""
+def number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
+    """The metrics on records with `features` (n, w) and `targets` (n,), which are in multiples of `unit`.
+
+    Without a head, 0 is predicted for every record.
+    """
     truth = targets.to(torch.float64)
     if not len(truth):
         return NumberMetrics(0, None, None)

@@ -2,7 +2,7 @@
 
     W = argmin sum_i |W phi_i - onehot(y_i)|^2 + strength * (mean variance of a feature) * n * |W|^2
 
-with an intercept that is not penalised. Both sources have none; it costs no bit more, the sums hold it.
+with an intercept that is not penalised. Both sources have no intercept; it needs no further sums.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.gaussian import ABSENT, solve_positive, with_bias
-from fedlog.core.heads.shrinkage import lift_noise
+from fedlog.core.heads.shrinkage import raise_to_noise
 from fedlog.core.stats import Moments
 from fedlog.errors import InputError
 
 
 def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0, count_above: float = 0.0) -> Tensor:
-    """The head (n_class, 1 + w) from the summed moments of everyone."""
+    """The head (n_class, 1 + w) from summed moments."""
     if not strength >= 0:
         raise InputError(f"the strength of a ridge must not be negative, found: {strength}")
     sums = moments.statistics.sums
     present = moments.statistics.counts > max(count_above, 0.0)
     n = float(moments.statistics.counts[present].sum())
     centre = sums[present, 1:].sum(0) / n
-    gram = lift_noise(moments.gram() - n * torch.outer(centre, centre), noise_std)
-    # Features that do not scatter at all, of a single record say, leave nothing to be regressed on.
+    gram = raise_to_noise(moments.gram() - n * torch.outer(centre, centre), noise_std)
+    # If features do not vary, for example with a single record, the penalty keeps the matrix invertible.
     penalty = max(strength * float(gram.trace()) / moments.width, 1e-12)
     cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
     weights = solve_positive(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
@@ -33,11 +33,11 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
     return with_bias(weights, bias, present)
 
 
-def ridge_around(own: Moments, head: Tensor, strength: float) -> Tensor:
-    """A site's own ridge with the global head as its prior: own squares + strength * t * |W - W_global|^2.
+def ridge_near_head(own: Moments, head: Tensor, strength: float) -> Tensor:
+    """A site's ridge head near the global one: it minimises its squares + strength * t * |W - W_global|^2.
 
-    t is the mean of the own second moments' diagonal, the constant included, so that the strength has no unit.
-    Classes that are absent everywhere stay so.
+    t is the mean diagonal entry of the site's second moments, with the constant, so that the strength has no unit.
+    Classes that the global head never predicts are not predicted either.
     """
     sums = own.statistics.sums
     gram = torch.zeros(own.width + 1, own.width + 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Covariances that can be inverted: shrunk to a multiple of the identity by a closed form, or by a given share."""
+"""Shrink covariances towards a multiple of the identity, so that they can be inverted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedlog.errors import InputError
 
 
 def oracle_share(covariance: Tensor, degrees: float) -> float:
-    """The share of the identity in the oracle-approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
+    """The share of the identity by oracle-approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
 
-    It needs the covariance (w, w) and its degrees of freedom and no single record, so sums are enough.
+    It needs only the covariance (w, w) and its degrees of freedom, so sums are enough.
     """
     width = covariance.shape[0]
     squared, trace = float(covariance.square().sum()), float(covariance.trace())
@@ -32,20 +32,20 @@ def shrink(covariance: Tensor, share: float) -> Tensor:
 
 
 def shrink_by(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
-    """The covariance shrunk by the given share, or by the closed form where none is given.
+    """The covariance shrunk by the given share, or by `oracle_share` if that is None.
 
-    Records without any scatter, for example a single one, get the identity.
+    If the records do not vary, for example a single one, it is the identity.
     """
     if not float(covariance.trace()) > 0:
         return torch.eye(covariance.shape[0], dtype=covariance.dtype)
     return shrink(covariance, oracle_share(covariance, degrees) if share is None else share)
 
 
-def lift_noise(scatter: Tensor, noise_std: float) -> Tensor:
-    """A scatter (w, w) with privacy noise, its eigenvalues raised to at least the size of the noise.
+def raise_to_noise(scatter: Tensor, noise_std: float) -> Tensor:
+    """A noisy scatter (w, w) with its eigenvalues raised to at least the size of the noise.
 
     Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w). Smaller eigenvalues
-    say nothing, and with negative ones a scatter is no scatter.
+    are only noise, and a scatter must not have negative ones.
     """
     if not noise_std:
         return scatter

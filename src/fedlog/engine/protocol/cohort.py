@@ -17,7 +17,7 @@ from torch import Tensor
 from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
 from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.regression import judge_numbers
+from fedlog.core.heads.regression import number_metrics
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
 from fedlog.data.federation import Federation
@@ -317,7 +317,7 @@ class Cohort:
         truth = request.pool.records(self._federation).numbers[request.positions]
         head = number_head(request.params)
         found = [
-            judge_numbers(head, phi, own, unit)
+            number_metrics(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
         ]
         return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)

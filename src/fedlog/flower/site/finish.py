@@ -13,7 +13,7 @@ import torch
 from fedlog import __version__
 from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, metrics
-from fedlog.core.heads.regression import NumberMetrics, judge_numbers
+from fedlog.core.heads.regression import NumberMetrics, number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
@@ -169,7 +169,7 @@ def _score_numbers(context: SiteContext, params: Params, number: Range) -> Score
         records = pool.records(federation).at(positions)
         with torch.no_grad():
             features = context.body.features(params, federation.transform.prepare(records.inputs), None)
-        found.append(judge_numbers(head, features, records.numbers, half_width(number)))
+        found.append(number_metrics(head, features, records.numbers, half_width(number)))
     return ScoredModel(params, *found)
 
 

@@ -1,4 +1,4 @@
-"""Stacked clients: the convolution and linear blocks that train many small networks together."""
+"""Train many clients with small networks at once: their tensors are stacked, and layers run over the whole stack."""
 
 from fedlog.engine.training.block.compile import compile_body
 from fedlog.engine.training.block.network import BlockNetwork

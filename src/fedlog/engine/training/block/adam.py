@@ -21,17 +21,17 @@ _own = threading.local()
 
 
 class FlatAdam:
-    """The moving parameters of a chunk as rows of one (clients, size) tensor, and AdamW on a prefix of the rows.
+    """AdamW for the trained parameters of a chunk, stored as one (clients, size) tensor; a step updates the first rows.
 
-    One call a step; every client is at an age of its own. The compiled pass of `adam.c` takes the step where it gives
-    PyTorch's bits, and PyTorch's fused AdamW elsewhere.
+    Clients may have different numbers of steps. The compiled pass of `adam.c` is used if it gives exactly PyTorch's
+    numbers, otherwise PyTorch's fused AdamW.
     """
 
     def __init__(self, stacked: Params, learning_rate: float, rule: Optimiser) -> None:
         self._arguments = adam_arguments(rule, learning_rate)
         self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
-        lasting = rule.moments is AdamMoments.RUN  # they are handed out
+        lasting = rule.moments is AdamMoments.RUN  # the moments are returned, so they need memory of their own
         first, second = (
             torch.empty_like(self._rows) if lasting else _workspace(name, self._rows) for name in ("first", "second")
         )
@@ -41,7 +41,7 @@ class FlatAdam:
         self._compiled = single and compiled_is_exact()
 
     def restart(self) -> None:
-        """Forget the moments, as an optimiser made anew."""
+        """Set the moments to zero, as in a new optimiser."""
         self._first.zero_()
         self._second.zero_()
         self._steps.zero_()
@@ -51,19 +51,19 @@ class FlatAdam:
         self._first[client], self._second[client], self._steps[client] = first, second, steps
 
     def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Adam's first and second moments, flat, and the number of steps: views."""
+        """Views of a client's first and second moments, flattened, and of its number of steps."""
         return self._first[client], self._second[client], self._steps[client]
 
     def values(self) -> Params:
-        """The parameters by name, stacked: views of the rows."""
+        """Views of the stacked parameters, by name."""
         return self._views(self._rows)
 
     def leaves(self, clients: int) -> Params:
-        """The parameters of the first clients, ready to be differentiated."""
+        """The parameters of the first clients by name, as leaves for autograd."""
         return {name: view.detach().requires_grad_(True) for name, view in self._views(self._rows[:clients]).items()}
 
     def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
-        """Move the parameters of the first clients; the others and their moments stay as they are."""
+        """Update the parameters of the first clients; the others and their moments do not change."""
         self._steps[:clients] += 1
         moved = [each[:clients] for each in (self._rows, self._first, self._second, self._steps)]
         if self._compiled:
@@ -97,7 +97,7 @@ class _Adam(ctypes.Structure):
 def step_fused(
     arguments: dict[str, Any], flat: Tensor, rows: Tensor, first: Tensor, second: Tensor, steps: Tensor
 ) -> None:
-    """Move every row by PyTorch's fused AdamW and its gradient, a row of `flat`; `steps` counts this step."""
+    """Update every row by PyTorch's fused AdamW with the gradients in `flat`; `steps` already counts this step."""
     torch._fused_adamw_(rows.unbind(), flat.unbind(), first.unbind(), second.unbind(), [], steps.unbind(), **arguments)
 
 
@@ -110,18 +110,18 @@ def step_compiled(
     second: Tensor,
     steps: Tensor,
 ) -> bool:
-    """Move every row by the compiled pass; returns whether this processor can.
+    """Update every row by the compiled pass; return whether this processor can run it.
 
-    A row is made of parts of these sizes, each with a gradient (clients, size) of its own, or None for zeros.
+    A row consists of parts of these sizes; each part has its gradient (clients, size), or None for zeros.
     """
     clients, size = rows.shape
     rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]
-    told = _Adam(clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"])
+    settings = _Adam(clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"])
     own = [None if gradient is None else gradient.contiguous() for gradient in gradients]
     corrections = [number for age in steps.tolist() for number in _corrections(rate, beta1, beta2, int(age))]
     return bool(
         LIBRARY.adam_step(
-            ctypes.byref(told),
+            ctypes.byref(settings),
             (ctypes.c_int64 * len(sizes))(*sizes),
             (ctypes.c_void_p * len(own))(*(None if one is None else one.data_ptr() for one in own)),
             (ctypes.c_double * len(corrections))(*corrections),
@@ -138,12 +138,12 @@ def _corrections(rate: float, beta1: float, beta2: float, age: int) -> tuple[flo
 
 @lru_cache(maxsize=1)
 def compiled_is_exact() -> bool:
-    """Whether the compiled pass is there and moves parameters to the same bits as PyTorch's fused AdamW."""
+    """Whether the compiled pass exists and gives exactly the same numbers as PyTorch's fused AdamW."""
     if not hasattr(LIBRARY, "adam_step"):
         return False
     generator = torch.Generator().manual_seed(0)
     arguments = adam_arguments(Optimiser(weight_decay=0.01), 0.001)
-    sizes = (7, 40, 31)  # together whole vectors, half of one, and a long rest
+    sizes = (7, 40, 31)  # so that there are whole vectors, half a vector, and a long rest
     start = torch.randn(2, sum(sizes), generator=generator)
     ours, theirs = ((start.clone(), torch.zeros_like(start), torch.zeros_like(start)) for _ in range(2))
     for age in (1.0, 2.0, 3.0):
@@ -155,7 +155,7 @@ def compiled_is_exact() -> bool:
 
 
 def _workspace(name: str, like: Tensor) -> Tensor:
-    """A tensor of that shape with any content, kept from chunk to chunk: fresh memory costs a page fault a page."""
+    """Scratch space of that shape, which is kept between chunks because new memory costs page faults."""
     kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
     key = (name, like.dtype, like.device)
     if key not in kept or kept[key].numel() < like.numel():

@@ -1,4 +1,4 @@
-"""From a module to a `BlockNetwork`: traced, cut into stages that have blocks, and what lies between them."""
+"""Compile a module into a `BlockNetwork`: trace it, use blocks for layers that have one, and regions for the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedlog.models.trial import trial_records
 
 
 def compile_stacked(body: Body) -> StackedBody | None:
-    """The body's stacked networks for training and evaluation; None if it is best left to PyTorch as a whole."""
+    """The body's stacked networks for training and evaluation; None if blocks would gain nothing."""
     training, evaluating = (compile_body(mode, body.input_shape) for mode in (body.training, body.evaluating))
     if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
         return None
@@ -38,12 +38,12 @@ def compile_stacked(body: Body) -> StackedBody | None:
 
 
 def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork | None:
-    """The stacked network that computes what `module` does; None if it cannot be traced or blocks gain nothing.
+    """The stacked network that computes the same as `module`; None if it cannot be traced or blocks gain nothing.
 
-    The caller has made sure that records do not see each other.
+    Callers must make sure that records do not affect each other in the module.
     """
     if len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False))):
-        return None  # tied: functional calls know how to tie them, blocks do not
+        return None  # layers share parameters, which blocks do not support
     operations = trace(module, tuple(input_shape))
     if operations is None:
         return None
@@ -53,7 +53,7 @@ def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork 
 
 @dataclass
 class _Compiler:
-    """The steps so far, and the operations that wait for their region."""
+    """The state of a compilation: the steps so far, and the operations without a block that wait for their region."""
 
     root: nn.Module
     operations: list[Operation]
@@ -61,10 +61,10 @@ class _Compiler:
     steps: list[StageCall] = field(default_factory=list)
     waiting: list[Operation] = field(default_factory=list)
     without_block: list[str] = field(default_factory=list)
-    gains: bool = False  # whether there is a block that is faster than what PyTorch has
+    gains: bool = False  # whether some block is faster than PyTorch
 
     def compile(self) -> BlockNetwork | None:
-        """The whole network."""
+        """The network; None if it has no block that is faster than PyTorch."""
         entry, *inner, exit_ = self.operations
         (result,) = exit_.reads or (None,)
         if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:
@@ -95,7 +95,7 @@ class _Compiler:
         )
 
     def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Give the input its place; return whether it comes as maps. Images that are only flattened come as units."""
+        """Give the input slot 0 and return whether it is a map; images that are only flattened are read as units."""
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
         if len(shape) == 1:
@@ -122,7 +122,7 @@ class _Compiler:
         return tuple(chain)
 
     def _chain(self, one: Operation) -> Iterator[Operation]:
-        """The operation that alone reads this one, then the one that alone reads that, and so on."""
+        """The chain of operations after this one in which each is the only reader of the one before."""
         while (after := self._only_reader(one)) is not None:
             yield (one := after)
 
@@ -176,9 +176,9 @@ def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
 
 
 def _agrees(network: BlockNetwork, module: nn.Module) -> bool:
-    """Whether two stacked clients get what the module computes: tracing may miss what a module does on the side."""
+    """Whether the network gives the module's result for two stacked clients; tracing may miss side effects."""
     values = {name: value.detach() for name, value in collect_values(module).items()}
-    # Of both signs, so that what is done to negative values is seen on made-up records, which are positive.
+    # Parameters of both signs, because made-up records are positive and negative values have to occur too.
     clients = [values, {name: -value for name, value in values.items()}]
     inputs = trial_records(network.input_shape, 3)
     params = {name: torch.stack([own[name] for own in clients]) for name in values}

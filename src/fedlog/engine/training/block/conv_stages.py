@@ -1,4 +1,4 @@
-"""The block of a convolution, with the pooling, bias, ReLU and dropout behind it."""
+"""The block of a convolution, with the pooling, ReLU and dropout layers after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.models.masking import MaskedDropout
 
 @dataclass(frozen=True)
 class ConvStage:
-    """Convolution, pooling, bias, ReLU and a multiplier per channel, in the order that is cheapest."""
+    """Convolution, pooling, bias, ReLU and dropout by channel, in the fastest order."""
 
     name: str
     shape: ConvShape
@@ -38,7 +38,7 @@ class ConvStage:
 
 @block(nn.Conv1d, nn.Conv2d)
 def _convolution(place: Place) -> Block | None:
-    """The block of a convolution, with any zero padding, stride and groups, and of the layers that it can absorb."""
+    """The block of a convolution with any zero padding, stride and groups, and of the layers after it that join it."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)
     if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
@@ -68,7 +68,7 @@ def _convolution(place: Place) -> Block | None:
 
 
 def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The zeros that a convolution puts above and left, and below and right."""
+    """The padding of a convolution: (top, left) and (bottom, right)."""
     if layer.padding == "same":
         whole = [size - 1 for size in layer.kernel_size]
         before, after = [one // 2 for one in whole], [one - one // 2 for one in whole]
@@ -82,7 +82,7 @@ def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]
 def _absorb(
     shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
-    """The shape with the layers that the same pass computes, their number, and the dropout layers among them."""
+    """The shape with the following layers that the same pass computes, their number, and the dropout layers of them."""
     absorbed, dropout, pooled = 0, list[str](), False
     for follower in followers:
         layer = follower.layer
@@ -100,7 +100,7 @@ def _absorb(
 
 
 def pools_plainly(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
-    """Whether its windows neither overlap nor leave gaps, have no padding and fit."""
+    """Whether pooling windows lie side by side without overlap, gaps or padding, and fit into the map."""
     size, stride, padding, dilation = (
         _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )

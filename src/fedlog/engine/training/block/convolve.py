@@ -1,7 +1,7 @@
 """Convolution with pooling, bias and ReLU for stacked clients, by the compiled passes of `convolve.c`.
 
-They are compiled when the package is installed. Where that was not possible, `AVAILABLE` is false, convolutions have no
-block, and their bodies take a slower path.
+They are compiled when the package is installed. If that failed, `AVAILABLE` is false, convolutions have no block, and
+bodies with convolutions are trained by a slower backend.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(found.origin)
-    except OSError:  # made for another machine
+    except OSError:  # compiled for another machine
         return None
     for room in ("convolve_scratch", "norm_scratch"):
         if hasattr(library, room):
@@ -62,22 +62,22 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-LIBRARY: Any = _library()  # None where it was not compiled
+LIBRARY: Any = _library()  # None if it was not compiled
 AVAILABLE = LIBRARY is not None
-# A library that was compiled before these passes learned padding and strides reads the first sizes only.
+# A library from an older version of fedlog, without padding and strides, reads only the first sizes.
 FRAMES = hasattr(LIBRARY, "convolve_instructions")
 NUMBER = {torch.float32: "float", torch.float64: "double"}
 
 
 def instructions() -> str:
-    """Which instruction set the compiled passes use on this processor."""
+    """The instruction set that the compiled passes use on this processor."""
     if LIBRARY is None or not FRAMES:
         return "none" if LIBRARY is None else "of an older build"
     return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
 
 
 def fingerprint() -> str:
-    """A digest of the compiled passes: what was measured with others says nothing about these."""
+    """A digest of the compiled library; timings of another library do not hold for this one."""
     if LIBRARY is None:
         return "none"
     return hashlib.sha256(Path(LIBRARY._name).read_bytes()).hexdigest()
@@ -121,12 +121,12 @@ class ConvShape:
 
     @cached_property
     def keeps_winners(self) -> bool:
-        """Whether the way back must know which place won, and where ReLU was zero."""
+        """Whether the backward pass needs to know which place was the largest, and where ReLU gave zero."""
         return self.pool_rows * self.pool_columns > 1 or self.rectify
 
     @cached_property
     def needs_frame(self) -> bool:
-        """Whether there is padding or a stride."""
+        """Whether the convolution has padding or a stride."""
         return (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right) != (0, 0, 0, 0) or (
             self.stride_rows,
             self.stride_columns,
@@ -136,8 +136,8 @@ class ConvShape:
 def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The pooled map (clients, channels out, rows, columns, batch) of a map; differentiable in all three tensors.
 
-    ReLU, the bias and a multiplier per channel all commute with the maximum, so they act on the pooled map, which is
-    smaller; a layer list with ReLU before the pooling has the same values and the same gradients.
+    Bias, ReLU and a multiplier for each channel can be applied after the maximum with the same result, so they are
+    applied to the pooled map, which is smaller. Values and gradients are the same as with ReLU before the pooling.
     """
     if torch.is_grad_enabled():
         pooled: Tensor = _ConvPool.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
@@ -180,7 +180,7 @@ def _pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
 
 
 def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    """Run one compiled pass; `tensors` are contiguous and stand in the order of its arguments."""
+    """Run one compiled pass; `tensors` are contiguous, in the order of its arguments."""
     assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
@@ -192,7 +192,7 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
 
 @lru_cache(maxsize=256)
 def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
-    """The sizes that a pass is given, and how many numbers of scratch space it needs."""
+    """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
 
@@ -201,7 +201,7 @@ _own = threading.local()
 
 
 def scratch_space(size: int, dtype: torch.dtype) -> Tensor:
-    """At least `size` numbers with any content, kept from call to call: fresh memory would cost a page fault a page."""
+    """Scratch space for at least `size` numbers, which is kept between calls because new memory costs page faults."""
     kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
     if dtype not in kept or len(kept[dtype]) < size:
         kept[dtype] = torch.empty(size, dtype=dtype)

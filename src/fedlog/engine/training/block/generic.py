@@ -1,4 +1,4 @@
-"""Any stackable module as a stacked network, through `vmap`: slower than the blocks, faster than the loop."""
+"""Stacked clients with any module through `vmap`: slower than the blocks, faster than the loop."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from fedlog.models.trial import trial_records
 
 @dataclass(frozen=True, eq=False)
 class VmapNetwork:
-    """A body whose forward pass is mapped over the clients' axis."""
+    """A body for stacked clients: `vmap` runs its forward pass over the axis of clients."""
 
     body: Body
-    takes_maps = False  # records lie one behind the other
+    takes_maps = False  # the batch is the second axis, not the last
 
     def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""
         return (clients, batch, *self.body.input_shape)
 
     def arrange(self, images: Tensor) -> Tensor:
-        """The inputs as they are."""
+        """The inputs, unchanged."""
         return images
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """(clients, batch, *input_shape)."""
+        """The stacked batch (clients, batch, *input_shape) at these positions."""
         return arranged[positions]
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """(clients, batch, width)."""
+        """The features (clients, batch, width)."""
         own = {name: params[name] for layer in self.body.layers for name in layer}
         if masks is None:
             found: Tensor = torch.func.vmap(lambda p, x: self.body.features(p, x, None))(own, batch)
@@ -43,7 +43,7 @@ class VmapNetwork:
 
 
 def find_vmap_obstacle(body: Body) -> str | None:
-    """Why clients with this body cannot be stacked through `vmap`; None if a trial of two equals the loop."""
+    """Why clients with this body cannot be stacked through `vmap`; None if a trial with two gives the loop's result."""
     single = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = trial_records(body.input_shape, 2)
@@ -52,4 +52,4 @@ def find_vmap_obstacle(body: Body) -> str | None:
     except (RuntimeError, ValueError):
         return "vmap cannot run it"
     same = torch.allclose(found[1], body.features(single, inputs, None), atol=1e-5, equal_nan=True)
-    return None if same else "vmap computes something else"
+    return None if same else "vmap gives another result than the loop"

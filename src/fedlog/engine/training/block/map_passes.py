@@ -36,7 +36,7 @@ class _Norm(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Which rows and columns each output place covers, and what its sum is divided by; no divisors for the maximum."""
+    """The rows and columns of each pooling window, and the divisor of its sum; there are none for the maximum."""
 
     size: Span  # rows and columns of the input
     rows: tuple[Span, ...]
@@ -45,13 +45,13 @@ class Windows:
 
     @cached_property
     def tables(self) -> tuple[Tensor, ...]:
-        """The tables for the passes: where rows begin and end, where columns begin and end, the divisors."""
+        """The tables for the compiled passes: the starts and ends of rows and of columns, and the divisors."""
         ends = [torch.tensor(list(part)) for spans in (self.rows, self.columns) for part in zip(*spans, strict=True)]
         return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
 
 
 class PoolMaps(Function):
-    """Pooling of (clients, channels, rows, columns, batch), each output place over its own window."""
+    """Pooling of (clients, channels, rows, columns, batch)."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, windows: Windows) -> Tensor:
@@ -91,7 +91,7 @@ def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tup
 
 @dataclass(frozen=True)
 class NormShape:
-    """The sizes of one normalisation: every record over each group, a factor and a shift per channel.
+    """The sizes of a normalisation of each record and group, with a factor and a shift for each channel.
 
     Non-overlapping maximum pooling and ReLU may follow.
     """
@@ -107,12 +107,12 @@ class NormShape:
 
     @cached_property
     def pools(self) -> bool:
-        """Whether there is pooling, so that the way back must know which place won."""
+        """Whether there is pooling, so that the backward pass needs to know which place was the largest."""
         return self.pool_rows * self.pool_columns > 1
 
 
 def normalise(shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """The normalised (and pooled) map of a map (clients, channels, *space, batch); differentiable in all tensors."""
+    """The normalised and pooled maps of maps (clients, channels, *space, batch), differentiable in all tensors."""
     if torch.is_grad_enabled():
         found: Tensor = Norm.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
         return found
@@ -125,7 +125,7 @@ class Norm(Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, shape: NormShape) -> Tensor:
-        """The normalised map, of the same shape but for pooling."""
+        """The normalised maps, smaller if they are pooled."""
         inputs = inputs.contiguous()
         weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
         winners = inputs.new_empty(_normalised_size(shape, inputs)) if shape.pools else None
@@ -137,7 +137,7 @@ class Norm(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
         inputs, weight, bias, means, scales, winners = ctx.saved_tensors
         of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
@@ -150,7 +150,7 @@ class Norm(Function):
 def _normalise(
     shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, winners: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The map, and each record's mean and scale by group."""
+    """The normalised maps, and the mean and scale of each record and group."""
     outputs = inputs.new_empty(_normalised_size(shape, inputs))
     means, scales = (inputs.new_empty(inputs.shape[0], shape.groups, inputs.shape[-1]) for _ in range(2))
     _call_norm("forward", shape, inputs, (inputs, weight, bias, outputs, means, scales, winners))
@@ -171,7 +171,7 @@ def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[
 
 @lru_cache(maxsize=256)
 def _norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
-    """The sizes that a pass is given, and how many numbers of scratch space it needs."""
+    """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
     sizes = _Norm(clients, *map_sizes, *behind, shape.epsilon)

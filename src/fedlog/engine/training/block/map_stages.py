@@ -20,13 +20,13 @@ from fedlog.engine.training.block.trace import SpatialMean
 
 @dataclass(frozen=True, eq=False)
 class PoolStage:
-    """Maximum or mean over windows."""
+    """Pooling: the maximum or the mean over windows."""
 
     windows: Windows
     signals: bool  # 1-d: the maps have no rows
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, channels, [rows,] columns, batch), pooled."""
+        """The pooled maps (clients, channels, [rows,] columns, batch)."""
         inputs = values[0].unsqueeze(2) if self.signals else values[0]
         pooled: Tensor = PoolMaps.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
         return pooled.squeeze(2) if self.signals else pooled
@@ -34,7 +34,7 @@ class PoolStage:
 
 @block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
 def _pool(place: Place) -> Block | None:
-    """The block of pooling with any size, stride, padding and rounding, and dilation 1."""
+    """The block of pooling with any size, stride, padding and rounding; None if the dilation is not 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
@@ -57,7 +57,7 @@ def _pool(place: Place) -> Block | None:
 
 
 def _spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
-    """Each window from its first place to the one behind its last, up to the end of the padding."""
+    """The first place of each window and the place after its last, at most the end of the padding."""
     starts = [at * stride - padding for at in range(outputs)]
     return [(start, min(start + kernel, size + padding)) for start in starts]
 
@@ -67,7 +67,7 @@ def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
 
 
 def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """A layer's setting as (rows, columns); signals (`flat`) have one row, so `of_rows` stands for it."""
+    """A layer's setting as (rows, columns); for signals (`flat`), which have one row, rows get `of_rows`."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])
@@ -90,7 +90,7 @@ def _adaptive(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class SpatialMeanStage:
-    """The mean of every channel."""
+    """The mean of every channel over all its places."""
 
     keeps_axes: bool
 
@@ -108,13 +108,13 @@ def _spatial_mean(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class MapNormStage:
-    """Normalisation of maps, a factor and a shift per channel, then pooling and ReLU where the shape says so."""
+    """Normalisation of maps, with a factor and a shift for each channel, then pooling and ReLU as in `shape`."""
 
     name: str
     shape: NormShape
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """A map of the same shape, but for pooling."""
+        """The normalised maps, smaller if they are pooled."""
         (maps,) = values
         weight, bias = (find_parameter(self.name, own, params, maps.shape[0]) for own in ("weight", "bias"))
         return normalise(self.shape, maps, weight, bias)
@@ -122,14 +122,14 @@ class MapNormStage:
 
 @dataclass(frozen=True)
 class UnitNormStage:
-    """Normalisation of units in groups, a factor and a shift per unit."""
+    """Normalisation of units in groups, with a factor and a shift for each unit."""
 
     name: str
     groups: int
     epsilon: float
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, batch, units)."""
+        """The normalised units (clients, batch, units)."""
         (units,) = values
         weight, bias = (find_parameter(self.name, own, params, units.shape[0]) for own in ("weight", "bias"))
         grouped = units.reshape(*units.shape[:2], self.groups, -1)
@@ -140,7 +140,7 @@ class UnitNormStage:
 
 
 def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
-    """The shape with the pooling and ReLU that the same pass computes, and their number."""
+    """The shape with the following pooling and ReLU layers that the same pass computes, and their number."""
     flat, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
         layer = follower.layer
@@ -156,13 +156,13 @@ def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
 
 
 def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: Place) -> bool:
-    """Whether nothing was pooled yet, and windows neither overlap nor leave gaps."""
+    """Whether this is the first pooling, with windows side by side without overlap or gaps."""
     return not shape.pools and pools_plainly(layer, flat, place.shape)
 
 
 @block(nn.GroupNorm)
 def _group_norm(place: Place) -> Block | None:
-    """The block of group normalisation, on maps (with the pooling and ReLU behind it) and on units."""
+    """The block of group normalisation, on units or on maps, where it includes pooling and ReLU after it."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
@@ -176,7 +176,7 @@ def _group_norm(place: Place) -> Block | None:
 
 @block(nn.LayerNorm)
 def _layer_norm(place: Place) -> Block | None:
-    """The block of layer normalisation over whole records; None for one over some axes."""
+    """The block of layer normalisation over whole records; None if it is over some axes only."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
         return None
@@ -190,13 +190,13 @@ def _layer_norm(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class FrozenNormStage:
-    """Batch normalisation by running statistics that stay as they are: a factor and a shift per channel."""
+    """Batch normalisation by fixed running statistics: a factor and a shift for each channel."""
 
     name: str
     epsilon: float
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """Values of the same shape."""
+        """The normalised values, of the same shape."""
         (inputs,) = values
         clients = inputs.shape[0]
         weight, bias = (find_parameter(self.name, own, params, clients) for own in ("weight", "bias"))
@@ -212,7 +212,7 @@ class FrozenNormStage:
 
 @block(nn.BatchNorm1d, nn.BatchNorm2d)
 def _frozen_norm(place: Place) -> Block | None:
-    """The block of batch normalisation in evaluation mode; None if it would use the batch's own statistics."""
+    """The block of batch normalisation in evaluation mode; None if it would use the statistics of the batch."""
     layer: Any = place.layer
     if layer.training or layer.running_mean is None:
         return None

@@ -1,6 +1,6 @@
-"""A body for stacked clients: a list of steps over all of them, and the batches that it reads. `compile_body` makes it.
+"""A body for stacked clients as a list of steps, which `compile_body` makes, and the feeds that give it batches.
 
-Records are laid out once, then gathered by position, cropped and flipped on the way.
+Records are arranged in memory once; batches are then gathered by position, with crops and flips.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from fedlog.engine.training.block.pixels import PixelPool, pixels_of
 from fedlog.engine.training.tasks import Settings
 
 Shape = tuple[int, ...]
-"""Of one record. Stacked, a list of units is (clients, batch, units), and all else a map (clients, *shape, batch)."""
+"""The shape of one record. Stacked: units are (clients, batch, units), other shapes maps (clients, *shape, batch)."""
 Params = Mapping[str, Tensor]
 Masks = Mapping[str, Tensor]
 
 
 class Stage(Protocol):
-    """One step of a stacked network: stacked values in, stacked values out."""
+    """One step of a stacked network: a function from stacked values to stacked values."""
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The stage's output; differentiable in the parameters and the values. No masks: as in evaluation."""
+        """The stage's output, differentiable in the parameters and the values; without masks as in evaluation."""
         ...
 
 
 def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
-    """The parameter `name` of a layer, (clients, *shape); one that all clients share is expanded."""
+    """The parameter `name` of a layer, (clients, *shape); a parameter that all clients share is expanded."""
     value = params[f"{layer}.{name}" if layer else name]
     return value if value.shape[0] == clients else value.expand(clients, *value.shape[1:])
 
@@ -56,7 +56,7 @@ def batch_innermost(records: Tensor) -> Tensor:
     clients, batch, units = records.shape
     if batch < BATCH_OF_A_BLOCKED_TRANSPOSE:
         return records.mT.contiguous()
-    # PyTorch transposes block by block only in two dimensions: four times faster for wide batches.
+    # PyTorch has a fast transpose only for two dimensions; for wide batches it is four times faster.
     turned = records.new_empty(clients, units, batch)
     for client in range(clients):
         turned[client].copy_(records[client].t())
@@ -65,7 +65,7 @@ def batch_innermost(records: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StageCall:
-    """A stage, where it reads and where it writes; values that nobody reads later are let go."""
+    """A stage, the slots it reads and writes, and the slots to free because no later stage reads them."""
 
     stage: Stage
     reads: tuple[int, ...]
@@ -75,26 +75,26 @@ class StageCall:
 
 @dataclass(frozen=True, eq=False)
 class BlockNetwork:
-    """A body for stacked clients. Inputs are gathered by `gather`, from a pool laid out once by `arrange`."""
+    """A body for stacked clients. `arrange` lays out a pool of records once, and `gather` takes batches from it."""
 
     input_shape: tuple[int, ...]
     takes_maps: bool
-    """Whether records come in as maps, not as units."""
+    """Whether inputs are maps, not units."""
     steps: tuple[StageCall, ...]
     output: int
     without_block: tuple[str, ...] = ()
-    """The operations that `vmap` or the loop computes, between the blocks."""
+    """The operations without a block, which `vmap` or the loop computes."""
     numbers_per_record: int = 1
-    """Of all values between the stages: what a record needs in the cache."""
+    """How many numbers one record has in all values between the stages, for the use of the cache."""
     is_plain: bool = False
-    """Whether there are only linear layers and convolutions without padding and strides: always fastest in blocks."""
+    """Whether all layers are linear layers or convolutions without padding and strides; blocks are then the fastest."""
 
     def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
-        """The shape of a stacked batch: maps, or units."""
+        """The shape of a stacked batch, as maps or as units."""
         return (clients, *self.input_shape, batch) if self.takes_maps else (clients, batch, prod(self.input_shape))
 
     def arrange(self, images: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, pixels)."""
+        """The records in the layout that `gather` reads, (n, *input_shape) -> (n, pixels)."""
         return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
@@ -106,9 +106,9 @@ class BlockNetwork:
         return batch_innermost(records).view(clients, *self.input_shape, batch)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, batch, width); differentiable in `params`, each (clients, *shape) or (1, *shape) if shared.
+        """The features (clients, batch, width), differentiable in `params`, (clients, *shape) or (1, *shape) if shared.
 
-        `masks` holds each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
+        `masks` has each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
         """
         values = {0: batch}
         for step in self.steps:
@@ -121,14 +121,14 @@ class BlockNetwork:
 
 @dataclass(frozen=True, eq=False)
 class StackedBody:
-    """A body's two ways of running as stacked networks: in training, where there are masks, and in evaluation."""
+    """A body's stacked networks: one for training, with masks, and one for evaluation."""
 
     training: BlockNetwork
     evaluating: BlockNetwork
 
     @property
     def takes_maps(self) -> bool:
-        """Whether records come in as maps, not as units."""
+        """Whether inputs are maps, not units."""
         return self.training.takes_maps
 
     def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
@@ -150,11 +150,11 @@ class StackedBody:
 
 
 class Stacked(Protocol):
-    """A body for stacked clients: specialised blocks, or any stackable module through `vmap`."""
+    """The interface of a body for stacked clients: a network of blocks, or any module through `vmap`."""
 
     @property
     def takes_maps(self) -> bool:
-        """Whether the batch lies innermost; or else records lie one behind the other."""
+        """Whether the batch is the last axis (maps) or the second (units)."""
 
     def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""
@@ -181,14 +181,14 @@ class PixelFeed:
         return self.training(positions, None)
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch as in training; `crops` (3, clients, batch) holds each record's row, column and flip."""
+        """The batch as in training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         clients, batch = positions.shape
         shape = self._network.batch_shape(clients, batch)
         return self._pixels.gather(positions, crops, shape, self._network.takes_maps)
 
 
 class ArrangedFeed:
-    """The records of any pool that these clients hold, laid out once as the network reads them."""
+    """Feeds batches from a pool of any records; those that the clients hold are arranged once for the network."""
 
     def __init__(
         self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
@@ -197,7 +197,7 @@ class ArrangedFeed:
         self._transform = transform
         self._dtype, self._device = settings.dtype, torch.device(settings.device)
         own: Tensor = torch.unique(torch.cat([*held, torch.zeros(0, dtype=torch.int64)]))
-        # Position in the pool -> row among the own records; padding (position 0) may point anywhere.
+        # The row of each position of the pool in `_raw`; padding (position 0) may point to any row.
         self._row = torch.zeros(len(records), dtype=torch.int64)
         self._row[own] = torch.arange(len(own))
         self._raw = records.inputs[own]
@@ -208,7 +208,7 @@ class ArrangedFeed:
         return self._network.gather(self._arranged, self._row[positions].to(self._device))
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch as in training; `crops` (3, clients, batch) holds each record's row, column and flip."""
+        """The batch as in training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         if crops is None:
             return self.plain(positions)
         clients, batch = positions.shape

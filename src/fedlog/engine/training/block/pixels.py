@@ -1,8 +1,8 @@
-"""Batches out of a pool of 8-bit images or signals, by the compiled pass of `pixels.c`.
+"""Gather batches from a pool of 8-bit images or signals, by the compiled pass of `pixels.c`.
 
-The pool stays as it was loaded: a number per pixel would take four times the memory, and workers share what they were
-forked with. A table says what each of a channel's 256 levels becomes by normalisation, so the numbers are bit by bit
-those of the plain transform; crops and flips are taken while they are looked up.
+The pool is not converted: floats would take four times the memory, and forked workers share the pool. A table has the
+normalised value of each of a channel's 256 levels, so the numbers are exactly those of the plain transform. Crops and
+flips are applied at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Pixels(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class PixelPool:
-    """A pool of 8-bit records (n, channels, ...), and what its levels become."""
+    """A pool of 8-bit records (n, channels, ...), and the normalised value of each level."""
 
     pool: Tensor
     levels: Tensor  # (channels, 256)
@@ -36,8 +36,8 @@ class PixelPool:
     def gather(self, positions: Tensor, crops: Tensor | None, shape: tuple[int, ...], innermost: bool) -> Tensor:
         """The batch at these positions (clients, batch), in this shape.
 
-        `crops` (3, clients, batch) holds each record's row, column and flip. The records lie one behind the other, or
-        with the batch innermost.
+        `crops` (3, clients, batch) has the row, column and flip of each record. With `innermost` the batch is the last
+        axis, otherwise the second.
         """
         positions = positions.contiguous()
         crops = None if crops is None else crops.contiguous()
@@ -47,12 +47,12 @@ class PixelPool:
         tensors = (self.pool, positions, crops, self.levels, found)
         addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
         if not getattr(LIBRARY, f"gather_pixels_{NUMBER[found.dtype]}")(ctypes.byref(sizes), *addresses):
-            raise IndexError(f"a position lies outside of the pool of {len(self.pool)} records")
+            raise IndexError(f"a position is outside the pool of {len(self.pool)} records")
         return found
 
 
 def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
-    """The pool for the compiled pass; None if it is not made of 8-bit images or signals, or not compiled."""
+    """The pool for the compiled pass; None if the records are not 8-bit, or the pass is not compiled."""
     if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
         return None
     channels = inputs.shape[1]

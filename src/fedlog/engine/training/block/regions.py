@@ -1,4 +1,4 @@
-"""A part of the traced module without a block, run by `vmap` or client by client inside a network of blocks."""
+"""Regions: parts of a traced module without blocks, run by `vmap` or client by client inside a network of blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedlog.models.masking import MaskedDropout, collect_values
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a module, the operations outside that it reads, and those inside that others read."""
+    """A part of a module, the operations outside that it reads, and its operations that others read."""
 
     module: fx.GraphModule
     inputs: tuple[Operation, ...]
@@ -24,15 +24,15 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class RegionStage:
-    """A part of a module for stacked clients, as PyTorch computes it."""
+    """A region as a stage of a stacked network, computed by PyTorch."""
 
     module: fx.GraphModule
-    names: tuple[str, ...]  # of its parameters and running statistics
-    sites: tuple[str, ...]  # its dropout layers
-    stacked: bool  # by vmap; or else one client after another
+    names: tuple[str, ...]  # the names of its parameters and running statistics
+    sites: tuple[str, ...]  # the names of its dropout layers
+    stacked: bool  # True: by vmap; False: one client after another
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> tuple[Tensor, ...]:
-        """All outputs, each in the layout that its shape asks for."""
+        """All outputs of the region, as units or as maps."""
         clients = values[0].shape[0]
         inputs = [value if value.ndim == 3 else value.movedim(-1, 1) for value in values]
         own = {name: params[name] for name in self.names}
@@ -55,7 +55,7 @@ class RegionStage:
 
 
 def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
-    """The part of a module that computes these operations, with whatever it needs that is no tensor of records."""
+    """The region that computes these operations, with further ones it needs that are not tensors of records."""
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
@@ -72,13 +72,13 @@ def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation])
 
 
 def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
-    """A function from a node that this operation reads to its copy in the part."""
+    """A function from a node that this operation reads to the node's copy in the region."""
     sources = one.sources
     return lambda node: copies[sources[node].node]
 
 
 def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
-    """Add an operation after those that it reads. Tensors of records from outside are inputs, and are not followed."""
+    """Add an operation to `needed`, after those that it reads; tensors of records from outside are inputs."""
     if one in needed:
         return
     if one in inside or one.shape is None:
@@ -88,7 +88,7 @@ def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) ->
 
 
 def region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
-    """The region as a stage: by `vmap` where that computes what one client after another computes."""
+    """The region as a stage: by `vmap` if that gives the same result as one client after another."""
     module = region.module
     values = collect_values(module)
     sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))

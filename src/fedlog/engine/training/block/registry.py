@@ -1,4 +1,4 @@
-"""Which layers have a block: entries by type, each a function from a layer's place in a network to its stage."""
+"""The registry of blocks: for each type of layer, a function that makes the stage for a layer in a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedlog.engine.training.block.network import Shape, Stage
 
 @dataclass(frozen=True, eq=False)
 class Follower:
-    """A layer that reads nothing but the output of the one before it, which nothing else reads."""
+    """A layer that only reads the output of the layer before it, and is its only reader."""
 
     name: str
     layer: nn.Module
@@ -22,7 +22,7 @@ class Follower:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A layer where it stands: its name, the shapes of its inputs and its output, and what follows in a chain."""
+    """A layer in a network: its name, the shapes of its inputs and its output, and the chain of layers after it."""
 
     name: str
     layer: Any  # of the type that the builder is registered for
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A stage, and how many of the layers behind its own it computes as well."""
+    """A stage, and the number of following layers that it computes too."""
 
     stage: Stage
     absorbed: int = 0
@@ -50,7 +50,7 @@ BLOCKS: dict[type[nn.Module], Builder] = {}
 
 
 def block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
-    """Register the builder of these layers' block; it returns None for a place that the block does not cover."""
+    """Register a builder for these types of layers; it returns None for a place that its block does not support."""
 
     def register(build: Builder) -> Builder:
         for kind in kinds:

@@ -1,7 +1,7 @@
-"""The blocks of linear layers, activations and what lies between them; those of maps have files of their own.
+"""The blocks of linear layers, activations, dropout, sums and flattening; `conv_stages` and `map_stages` have more.
 
-Passes with a backward of their own are a `torch.autograd.Function`: ordinary `backward()` gives every client's
-gradients, and nothing is computed for frozen parameters or for the data.
+Some are a `torch.autograd.Function` with its own backward pass. It gives every client's gradients, and computes none
+for frozen parameters or for the data.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedlog.models.masking import MaskedDropout
 
 
 class Linear(Function):
-    """A linear layer, then ReLU where `rectify`, for stacked clients."""
+    """A linear layer for stacked clients, with ReLU after it if `rectify`."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
-        """(clients, batch, units in) -> (clients, batch, units out), oriented as narrow batches run best."""
+        """(clients, batch, units in) -> (clients, batch, units out)."""
         outputs = torch.bmm(inputs, weight.mT) if bias is None else torch.baddbmm(bias[:, None], inputs, weight.mT)
         if rectify:
             outputs.clamp_min_(0)
@@ -41,7 +41,7 @@ class Linear(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
         inputs, weight, outputs = ctx.saved_tensors
         if ctx.rectify:
             gradient = torch.ops.aten.threshold_backward(gradient, outputs, 0)
@@ -53,7 +53,7 @@ class Linear(Function):
 
 @dataclass(frozen=True)
 class LinearStage:
-    """A linear layer, ReLU and a multiplier per unit."""
+    """A linear layer, then ReLU if `rectify`, then dropout with a multiplier for each unit."""
 
     name: str
     rectify: bool
@@ -74,7 +74,7 @@ class LinearStage:
 
 @block(nn.Linear)
 def _linear(place: Place) -> Block | None:
-    """The block of a linear layer on units, with the `ReLU` and dropout behind it."""
+    """The block of a linear layer on units, with the ReLU and dropout layers after it."""
     if len(place.shape) != 1:
         return None
     joining = list[Follower]()
@@ -88,24 +88,24 @@ def _linear(place: Place) -> Block | None:
 
 
 class Flatten(Function):
-    """From maps to units, in PyTorch's order: channels, rows, columns."""
+    """Turns maps into units, in PyTorch's order: channels, rows, columns."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
-        """(clients, *shape, batch) -> (clients, batch, units), the batch still innermost."""
+        """(clients, *shape, batch) -> (clients, batch, units), as a view."""
         ctx.sizes = maps.shape
         return maps.flatten(1, -2).mT
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient of the maps, with the batch innermost again."""
+        """The gradient of the maps."""
         return batch_innermost(gradient).view(ctx.sizes)
 
 
 @dataclass(frozen=True)
 class FlattenStage:
-    """From maps to units, in PyTorch's order: channels, rows, columns."""
+    """Turns maps into units, in PyTorch's order: channels, rows, columns."""
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """(clients, *shape, batch) -> (clients, batch, units)."""
@@ -121,7 +121,7 @@ def _flatten(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class DropoutStage:
-    """A multiplier per unit, per channel or per place."""
+    """Dropout with a multiplier for each unit, channel or place."""
 
     name: str
     per_channel: bool
@@ -146,18 +146,18 @@ def _dropout(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class ElementwiseStage:
-    """A function of every number by itself."""
+    """A function that is applied to every number."""
 
     function: Callable[[Tensor], Tensor]
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """The function of the values."""
+        """The values after the function."""
         return self.function(values[0])
 
 
 @block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
 def _activation(place: Place) -> Block | None:
-    """The functional form of the layer, never in place: a residual may still need what it reads."""
+    """The block of an activation. It is never computed in place, because other layers may read its input."""
     layer = place.layer
     functions: dict[type[nn.Module], Callable[[], Callable[[Tensor], Tensor]]] = {
         nn.ReLU: lambda: torch.relu,
@@ -177,7 +177,7 @@ class RectifiedSum(Function):
 
     @staticmethod
     def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
-        """The rectified sum."""
+        """ReLU of the sum."""
         outputs = (one + other).clamp_min_(0)
         ctx.save_for_backward(outputs)
         return outputs
@@ -185,7 +185,7 @@ class RectifiedSum(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of both, which is the same."""
+        """The gradients of both, which are the same."""
         (outputs,) = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient, outputs, 0)
         return passed, passed
@@ -193,12 +193,12 @@ class RectifiedSum(Function):
 
 @dataclass(frozen=True)
 class AddStage:
-    """The sum of two values, then ReLU where `rectify`."""
+    """The sum of two values, with ReLU after it if `rectify`."""
 
     rectify: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """One value of the same shape."""
+        """The sum, of the same shape."""
         one, other = values
         if not self.rectify:
             return one + other
@@ -214,12 +214,12 @@ def _add(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class ConcatenateStage:
-    """Values side by side: channels of maps, or units."""
+    """Joins values along the channels of maps, or along units."""
 
     axis: int
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """One value with all channels."""
+        """The joined values."""
         return torch.cat(values, dim=self.axis)
 
 

@@ -1,7 +1,7 @@
-"""A module as a list of operations: traced by `torch.fx`, tried on a few records, functions read as layers.
+"""Trace a module with `torch.fx` into a list of operations, and run it on a few records to find their shapes.
 
-Modules that call `F.relu`, `torch.flatten` or `+` are written down as if they held the layers, so that the registry of
-blocks knows layers only.
+Calls of `F.relu`, `torch.flatten` or `+` are listed as the layers that do the same, so that the registry of blocks
+needs to know only layers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fedlog.models.trial import trial_records
 
 
 class Add(nn.Module):
-    """A residual addition: two inputs of one shape."""
+    """Stands for an addition of two inputs of the same shape."""
 
 
 class Concatenate(nn.Module):
-    """Inputs one behind the other along the channels."""
+    """Stands for joining inputs along the channels."""
 
 
 class SpatialMean(nn.Module):
-    """The mean of every channel over all its places."""
+    """Stands for the mean of every channel over all its places."""
 
 
 @dataclass(eq=False)
@@ -40,13 +40,13 @@ class Operation:
 
     node: fx.Node
     name: str
-    layer: nn.Module | None  # None: an operation that is no layer
-    sources: dict[fx.Node, Operation]  # what the nodes that it reads stand for: identities have no operation
-    shape: Shape | None  # of one record; None: what comes out is no tensor of records
+    layer: nn.Module | None  # None: an operation that no layer computes
+    sources: dict[fx.Node, Operation]  # the operation of each node that it reads (that of an identity is its input's)
+    shape: Shape | None  # the output's shape for one record; None: the output is not a tensor of records
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations that it reads; of a layer only those that give tensors of records."""
+        """The operations that it reads; for a layer only those whose output is a tensor of records."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -56,7 +56,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a traced module and notes the shape of everything."""
+    """Runs a traced module and records the shape of every value."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -70,12 +70,12 @@ class _Shapes(fx.Interpreter):
 
 
 def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
-    """The operations from the input to the output, both included; None if the module cannot be traced."""
+    """The operations from the input to the output, with both; None if the module cannot be traced."""
     try:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)
         shapes = _record_shapes(traced, input_shape)
-    except Exception:  # a user's own module: whatever it raises when it is traced, it is computed as a whole
+    except Exception:  # a user's module may raise anything when it is traced
         return None
     if sum(node.op == "placeholder" for node in graph.nodes) != 1:
         return None
@@ -90,13 +90,13 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
         made[node] = Operation(node, name, layer, sources, shapes[node])
         operations.append(made[node])
         if _in_place(node, layer) and sources:
-            # Whoever reads the input later sees what this operation has made of it.
+            # Later readers of the input read the output of this operation, which changed it in place.
             made[node.all_input_nodes[0]] = made[node]
     return operations
 
 
 def _record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
-    """The shape of one record of each value; None for a value whose first axis does not count records."""
+    """The shape of each value for one record; None for a value whose first axis is not the batch."""
     found = []
     for records in (2, 3):
         shapes = _Shapes(traced)
@@ -130,7 +130,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Any, ...]] = {
 }
 _MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 _MEAN = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-# function or method -> the layer that computes the same, and the names of the arguments behind the input
+# function or method -> the layer that computes the same, and the names of the arguments after the input
 _FUNCTIONS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     function: (kind, ("negative_slope",) if kind is nn.LeakyReLU else ("alpha",) if kind is nn.ELU else ())
     for kind, functions in _ACTIVATIONS.items()
@@ -151,7 +151,7 @@ _RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 def _layer_of(
     node: fx.Node, module: nn.Module, inputs: list[Shape | None], output: Shape | None
 ) -> tuple[str, nn.Module | None]:
-    """The name and the layer that a node stands for; None for a node that no layer computes."""
+    """The name and the layer of a node; the layer is None if no layer computes the node."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         if isinstance(layer, nn.Flatten) and inputs == [output]:
@@ -177,7 +177,7 @@ def _layer_of(
 
 
 def _is_called_plainly(node: fx.Node, layer: nn.Module) -> bool:
-    """Whether the layer takes one input and nothing else happens when it is called."""
+    """Whether the layer is called with one input and has no hooks."""
     hooked = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     return len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs and not hooked
 

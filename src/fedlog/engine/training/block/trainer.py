@@ -1,7 +1,7 @@
-"""The block backend: clients that share a body train together, stacked, in chunks small enough for the cache.
+"""The block backend: trains clients with the same body together, stacked, in chunks small enough for the cache.
 
-Clients of a chunk are sorted by size, so those that still have a batch at any step are a prefix of the stack: a client
-that is through costs nothing and nothing touches its moments. Shorter batches are padded and carry zero weight.
+The clients of a chunk are sorted by size, so those that still have a batch are always the first ones of the stack; a
+client that has finished costs nothing, and its moments do not change. Short batches are padded with weight 0.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fedlog.engine.training.tasks import (
 from fedlog.models.body import Body, Params, logits
 from fedlog.settings.training import AdamMoments
 
-EVALUATION_RECORDS = 50  # a slice of this many records per client stays in the cache
+EVALUATION_RECORDS = 50  # records of each client that are evaluated at once, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class _Epoch:
-    """The draws of one epoch for a whole chunk, padded to the largest client."""
+    """The random numbers of one epoch for a chunk of clients, padded to the largest client."""
 
     positions: Tensor  # (C, n) in the training pool
     labels: Tensor  # (C, n)
@@ -78,7 +78,7 @@ class BlockBackend:
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the outcome of each task, in their order."""
+        """Train, and return the result of each task, in order."""
         order = sorted(range(len(tasks)), key=lambda at: -tasks[at].client.records)
         stacked, moments = self._train_chunk([tasks[at] for at in order])
         fits = [Fit({})] * len(tasks)
@@ -89,7 +89,7 @@ class BlockBackend:
 
     @torch.inference_mode()
     def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        """(n, width) for each request, in evaluation mode."""
+        """The features (n, width) of each request, in evaluation mode."""
         size = self._requests_at_once or max(len(requests), 1)
         parts = [requests[at : at + size] for at in range(0, len(requests), size)]
         return [found for part in parts for found in self._compute_features(part)]
@@ -114,7 +114,7 @@ class BlockBackend:
         return each
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
-        """The trained parameters of a chunk sorted by size, stacked, and each client's moments."""
+        """Train a chunk of tasks, sorted by size; return the stacked parameters, and each client's moments."""
         rule = self._settings.optimiser
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
@@ -200,13 +200,13 @@ class BlockBackend:
 
 
 def batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
-    """(records,): 1 / (size of the batch that the record is in); the last batch may be short."""
+    """The weight of each record, (records,): 1 / (size of its batch); the last batch may be short."""
     starts = torch.arange(records) // batch_size * batch_size
     return 1 / (records - starts).clamp(max=batch_size).to(dtype)
 
 
 def _pad(rows: list[Tensor]) -> Tensor:
-    """(C, longest, ...): the rows with zeros behind the short ones."""
+    """The rows stacked as (C, longest, ...), short ones filled up with zeros."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
         return torch.stack(rows)
