@@ -22,7 +22,7 @@ OUTSIDE = "-"  # stands for a corrected p value where the correction is not for 
 
 
 def family(experiment: Experiment) -> frozenset[str]:
-    """The rows that Holm's correction includes: those that the paper prints or, if it prints none, all federated ones."""
+    """The rows that Holm's correction includes: those that the paper prints; if it prints none, the federated ones."""
     printed = {row.name for row in experiment.rows if row.printed is not None}
     chosen = printed or {row.name for row in experiment.rows if row.name not in BOUNDS}
     return frozenset(chosen - {experiment.reference})
