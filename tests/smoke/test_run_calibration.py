@@ -69,7 +69,7 @@ def test_other_heads_have_no_laplace_approximation_and_private_runs_no_figures(t
     )  # fmt: skip
     assert RunCalibration.read(tmp_path / "private") is None
     (tmp_path / "private" / CALIBRATION).write_text(json.dumps({"ways": 3}))
-    with pytest.raises(InputError, match="not the calibration of a run"):
+    with pytest.raises(InputError, match="cannot read the calibration of a run"):
         RunCalibration.read(tmp_path / "private")
 
 

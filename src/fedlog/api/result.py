@@ -109,7 +109,7 @@ class Result:
         if summary is None:
             if not (folder / CONFIG).exists():
                 raise InputError(f"no run in the folder: {folder}", hint=RUN_FOLDER_HINT)
-            raise InputError(f"not a finished run: {folder}", hint=f"go on with `fedlog run --resume {folder}`")
+            raise InputError(f"not a finished run: {folder}", hint=f"continue it with `fedlog run --resume {folder}`")
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})

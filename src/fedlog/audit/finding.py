@@ -60,12 +60,14 @@ class Audit:
         if self.trials < 100 or self.trainings < 1 or not 0.5 <= self.confidence < 1:
             raise InputError(
                 f"an audit needs at least 100 trials, one training and a confidence from 0.5 up to 1, found: "
-                f"{self.trials} trials, {self.trainings} trainings, confidence {self.confidence}"
+                f"{self.trials} trials, {self.trainings} trainings, confidence {self.confidence}",
+                hint="--trials 40000 --confidence 0.95",
             )
         if self.releases < 1 or self.canaries < 100 or not self.too_small > 0:
             raise InputError(
                 f"an audit needs at least one release, 100 canaries and a noise factor above 0, found: "
-                f"{self.releases} releases, {self.canaries} canaries, factor {self.too_small:g}"
+                f"{self.releases} releases, {self.canaries} canaries, factor {self.too_small:g}",
+                hint="--releases 1 --canaries 2000",
             )
         if self.in_one_run:
             self._check_one_run()
@@ -93,7 +95,8 @@ class Audit:
         if self.releases != 1 or self.fault not in able:
             raise InputError(
                 f"an audit of {what} needs one release and the fault `{Fault.SMALL_NOISE}` or `{Fault.NONE}`, found: "
-                f"{self.releases} releases, fault `{self.fault}`"
+                f"{self.releases} releases, fault `{self.fault}`",
+                hint="--releases 1, without --fault",
             )
 
 

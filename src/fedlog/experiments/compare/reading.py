@@ -31,7 +31,10 @@ def read_runs(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str])
     kept = dict(sorted(found.items(), key=lambda each: (order.index(each[0][0]), each[0][1])))
     if not kept:
         reasons = "; ".join(dict.fromkeys(failed.values()))  # each reason once
-        raise InputError(f"no run of the comparison finished: {reasons or 'none was begun'}", hint="fix this first")
+        raise InputError(
+            f"no run of the comparison finished: {reasons or 'none was begun'}",
+            hint="correct this, and run the comparison again",
+        )
     return Findings(data, kept, dict(failed))
 
 

@@ -155,7 +155,8 @@ def list_runs(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> l
     """The runs and their folders below `out`: all variants with the first seed, then all with the second."""
     names = [variant.folder_name for variant in variants]
     if len(set(names)) < len(names):
-        raise InputError(f"the same variant twice in one comparison: {', '.join(sorted(names))}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError(f"twice in one comparison: {', '.join(twice)}", hint="give other names to the recipes")
     return [
         ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
     ]

@@ -163,7 +163,9 @@ def read_summary(folder: Path) -> Summary:
     try:
         return Summary(**{**parse_json((folder / SUMMARY).read_text()), "run_dir": str(folder)})
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"not a finished run: {folder} ({error})", hint="go on with `fedlog run --resume`") from error
+        raise InputError(
+            f"not a finished run: {folder} ({error})", hint=f"continue it with `fedlog run --resume {folder}`"
+        ) from error
 
 
 def enter_run_folder(folder: Path, spec: RunSpec) -> list[Path]:

@@ -140,7 +140,7 @@ def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(
-            f"expected {round_number} records before the checkpoint, found {len(kept)}: {path}",
+            f"{path} has {len(kept)} records, but the checkpoint is of round {round_number}",
             hint="restore the file, or start the run again in another folder",
         )
     write_file(path, "".join(_line(record) + "\n" for record in kept))
@@ -154,4 +154,6 @@ def read_as(path: Path, kind: type[Value], what: str) -> Value | None:
     try:
         return msgspec.convert(parse_json(path.read_text()), kind)
     except (ValueError, msgspec.ValidationError) as error:
-        raise InputError(f"not {what} of a run: {path} ({error})", hint="remove it and run again") from None
+        raise InputError(
+            f"cannot read {what} of a run: {path} ({error})", hint="remove the file and run again"
+        ) from None

@@ -70,7 +70,11 @@ class OneRound:
 def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     """Run the one round of the specification; client i gets the i-th body that it names."""
     if len(spec.body) != len(federation.shards):
-        raise InputError(f"one body for each client: {len(spec.body)} bodies, {len(federation.shards)} clients")
+        raise InputError(
+            f"the synthetic experiment needs one body for each client: {len(spec.body)} bodies, "
+            f"{len(federation.shards)} clients",
+            hint=f"give --body {len(federation.shards)} times",
+        )
     bodies = [body(name, federation.input_shape) for name in spec.body]
     plan = model_plan(federation, bodies)
     algorithm = method_of(spec, plan)
