@@ -68,7 +68,7 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
             raise told
         return told
 
-    monkeypatch.setattr(server_side, "call", called)
+    monkeypatch.setattr(server_side, "run_command", called)
     arguments = ["federate", "register", str(server.path), str(key), "--name", "north"]
     if isinstance(told, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
@@ -79,7 +79,7 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
     assert ".pub" not in seen
     assert list(server.sites.iterdir()) == []
     assert server.read_known_sites() == {}
-    monkeypatch.setattr(server_side, "call", lambda command: json.dumps({"success": True, "node-id": "12"}))
+    monkeypatch.setattr(server_side, "run_command", lambda command: json.dumps({"success": True, "node-id": "12"}))
     assert main(arguments) == 0
     assert server.read_known_sites() == {"north": "12"}
     assert (server.sites / "north.pub").read_text() == key.read_text()
@@ -89,7 +89,7 @@ def test_a_site_stays_on_the_list_while_its_key_was_not_taken_off(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.remember_site("north", "12", "a key")
-    monkeypatch.setattr(server_side, "call", lambda command: '{"success": false, "error-message": "no"}')
+    monkeypatch.setattr(server_side, "run_command", lambda command: '{"success": false, "error-message": "no"}')
     assert main(["federate", "unregister", str(server.path), "north"]) == 1
     assert RUNNING in capsys.readouterr().err
     assert server.read_known_sites() == {"north": "12"}
@@ -100,7 +100,7 @@ def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
 ) -> None:
     """Flower's words are those of its 1.41.0; `tests/smoke/test_federate_membership.py` hears them from Flower."""
     refusal = json.dumps({"success": False, "error-message": "Public key already in use."})
-    monkeypatch.setattr(server_side, "call", lambda command: refusal)
+    monkeypatch.setattr(server_side, "run_command", lambda command: refusal)
     assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
     said = capsys.readouterr().err
     assert "expected a new key for north, found one that was registered before" in said
@@ -127,7 +127,7 @@ def test_a_folder_of_keys_is_registered_as_a_whole_or_not_begun(
             return json.dumps({"success": False, "error-message": "busy"})
         return json.dumps({"success": True, "node-id": name[-1]})
 
-    monkeypatch.setattr(server_side, "call", register)
+    monkeypatch.setattr(server_side, "run_command", register)
     arguments = ["federate", "register", str(server.path), str(keys)]
     (keys / "twice.pub").write_text((keys / "site-1.pub").read_text())
     assert main(arguments) == 2
