@@ -75,8 +75,8 @@ class Progress(LiveBar, Callback):
             )
         if self._bar is not None:
             room = self._console.width - len(f"round {record.round}/{self._rounds}  ")
-            told = said if len(said) < room else accuracy  # on a narrow terminal the accuracy alone
-            self._bar.update(self._bar.task_ids[0], completed=record.round, said=told)
+            shown = said if len(said) < room else accuracy  # on a narrow terminal the accuracy alone
+            self._bar.update(self._bar.task_ids[0], completed=record.round, said=shown)
             return
         if self._is_line_due() or record.round in (1, self._rounds):
             self._say(f"round {record.round}/{self._rounds}  {said}")

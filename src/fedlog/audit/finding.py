@@ -9,7 +9,7 @@ from fedlog.errors import InputError
 from fedlog.privacy.calibration import epsilon_of, mu_of
 from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
 
-MOST_CLIENTS = 500  # in a secure sum, whose work grows with their square
+MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their number
 
 
 class Fault(StrEnum):

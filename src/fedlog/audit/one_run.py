@@ -46,7 +46,7 @@ from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import lift
 
 INPUTS, WIDTH = 4, 4
-CLIENTS = 3  # a secure sum needs at least so many
+CLIENTS = 3  # a secure sum needs at least this many
 SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
 # Shares of the coins that are guessed: a few sure guesses show a large epsilon, many guesses a small one. Each share
 # that is tried costs confidence.

@@ -148,7 +148,7 @@ class Findings:
         scores = next(iter(first.values())).scores
         judged = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
         trained = sum(sum(counts) for counts in scores.training.values())
-        # Named data sets have no digest, and every seed divides them anew.
+        # Named data sets have no digest, and every seed divides them differently.
         return Splits(digests == {None} or len(digests) > 1, judged / max(trained, 1))
 
     @property

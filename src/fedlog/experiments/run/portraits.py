@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedlog.engine.simulate.simulator import Simulation
 
 CLIENTS, GEOMETRY = "clients.json", "geometry.json"
-MOST_CLIENTS = 40  # class means of at most so many clients are drawn
+MOST_CLIENTS = 40  # class means of at most this many clients are drawn
 MOST_RECORDS = 300  # class means are taken over about this many records of a client, or over all if it has fewer
 
 

@@ -121,7 +121,7 @@ def _check_rows() -> list[Row]:
 
 
 def _guarantee_rows() -> list[Row]:
-    """The rows with a guarantee: for whole clients, and for records whose bodies were not trained on them."""
+    """The rows with a guarantee: for whole clients, and for records with bodies that were not trained on them."""
     client = RunSpec(
         data="cifar10",
         rounds=CLIENT_ROUNDS,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_MEASURE_NAMES = dict(zip(OTHER_MEASURES, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
 INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
-MOST_SITES = 12  # the figure shows at most so many sites; the table has all
+MOST_SITES = 12  # the figure shows at most this many sites; the table has all
 COLUMNS = 4  # panels side by side
 
 

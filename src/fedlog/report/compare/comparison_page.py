@@ -21,7 +21,7 @@ from fedlog.report.parts.style import Style, styles_of
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 
-MOST_SITES = 12  # the figure shows at most so many sites; the table has all
+MOST_SITES = 12  # the figure shows at most this many sites; the table has all
 SAME_ACCURACY = 5e-4  # a smaller difference of accuracies is not visible on the page
 ZERO = Style("training alone", "ink", "dashed")
 

@@ -18,7 +18,7 @@ from fedlog.experiments.tables.significance import (
 from fedlog.report.parts.tables import p_value
 
 BOUNDS = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
-OUTSIDE = "-"  # stands for a corrected p value where the correction is not for the row
+OUTSIDE = "-"  # shown instead of a corrected p value for rows outside the correction
 
 
 def family(experiment: Experiment) -> frozenset[str]:

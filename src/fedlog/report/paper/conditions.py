@@ -46,7 +46,7 @@ class Gain:
         return format(self, ".1f")
 
     def __format__(self, digits: str) -> str:
-        """The mean with its sign and its interval, each with so many digits: `.1f` or `.2f`."""
+        """The mean with its sign and its interval, with one or two digits: `.1f` or `.2f`."""
         mean = format(self.mean.value, f"+{digits}")
         if self.reach is None:
             return mean
@@ -105,8 +105,8 @@ def _round_cells(method: str, runs: Sequence[RunResult], alone: Sequence[RunResu
         if number <= min(len(run.rounds) for run in runs)
     ]
     early, last = (None if method == ALONE else find_gain(runs, alone, number) for number in (EARLY, ROUNDS))
-    told = ("" if early is None else str(early), "" if last is None else str(last))
-    return (str(len(runs)), *accuracies, *told, "" if last is None else last.verdict)
+    gains = ("" if early is None else str(early), "" if last is None else str(last))
+    return (str(len(runs)), *accuracies, *gains, "" if last is None else last.verdict)
 
 
 def _not_run_note(found: Collected) -> tuple[str, ...]:
@@ -123,16 +123,16 @@ def _not_run_note(found: Collected) -> tuple[str, ...]:
 
 def _level_notes(found: Collected) -> tuple[str, ...]:
     """A note on how much the accuracy of training alone still changed in the last rounds."""
-    told = []
+    changes = []
     for condition in CONDITIONS:
         runs = found.runs[condition.row_name(ALONE)]
         if runs:
-            told.append(f"{condition.title} {_still_moving(runs):+.1f}")
-    if not told:
+            changes.append(f"{condition.title} {_still_moving(runs):+.1f}")
+    if not changes:
         return ()
     return (
         f"Training alone has levelled off: points from the {LEVEL_ROUNDS} rounds before the last {LEVEL_ROUNDS} to the "
-        f"last {LEVEL_ROUNDS}: {'; '.join(told)}.",
+        f"last {LEVEL_ROUNDS}: {'; '.join(changes)}.",
     )
 
 

@@ -43,18 +43,18 @@ def grid_table(found: Collected) -> TextTable:
 
 def settings_text(spec: RunSpec) -> str:
     """The settings of the specification: the method's options, and all others that are not the default."""
-    told = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
+    parts = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
     if spec.moments is not RunSpec.moments:
-        told.append(f"moments for the {spec.moments}")
+        parts.append(f"moments for the {spec.moments}")
     if spec.decay is not RunSpec.decay:
-        told.append(f"{spec.decay} decay")
+        parts.append(f"{spec.decay} decay")
     if spec.weight_decay:
-        told.append(f"weight decay {spec.weight_decay:g}")
+        parts.append(f"weight decay {spec.weight_decay:g}")
     if spec.body:
-        told.append(f"body {', '.join(spec.body)}")
+        parts.append(f"body {', '.join(spec.body)}")
     if spec.initialisation != RunSpec.initialisation:
-        told.append(f"{spec.initialisation} starts")
-    return ", ".join(told)
+        parts.append(f"{spec.initialisation} starts")
+    return ", ".join(parts)
 
 
 def _in_the_tables(spec: RunSpec) -> bool:
@@ -97,8 +97,8 @@ def _seeds(found: Collected) -> str:
     first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
     if first == second:
         return f"{len(first)} seeds"
-    told = ", ".join(f"{row.label}: {len(found.sweeps[row.name])}" for row in found.experiment.rows)
-    return f"seeds ({told}; both: {len(first & second)})"
+    by_row = ", ".join(f"{row.label}: {len(found.sweeps[row.name])}" for row in found.experiment.rows)
+    return f"seeds ({by_row}; both: {len(first & second)})"
 
 
 Sweeps = Mapping[int, Sequence[IterationRecord]]
@@ -122,7 +122,7 @@ def synthetic_selection_table(found: Collected) -> TextTable:
     rows = []
     for row in found.experiment.rows:
         sweeps = found.sweeps[row.name].values()
-        told = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
-        rows.append((row.label, str(len(sweeps)), told))
+        accuracy = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
+        rows.append((row.label, str(len(sweeps)), accuracy))
     columns = ("setting", "seeds", "training accuracy, %")
     return TextTable(columns, tuple(rows), "", found.experiment.remarks)

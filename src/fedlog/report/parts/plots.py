@@ -31,7 +31,7 @@ class Point:
     text: str
     low: float | None = None
     high: float | None = None
-    label: str = ""  # written beside it
+    label: str = ""  # written next to the point
 
 
 @dataclass(frozen=True)
