@@ -198,7 +198,7 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
 ) -> None:
     east = post.sites["east"]
     with monkeypatch.context() as patch:
-        patch.setattr(budget, "count_across_runs", raise_interrupt)
+        patch.setattr(budget, "record_across_runs_unchecked", raise_interrupt)
         patch.setattr(budget, "record_without_bound", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):

@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments, sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.mechanisms import record_moments
+from fedlog.privacy.mechanisms import moments_of_records
 from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.wire.message import Kind, Message, lift
 
@@ -40,8 +40,8 @@ def test_one_record_more_moves_the_pair_by_at_most_its_sensitivity(
     features = torch.tensor(records, dtype=torch.float64)
     labels = torch.arange(len(records)) % N_CLASS
     clip, grid = L2Clip(radius), 2.0**-steps
-    whole = record_moments(features, labels, N_CLASS, clip, grid, detail)
-    without = record_moments(features[1:], labels[1:], N_CLASS, clip, grid, detail)
+    whole = moments_of_records(features, labels, N_CLASS, clip, grid, detail)
+    without = moments_of_records(features[1:], labels[1:], N_CLASS, clip, grid, detail)
     assert float((flat(whole) - flat(without)).norm()) <= sensitivity(radius, detail) * (1 + 1e-12)
 
 

@@ -34,10 +34,10 @@ from fedlog.privacy.release_log import (
     add_if_covered_across_runs,
     add_up_across_runs,
     budget_line,
-    count_across_runs,
     parse_log,
     read_log,
     record_across_runs,
+    record_across_runs_unchecked,
     record_release,
     release_line,
     start_log,
@@ -249,7 +249,7 @@ def test_a_release_is_on_the_disk_and_not_on_its_way_there(tmp_path: Path, monke
         for record in (
             lambda one: record_release(path, one),
             lambda one: record_across_runs(across, one, budget, ()),
-            lambda one: count_across_runs(across, one, budget, ()),
+            lambda one: record_across_runs_unchecked(across, one, budget, ()),
         ):
             record(upcoming)
             assert all(forced[log.stat().st_ino] == seen(log) for log in paths if log.exists())
@@ -346,7 +346,7 @@ def test_what_is_counted_after_a_cut_off_line_leaves_it_counted(tmp_path: Path) 
     line = release_line(release(1000.0))
     path.write_text(f"{budget_line(budget)}\n{line}\n{line[:20]}")
     torn = read_log(path).events
-    after = count_across_runs(path, release(1000.0), budget, ())
+    after = record_across_runs_unchecked(path, release(1000.0), budget, ())
     assert after.events == (*torn, release(1000.0)) == read_log(path).events
     with pytest.raises(BudgetSpentError):
         record_across_runs(path, release(1000.0), budget, ())

@@ -15,9 +15,9 @@ from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import (
     add_if_covered_across_runs,
     add_up_across_runs,
-    count_across_runs,
     read_log,
     record_across_runs,
+    record_across_runs_unchecked,
     record_release,
     start_log,
 )
@@ -78,7 +78,7 @@ def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> N
 def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp_path: Path) -> None:
     path = tmp_path / "privacy.jsonl"
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.CENTRAL)
-    count_across_runs(path, rows, Budget(1.0, DELTA), [whole])  # above it: nobody had set a limit
+    record_across_runs_unchecked(path, rows, Budget(1.0, DELTA), [whole])  # above it: nobody had set a limit
     assert list(read_log(path).events) == [whole, rows]
     needed = epsilon([whole, rows, whole])
     with pytest.raises(BudgetSpentError):
@@ -104,6 +104,6 @@ def test_epsilon_is_stated_at_no_delta_that_is_none_however_many_promises_there_
 ) -> None:
     path = tmp_path / "privacy.jsonl"
     for whole in (release(Unit.CLIENT, Trust.LOCAL), release(Unit.RECORD, Trust.LOCAL)):
-        count_across_runs(path, whole, Budget(8.0, DELTA), [])
+        record_across_runs_unchecked(path, whole, Budget(8.0, DELTA), [])
         assert main(["privacy", "spend", str(tmp_path), "--delta", delta]) == 2
         assert "delta must lie strictly between 0 and 1" in capsys.readouterr().err

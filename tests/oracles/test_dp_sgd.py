@@ -38,7 +38,7 @@ from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_if_covered, add_up
 from fedlog.privacy.calibration import epsilon_of
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, record_statistics
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, statistics_of_records
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
 from fedlog.settings.resolve import resolve
@@ -110,7 +110,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
     backend.start_from(task.work.params)
     (phase,), body = task.phases, _body()
     phase = phase if loss is None else replace(phase, loss=loss)
-    rows = backend.record_gradients(task, phase, torch.arange(5), Key(4))
+    rows = backend.gradients_of_records(task, phase, torch.arange(5), Key(4))
     masks = backend._plain.batch(task, torch.arange(5), Key(4)).masks
     names = [name for layer in body.layers for name in layer]
     for at in range(5):
@@ -157,7 +157,7 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     moved = sums[0] - sums[1]
     assert float(moved.norm()) <= clip * (1 + 1e-5)
     # It moves by its own gradient, clipped, and nobody else's changes.
-    rows = with_record.record_gradients(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
+    rows = with_record.gradients_of_records(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
     clipped = plan.clip_rows(rows)
     assert float((moved - clipped[left_out]).norm()) <= 1e-5 * clip
     assert float(clipped.norm(dim=1).max()) <= clip
@@ -181,8 +181,8 @@ def test_the_sample_dropout_and_crops_are_as_secret_as_the_noise(source: str, mo
         steps[-1].append((drawn.tolist(), key))
         return gradients(task, phase, drawn, key)
 
-    gradients = backend.record_gradients
-    monkeypatch.setattr(backend, "record_gradients", noted)
+    gradients = backend.gradients_of_records
+    monkeypatch.setattr(backend, "gradients_of_records", noted)
     for _ in range(2):
         steps.append([])
         backend._noisy_gradients(task, task.phases[0], Key(7))
@@ -427,7 +427,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
         (features,) = backend.features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
-        sums = record_statistics(features, data.labels, 2, clip, 2.0**-20).sums
+        sums = statistics_of_records(features, data.labels, 2, clip, 2.0**-20).sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)
 

@@ -35,7 +35,7 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        force_names(path.parent)
+        sync_names(path.parent)
 
 
 def is_draft(path: Path, name: str) -> bool:
@@ -78,33 +78,33 @@ def append_line(path: Path, line: str) -> None:
 
 def move_file(draft: Path, path: Path) -> None:
     """Rename a finished draft to its final path, replacing what was there."""
-    _force_content(draft)
+    _sync_content(draft)
     os.replace(draft, path)
-    force_names(path.parent)
+    sync_names(path.parent)
 
 
 def move_folder(draft: Path, folder: Path) -> None:
     """Rename a finished folder of files to its final path, replacing what was there."""
-    force_folder(draft)
+    sync_folder(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
-    force_names(folder.parent)
+    sync_names(folder.parent)
 
 
-def force_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Force every file in a folder to the disk. Call it before writing a file that marks the folder as complete."""
     for path in folder.iterdir():
         if path.is_dir():
-            force_folder(path)
+            sync_folder(path)
         else:
-            _force_content(path)
-    force_names(folder)
+            _sync_content(path)
+    sync_names(folder)
 
 
-def force_names(folder: Path) -> None:
+def sync_names(folder: Path) -> None:
     """Force a folder's list of file names to the disk: forcing a file's content does not do that."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
-        _force_content(folder)
+        _sync_content(folder)
 
 
 @contextmanager
@@ -117,7 +117,8 @@ def _errors_about(path: Path) -> Iterator[None]:
         raise
 
 
-def _force_content(path: Path) -> None:
+def _sync_content(path: Path) -> None:
+    """Force a file's content, or a folder's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

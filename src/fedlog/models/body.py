@@ -179,7 +179,7 @@ def build_body(
 def with_weights(body: Body, path: Path) -> Body:
     """The body with the parameters of a safetensors file, except a head in it; InputError if names or shapes differ."""
     try:
-        found = {name: _to_single(value) for name, value in load_file(path).items() if name not in RESERVED}
+        found = {name: _to_float32(value) for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
     expected = {name: tuple(value.shape) for name, value in collect_values(body.evaluating).items()}
@@ -195,8 +195,8 @@ def with_weights(body: Body, path: Path) -> Body:
     return replace(body, weights=found)
 
 
-def _to_single(value: Tensor) -> Tensor:
-    """The values as float32: with fewer bits they would be rounded after every exchange."""
+def _to_float32(value: Tensor) -> Tensor:
+    """The values as float32 if they are floats: with fewer bits they would be rounded after every exchange."""
     return value.to(torch.float32) if value.is_floating_point() else value
 
 

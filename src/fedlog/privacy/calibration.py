@@ -128,7 +128,7 @@ def _plain_epsilon(mu: float, delta: float) -> float:
 def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
     """The smallest standard deviation of the noise with which this many Gaussian releases stay within the budget."""
     _check_plan(releases, sensitivity)
-    mu = max(mu_of(kept) for kept in budgets_after_grid_cost(budget, closeness))
+    mu = max(mu_of(kept) for kept in list_alternative_budgets(budget, closeness))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
@@ -137,11 +137,11 @@ def grid_cost(epsilon: float, closeness: float) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * closeness
 
 
-def budgets_after_grid_cost(budget: Budget, closeness: float) -> list[Budget]:
-    """The budgets that are left after the cost of the grid; to meet one of them is enough. InputError if none is left.
+def list_alternative_budgets(budget: Budget, closeness: float) -> list[Budget]:
+    """Alternatives to the budget, each less the cost of the grid: noise that meets one of them meets the budget.
 
     The grid's cost in delta grows with e^epsilon. So if epsilon is large, it may be cheaper to meet a smaller epsilon,
-    which meets the larger one too.
+    which meets the larger one too. InputError if the grid costs more than delta in every alternative.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
     kept = {float(e): budget.delta - grid_cost(e, closeness) for e in (budget.epsilon, *smaller)}

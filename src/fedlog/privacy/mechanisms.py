@@ -184,8 +184,8 @@ def plan_noise(
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
 
-def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float) -> Statistics:
-    """The statistics of records, each clipped and rounded towards zero to the grid before they are summed.
+def statistics_of_records(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float) -> Statistics:
+    """The statistics of records; each record is clipped and rounded towards zero to the grid before it is added.
 
     `features` (n, m - 1) are without the constant. Features that are not finite count as 0: an error that depends on a
     record would reveal something about it.
@@ -196,9 +196,11 @@ def record_statistics(features: Tensor, labels: Tensor, n_class: int, clip: Clip
     return Statistics.of(round_towards_zero(clipped, grid), labels, n_class)
 
 
-def record_moments(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail) -> Moments:
-    """First and second moments of records; each record is clipped, and rounded towards zero, before they are summed."""
-    first = record_statistics(features, labels, n_class, clip, grid)
+def moments_of_records(
+    features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail
+) -> Moments:
+    """The first and second moments of records; each record is clipped and rounded towards zero before it is added."""
+    first = statistics_of_records(features, labels, n_class, clip, grid)
     shape = second_shape(detail, n_class, features.shape[1])
     if shape is None:
         return Moments(first)

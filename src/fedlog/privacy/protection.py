@@ -30,11 +30,11 @@ from fedlog.privacy.mechanisms import (
     Sampler,
     add_noise,
     client_message,
+    moments_of_records,
     plan_noise,
     planned_closeness,
-    record_moments,
-    record_statistics,
     sensitivity_to_client,
+    statistics_of_records,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
 from fedlog.privacy.sgd import SgdTraining, TrainingPlan, sigma_beside_training
@@ -89,13 +89,13 @@ class Protection:
         """A client's statistics (n_class, m), each record clipped, without noise."""
         if self.bound.clip is None:
             return Statistics.of(features, labels, n_class)
-        return record_statistics(features, labels, n_class, self.bound.clip, self.mechanism.grid)
+        return statistics_of_records(features, labels, n_class, self.bound.clip, self.mechanism.grid)
 
     def moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """A client's first and second moments, each record clipped, without noise."""
         if self.bound.clip is None:
             return Moments.of(features, labels, n_class, detail)
-        return record_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
+        return moments_of_records(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
     def protect(self, message: Message, key: Key) -> Message:
         """The message as it leaves the client: clipped, rounded to the grid, with the client's noise.

@@ -192,7 +192,7 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
     return ReleaseLog(limit, together)
 
 
-def count_across_runs(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+def record_across_runs_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Add a release to the record of a site without a limit, unchecked; it counts if a limit is set later."""
     with _lock(path):
         log = _read_under_budget(path, budget, earlier)

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedlog.core.clip import shorten_rows
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import budgets_after_grid_cost
+from fedlog.privacy.calibration import list_alternative_budgets
 from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
@@ -90,7 +90,7 @@ def sigma_beside_training(
 ) -> float:
     """The smallest std of the noise with which the releases stay within the budget together with all the training."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
-    beside_grid = budgets_after_grid_cost(budget, closeness)
+    beside_grid = list_alternative_budgets(budget, closeness)
     open_to_releases = [kept for kept in beside_grid if curve_log_delta(trained, kept.epsilon) < math.log(kept.delta)]
     if not open_to_releases:
         raise _explain_spent_budget(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)

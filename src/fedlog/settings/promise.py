@@ -178,8 +178,8 @@ def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
         )
 
 
-def count_survivors(honest: int | None, taking_part: int) -> int:
-    """How many of a round's clients must survive: `honest` if given, else the smallest safe number."""
+def choose_survivors(honest: int | None, taking_part: int) -> int:
+    """The number of a round's clients that must survive: `honest` if given, else the smallest safe number."""
     if taking_part < FEWEST:
         raise InputError(
             f"a secure sum needs at least {FEWEST} clients in every round, found: {taking_part}",

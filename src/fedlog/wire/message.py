@@ -97,7 +97,8 @@ def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
     return (signs * 2 - 1) * has_vote, has_vote
 
 
-def _means_to_scatter(message: Message) -> tuple[Tensor, ...]:
+def _means_to_mean_scatter(message: Message) -> tuple[Tensor, ...]:
+    """The parts of the scatter of a client's class means, which can be added up over clients."""
     scatter = MeanScatter.of(*message.arrays)
     return scatter.sums, scatter.outer, scatter.holders
 
@@ -109,7 +110,7 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.MEASUREMENTS: _weigh_measurements,
     Kind.SIGNS: _signs_to_votes,
     Kind.MOMENTS: _as_they_are,
-    Kind.CLASS_MEANS: _means_to_scatter,
+    Kind.CLASS_MEANS: _means_to_mean_scatter,
     Kind.MIXTURES: _as_they_are,
 }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import solve_positive, with_bias
+from fedlog.core.heads.gaussian import solve_positive_definite, with_bias
 from fedlog.core.stats import Moments, Statistics
 from fedlog.core.triangle import pack, unpack
 
@@ -68,6 +68,6 @@ def gram_of_records(own: Moments, gamma: float = 1.0) -> Tensor:
 def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
     """The ridge head (n_class, 1 + w) of class sums and a Gram matrix, without bias and with rows of length 1."""
     present = statistics.counts > 0
-    weights = solve_positive(gram, statistics.sums[:, 1:].mT).mT
+    weights = solve_positive_definite(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
     return with_bias(weights, torch.zeros_like(statistics.counts), present)

@@ -60,7 +60,7 @@ def linear_discriminant_head(
     degrees = max(1.0, float(counts[present].sum()) - int(present.sum()))
     scatter = raise_to_noise(moments.within_scatter(), noise_std)
     covariance = shrink_by(scatter / degrees, degrees, share)
-    weights = solve_positive(covariance, mu.mT).mT
+    weights = solve_positive_definite(covariance, mu.mT).mT
     shares = torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu * weights).sum(1) / 2 + torch.log(shares)
     return with_bias(weights, bias, present)
@@ -145,6 +145,6 @@ def _cholesky(matrix: Tensor) -> Tensor:
     return factor
 
 
-def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+def solve_positive_definite(matrix: Tensor, right: Tensor) -> Tensor:
     """The solution x of matrix @ x = right; InputError if the matrix is not positive definite."""
     return torch.cholesky_solve(right, _cholesky(matrix))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import ABSENT, solve_positive, with_bias
+from fedlog.core.heads.gaussian import ABSENT, solve_positive_definite, with_bias
 from fedlog.core.heads.shrinkage import raise_to_noise
 from fedlog.core.stats import Moments
 from fedlog.errors import InputError
@@ -28,7 +28,7 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
     # If features do not vary, for example with a single record, the penalty keeps the matrix invertible.
     penalty = max(strength * float(gram.trace()) / moments.width, 1e-12)
     cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
-    weights = solve_positive(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
+    weights = solve_positive_definite(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
     bias = moments.statistics.counts / n - weights @ centre
     return with_bias(weights, bias, present)
 
@@ -47,7 +47,7 @@ def ridge_near_head(own: Moments, head: Tensor, strength: float) -> Tensor:
     absent = head[:, 0] <= ABSENT
     start = torch.where(absent[:, None], 0.0, head.to(torch.float64))
     weight = strength * float(gram.trace()) / gram.shape[0]
-    weights = solve_positive(
+    weights = solve_positive_definite(
         gram + weight * torch.eye(gram.shape[0], dtype=torch.float64), (sums + weight * start).mT
     ).mT
     return torch.where(absent[:, None], head.to(torch.float64), weights)

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from fedlog.engine.protocol.client_store import FORMAT, START_ANEW, check_format
 from fedlog.errors import InputError
-from fedlog.files.durable import force_folder, write_file
+from fedlog.files.durable import sync_folder, write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import Contribution, Gathered
@@ -81,7 +81,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
-    force_folder(part)  # it must be on disk before the older checkpoint is deleted
+    sync_folder(part)  # it must be on disk before the older checkpoint is deleted
     latest = {"folder": part.name, "round": state.round_number, "format": FORMAT}
     write_file(folder / LATEST, json.dumps(latest))
     for old in folder.glob("round-*"):

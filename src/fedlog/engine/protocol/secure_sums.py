@@ -32,7 +32,7 @@ from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.server import SecureSum
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
-from fedlog.settings.promise import count_survivors
+from fedlog.settings.promise import choose_survivors
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
@@ -107,7 +107,7 @@ class SecureSums:
     # Not drawn from the run's seed: whoever knows it could remove the masks. Masks cancel, so results do not change.
     session: bytes = field(default_factory=lambda: os.urandom(16))
     sums_made: int = 0
-    turns: int = 0  # since the last `take_figures`
+    turns: int = 0  # since the last `read_and_reset_figures`
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
     _identities: dict[int, SigningIdentity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
@@ -154,8 +154,11 @@ class SecureSums:
             value_bytes = encoding_of(self.protection).value_bytes
             self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
-    def take_figures(self) -> dict[str, float]:
-        """The number of turns since the last call, and the number of clients that survived the last sum."""
+    def read_and_reset_figures(self) -> dict[str, float]:
+        """Return the number of turns since the last call and the number of clients that survived the last sum.
+
+        The number of turns then starts at 0 again.
+        """
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
 
@@ -205,7 +208,7 @@ class SecureSums:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.new(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
-        honest = self.honest or count_survivors(None, len(members))
+        honest = self.honest or choose_survivors(None, len(members))
         roster = {number: self._identities[number].public for number in members}
         return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 

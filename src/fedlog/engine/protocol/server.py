@@ -14,7 +14,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
 from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
 from fedlog.engine.protocol.downlink import Downlink
-from fedlog.engine.protocol.shares import Capped, cap_shares, check_cap
+from fedlog.engine.protocol.shares import Capped, cap_shares, check_uploads_have_counts
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
@@ -79,7 +79,7 @@ class Server:
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
         if largest_share is not None:
-            check_cap(patterns)
+            check_uploads_have_counts(patterns)
         if protection is not None:
             patterns = {name: p and protection.protect(p, key) for name, p in patterns.items()}
         return Server(

@@ -41,8 +41,8 @@ def cap_shares(
     return taken, capped
 
 
-def check_cap(patterns: Mapping[str, Message | None]) -> None:
-    """Raise an InputError if uploads have no counts, so that --largest-share cannot be used."""
+def check_uploads_have_counts(patterns: Mapping[str, Message | None]) -> None:
+    """Raise an InputError if any exchange's uploads have no counts: --largest-share needs them."""
     for pattern in patterns.values():
         if pattern is not None and pattern.kind not in (Kind.STATISTICS, Kind.MOMENTS):
             raise InputError(

@@ -318,7 +318,7 @@ class Simulation:
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         if self.secure is None:
             return kept
-        return {**kept, **self.secure.take_figures()}
+        return {**kept, **self.secure.read_and_reset_figures()}
 
     def copies_after(self, number: int) -> int:
         """The number of clients that get a round's last broadcast: the next participants, or all after the end."""

@@ -114,15 +114,15 @@ class DpSgdBackend:
         at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
-                total += plan.clip_rows(self.record_gradients(task, phase, some, seen.child(number))).sum(0)
+                total += plan.clip_rows(self.gradients_of_records(task, phase, some, seen.child(number))).sum(0)
         noisy = total + sampler.draw(total.shape, plan.std)
         parts = torch.split(noisy / self._settings.batch_size, sizes)
         return [
             part.reshape(value.shape).to(value.dtype) for part, value in zip(parts, self._values.values(), strict=True)
         ]
 
-    def record_gradients(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
-        """The gradient of each of these records' loss, (n, d)."""
+    def gradients_of_records(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
+        """The gradient of the loss of each drawn record, (n, d)."""
         seen = self._plain.batch(task, drawn, key)
         for name, layer in self._dropouts.items():
             layer.multiplier = seen.masks.get(name, torch.ones(()))

@@ -14,7 +14,7 @@ from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warn
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
 from fedlog.settings.privacy import BodyTraining
-from fedlog.settings.promise import SecureSumTerms, count_survivors, plan_protection
+from fedlog.settings.promise import SecureSumTerms, choose_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
@@ -54,7 +54,7 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
 
 def _survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int:
-    return count_survivors(sums.honest, max(1, round(settings.participation * clients)))
+    return choose_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
 def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:

@@ -41,7 +41,7 @@ from fedlog.settings.promise import (
     check_noise_of_sums,
     check_transport,
     check_uploads_may_be_hidden,
-    count_survivors,
+    choose_survivors,
     normalise_clip,
     plan_protection,
     resolve_promise,
@@ -72,7 +72,7 @@ class SumRules(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count_survivors(self.honest, self.sites)
+        choose_survivors(self.honest, self.sites)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             optimiser=spec.part(Optimiser),
             clip=normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
-            secure=None if sums is None else SumRules(count_survivors(sums.honest, sites), sites),
+            secure=None if sums is None else SumRules(choose_survivors(sums.honest, sites), sites),
         )
     )
 

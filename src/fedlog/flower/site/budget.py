@@ -34,9 +34,9 @@ from fedlog.privacy.release_log import (
     FILE_NAME,
     add_if_covered_across_runs,
     add_up_across_runs,
-    count_across_runs,
     read_log,
     record_across_runs,
+    record_across_runs_unchecked,
     record_release,
     record_without_bound,
     restore_log,
@@ -64,7 +64,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     earlier = _find_earlier(folder)
     try:
         if limit is None:
-            count_across_runs(path, upcoming, guard.budget, earlier)
+            record_across_runs_unchecked(path, upcoming, guard.budget, earlier)
         else:
             record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:

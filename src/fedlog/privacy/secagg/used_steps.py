@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.files.durable import PRIVATE_MODE, create_file, force_names
+from fedlog.files.durable import PRIVATE_MODE, create_file, sync_names
 from fedlog.privacy.secagg.encoding import RefusalError
 
 
@@ -52,4 +52,4 @@ class UsedStepsOnDisk:
                 f"step {step} of round {round_name} was answered before: {path}",
                 hint="this client does not answer in the rest of the round: its masks may be used for one vector only",
             ) from None
-        force_names(self.folder)
+        sync_names(self.folder)

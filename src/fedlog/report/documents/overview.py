@@ -59,7 +59,7 @@ def overview_table(results: Path) -> str:
     return "\n".join(lines)
 
 
-def write_paired_sentence(results: Path) -> str:
+def describe_paired_gains(results: Path) -> str:
     """A sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
     found = overview(results)
     parts = []
@@ -85,7 +85,7 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     write_file(picture, overview_picture(results))
     table = f"{overview_table(results)}\n"
     fill_marked_place(readme, OVERVIEW, OVERVIEW_END, table)
-    fill_marked_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{write_paired_sentence(results)}\n")
+    fill_marked_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
     return [picture, readme, page]
 
 

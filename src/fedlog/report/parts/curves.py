@@ -32,8 +32,8 @@ class Curve:
     bits: tuple[float, ...]  # sent by all clients in both directions since the start
 
     @property
-    def sends(self) -> bool:
-        """Whether any bits were sent."""
+    def has_sent_bits(self) -> bool:
+        """Whether the method has sent any bits by its last round."""
         return bool(self.bits) and self.bits[-1] > 0
 
 
@@ -70,7 +70,7 @@ def curve_plots(
         rules=rules,
         note=note,
     )
-    sending = [curve for curve in curves if curve.sends]
+    sending = [curve for curve in curves if curve.has_sent_bits]
     if not sending:
         return [by_round]
     alone = tuple(
@@ -78,7 +78,7 @@ def curve_plots(
             100 * curve.accuracy[-1], f"{curve.style.label} {percent(curve.accuracy[-1])}", curve.style, curve.key
         )
         for curve in curves
-        if not curve.sends
+        if not curve.has_sent_bits
     )
     by_bits = Plot(
         name=f"{name}-by-bits",
