@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_interrupted_and_robbed_of_a_worker_ends_as_if_noth
     os.kill(moment.choice(workers), signal.SIGKILL)
     out, err = robbed.communicate(timeout=PATIENCE)
     assert robbed.returncode == 1, err
-    assert "of 2 was lost: exit code -9" in err
+    assert "of 2 ended unexpectedly: exit code -9" in err
     assert "Traceback" not in err
     assert _all_gone(workers)
 
