@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, add_if_covered, add_up
+from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, Unbounded, add_if_covered, add_up
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import (
     add_if_covered_across_runs,
@@ -19,6 +19,7 @@ from fedlog.privacy.release_log import (
     record_across_runs,
     record_across_runs_unchecked,
     record_release,
+    record_without_bound,
     start_log,
 )
 
@@ -96,6 +97,15 @@ def test_a_runs_own_budget_stays_as_it_was(tmp_path: Path) -> None:
     record_release(path, release(Unit.RECORD, Trust.LOCAL))
     with pytest.raises(InputError, match="cannot go on with another budget"):
         start_log(path, Budget(9.0, DELTA))
+
+
+def test_an_unbounded_loss_is_recorded_once_for_each_reason(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.jsonl"
+    first, second = Unbounded(1, "statistics", "no noise"), Unbounded(2, "statistics", "no noise")
+    other = Unbounded(3, "report", "exact figures")
+    for _ in range(2):
+        record_without_bound(path, [first, second, other], ())
+        assert read_log(path).events == (first, other)
 
 
 @pytest.mark.parametrize("delta", ["0", "-1", "1", "2", "nan"])

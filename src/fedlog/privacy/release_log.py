@@ -201,7 +201,7 @@ def record_across_runs_unchecked(path: Path, upcoming: Event, budget: Budget, ea
 
 
 def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Sequence[Event]) -> None:
-    """Add unbounded losses to a site's record of all runs, each reason once."""
+    """Add unbounded losses to a site's record of all runs; skip a loss if one with the same reason is there."""
     with _lock(path):
         if not path.exists():
             _create(path, [no_budget_line(), *map(release_line, earlier)])
@@ -209,6 +209,7 @@ def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Seque
         for event in events:
             if event.reason not in known:
                 _append(path, release_line(event))
+                known.add(event.reason)
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:

@@ -46,7 +46,7 @@ def run_round(
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSum:
-    """The sum of the vectors of the surviving clients; `RoundFailedError` if they are too few.
+    """Run a round of the protocol and return the sum over the surviving clients; RoundFailedError if too few survive.
 
     A client in `early` is not asked for keys; if all clients are, the round has one turn less.
     """
