@@ -92,7 +92,7 @@ class FedDBE(Algorithm):
         return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
 
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """In the opening send the mean feature and keep home unchanged; in a round send the model, keep the shift."""
+        """In the opening send the mean feature and keep the old state; in a round send the model, keep the shift."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)

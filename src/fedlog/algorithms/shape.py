@@ -282,11 +282,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The start of a client's training in this exchange, from its home and what it heard."""
+        """The start of a client's training in this exchange, from what it keeps and what it heard."""
 
     @abstractmethod
     def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
-        """The client's new home, and the message that it uploads or None."""
+        """The state that the client keeps from now on, and the message that it uploads or None."""
 
     @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:

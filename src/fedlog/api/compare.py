@@ -106,9 +106,9 @@ class Comparison:
     def table(self) -> Any:
         """One row for each method and one for each of its sites: a pandas data frame, or polars without pandas.
 
-        Columns: method, site (`all` or a name), accuracy on test rows, gain over training alone on validation rows and
-        gain_on_test, each with `_low` and `_high`, the ends of its interval; balanced_accuracy, macro_f1, auroc,
-        calibration_error and bits for all sites together.
+        Columns: `method`; `site`, a name or `all`; `accuracy` on test rows; `gain` over training alone on validation
+        rows; `gain_on_test`. Each of the last three also has two columns for its interval, as `accuracy_low` and
+        `accuracy_high`. Only in rows of `all`: `balanced_accuracy`, `macro_f1`, `auroc`, `calibration_error`, `bits`.
         """
         from fedlog.report.compare.comparison import spreadsheet_rows
 

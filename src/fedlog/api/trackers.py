@@ -23,14 +23,14 @@ LONGEST_VALUE = 500  # characters that MLflow accepts for a setting
 
 
 class _Tracker(Callback):
-    """The base class of both trackers: passes each figure of a round to `_write`, and closes `_ending` at the end."""
+    """The base class of both trackers: passes each figure of a round to `_write`, and closes `_to_close` at the end."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""
 
     def __init__(self) -> None:
         self._clients: tuple[str, ...] = ()
-        self._ending = ExitStack()
+        self._to_close = ExitStack()
 
     def _begin(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
         """Start writing; a resumed run first writes the rounds before the interruption."""
@@ -56,7 +56,7 @@ class _Tracker(Callback):
             trained: False if an old result is returned and nothing was written.
 
         """
-        self._ending.close()
+        self._to_close.close()
 
 
 class TensorBoard(_Tracker):
@@ -84,7 +84,7 @@ class TensorBoard(_Tracker):
 
         # A resumed run replaces the rounds that an earlier process wrote.
         writer = SummaryWriter(self._folder, purge_step=1 if start.done else None, flush_secs=FLUSH_SECONDS)
-        self._ending.callback(writer.close)
+        self._to_close.callback(writer.close)
         settings = json.dumps(as_plain(start.run.spec), indent=1)
         writer.add_text("settings", f"```json\n{settings}\n```")
         self._begin(start, writer.add_scalar)
@@ -117,7 +117,7 @@ class MLflow(_Tracker):
         found = client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found is not None else client.create_experiment(self._experiment)
         run = client.create_run(experiment, run_name=f"{start.method} on {start.data}").info.run_id
-        self._ending.callback(client.set_terminated, run, "FINISHED")
+        self._to_close.callback(client.set_terminated, run, "FINISHED")
         client.set_tag(run, "fedlog.digest", start.run.digest)
         spec = as_plain(start.run.spec)
         options = spec.pop("options")

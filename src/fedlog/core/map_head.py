@@ -42,18 +42,17 @@ _Array = npt.NDArray[np.float64]
 class Certificate:
     """How well a head maximises the posterior, computed from the finished head and not from the solver's variables.
 
-    `relative_gradient` is |gradient of the log posterior| / |chi|; `scalar_residual` is |A(eta) - t|, the scalar
-    equation; both must be at most `tolerance`. `iterations` counts the Newton steps on t.
+    It holds if `relative_gradient` and `scalar_residual` are at most `tolerance`, and `tolerance` is at most 1e-3.
     """
 
-    relative_gradient: float
-    scalar_residual: float
-    iterations: int
-    tolerance: float
+    relative_gradient: float  # |gradient of the log posterior| / |chi|
+    scalar_residual: float  # |A(eta) - t|, the error of the equation for t
+    iterations: int  # Newton steps on t
+    tolerance: float  # the rounding error of float64 in both, which grows with the head
 
     @property
     def holds(self) -> bool:
-        """Whether both residuals are within the tolerance and the tolerance is small enough; False for NaN."""
+        """Whether the head is certified, as the class says; False if a number is NaN."""
         within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
         return within and self.tolerance <= _MAX_TOLERANCE
 

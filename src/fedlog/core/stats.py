@@ -100,7 +100,8 @@ class Statistics:
 def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     """The root-mean-square distance of the class means from their common centre; 0 with fewer than two means.
 
-    It is recorded each round, because under FedLog-C it can grow without bound.
+    Only classes with a count above `count_above` have a mean, see `Statistics.means`. The spread is recorded each
+    round, because under FedLog-C it can grow without bound.
     """
     means, present = statistics.means(count_above)
     means = means[present]

@@ -30,9 +30,10 @@ class BadRowsError(InputError):
 
 
 def read_rows(read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows) -> tuple[_Read, str | None]:
-    """The rows as `read` returns them, and a sentence about those that were left out; None if none was.
+    """What `read` returns, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    `read` gets positions of rows and raises a BadRowsError that marks the rows it cannot use.
+    `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad ones. With
+    BadRows.REFUSED that error is passed on; with BadRows.LEFT_OUT `read` is called again without the bad rows.
     """
     kept, first = np.arange(rows), None
     while True:

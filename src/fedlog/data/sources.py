@@ -84,7 +84,7 @@ def sha256_of(path: Path) -> str:
 
 
 def state_of(file: DataFile, folder: Path) -> FileState:
-    """Whether the file is in the folder, with the checksum it should have."""
+    """The state of the file in this folder: missing, corrupt, verified, or present without a known checksum."""
     path = folder / file.path
     if not path.is_file():
         return FileState.MISSING

@@ -79,10 +79,10 @@ def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFra
 
 
 def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) -> tuple[Table, str | None]:
-    """The labelled rows of a file, and a sentence about rows that were left out; None if none was.
+    """The labelled rows of a file, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    With BadRows.REFUSED an InputError names the first bad value and its row, and short rows are refused; otherwise
-    short rows get missing values. A missing column is always refused.
+    With BadRows.REFUSED a bad or short row is an InputError, which names the row. With BadRows.LEFT_OUT bad rows are
+    left out, and the cells that a short row lacks count as missing. A missing column is always an InputError.
     """
     read = read_frame if bad_rows is BadRows.REFUSED else _read_with_short_rows
     frame = read(path, _list_columns(schema))

@@ -21,7 +21,7 @@ from fedlog.core.triangle import pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
-# Names in a client's home: the sums or mixtures for its personal head, and the classes it has records of.
+# Names in the state that a client keeps (its home): sums or mixtures for its personal head, and classes it has.
 OWN_SUMS, OWN_SECOND, OWN_CLASSES = "own.sums", "own.second", "own.classes"
 OWN_MIXTURES = ("own.records", "own.means", "own.variances")
 AT_HOME = (OWN_SUMS, OWN_SECOND, OWN_CLASSES, *OWN_MIXTURES)
@@ -126,7 +126,7 @@ class OneExchange(Algorithm):
         return {**self.join(trained.params), **kept, **self.own_classes(trained.statistics.counts)}, message
 
     def own_classes(self, counts: Tensor) -> Params:
-        """The entry of home with the classes that the site has records of; empty if its model may predict all."""
+        """The entry of the kept state with the classes that the site has; empty if its model may predict all."""
         return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -169,7 +169,7 @@ class OneExchange(Algorithm):
         return found
 
     def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head, from the sums in its home; None if it has no records."""
+        """A site's personal head, from the sums that it keeps; None if it has no records."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_own(own, heard, strength) if own.statistics.total else None
 

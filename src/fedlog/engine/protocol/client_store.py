@@ -97,14 +97,16 @@ class ClientStore:
     """The state of some clients, by their number."""
 
     homes: dict[int, Params]
+    """What each client keeps from one exchange to the next, as its method defines it: often its whole model."""
     heard: Params = field(default_factory=dict)
+    """What all clients know after the last broadcast."""
     moments: dict[tuple[int, str], Params] = field(default_factory=dict)
     """Adam's moments, by client and exchange; empty unless they last for the whole run."""
     messages: OwnMessages = field(default_factory=OwnMessages)
     """Empty unless the server sends different bytes to each client."""
 
     def keep_home(self, client: int, home: Params) -> None:
-        """Replace the client's home by a copy; a view would keep the memory of a whole chunk of clients."""
+        """Store a copy of the state that the client keeps; a view would hold the memory of a whole chunk of clients."""
         self.homes[client] = {name: value.clone() for name, value in home.items()}
 
     def keep_moments(self, client: int, exchange: str, moments: Params) -> None:

@@ -79,7 +79,7 @@ class Cohort:
         self.store = ClientStore(self._first_homes(initialisation))
 
     def _first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
-        """The home of each client before the first exchange."""
+        """The state that each client keeps (its home) before the first exchange."""
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:

@@ -166,7 +166,7 @@ def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
 
 
 def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
-    """The backends that can train stacked clients with this body, probably fastest first, each with its reason."""
+    """The backends that can train stacked clients with this body, probably fastest first, with how each would train."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
     without = _name_layers_without_block(network)

@@ -52,7 +52,7 @@ def measure(
 def _run_trial(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """The shortest of a few timings of each backend; the backends take turns, so that other load affects all alike."""
+    """Time each backend a few times and return the shortest times; backends take turns, so other load affects all."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
     work = Work({HEAD: initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})

@@ -77,7 +77,7 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
 
 
 def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
-    """The estimated hours with this many jobs; one seed of each row is timed, the others count the same."""
+    """The estimated hours with this many jobs; the cells of one row are taken to need the same time."""
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)

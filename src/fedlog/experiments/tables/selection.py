@@ -1,4 +1,4 @@
-"""Grids to choose settings that the paper leaves open; they use no test record and no seed of a table."""
+"""Grids to choose settings that the paper leaves open; they use no test record, and none of the seeds of the tables."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class CellProcess:
 
 
 def run_order(order: str) -> str:
-    """The answer to an order, from a process started for it; runs inside a worker of a cluster."""
+    """Carry out the order in a new process and return the outcome as JSON; a cluster's worker calls this."""
     with closing(CellProcess(order)) as running:
         running.process.wait()
         return json.dumps(running.outcome().__dict__)

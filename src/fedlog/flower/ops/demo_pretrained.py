@@ -184,7 +184,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
 
 
 def describe_pooled(found: Mapping[str, float]) -> str:
-    """The comparison in one sentence."""
+    """The result of `compare_with_pooled` in one sentence."""
     off = abs(math.log(found["noise_found"]))
     verdict = "the noise is the only difference" if off < 0.3 else "the noise does not explain the difference"
     return (

@@ -115,7 +115,10 @@ def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) 
 
 
 def _figures(name: str, model: ScoredModel) -> dict[str, float | None]:
-    """A model's accuracy on its test rows; if it predicts numbers, the share inside their intervals and the error."""
+    """A model's accuracy on its test rows, named by the template `name` (`federated_{}`: `federated_accuracy`).
+
+    For a model that predicts numbers: the share of test rows inside the model's intervals, and the error `rmse`.
+    """
     if isinstance(model.test, NumberMetrics):
         return {name.format("accuracy"): model.test.inside, name.format("rmse"): model.test.rmse}
     return {name.format("accuracy"): model.test.accuracy}

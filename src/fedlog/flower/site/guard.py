@@ -158,7 +158,7 @@ class WakeableSleep:
             self._pipe = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the real module."""
+        """Return everything else from the real `time` module."""
         return getattr(time, name)
 
 

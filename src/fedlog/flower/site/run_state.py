@@ -100,7 +100,10 @@ class RunState:
         return self._place(max(earlier)) / STATE if earlier else None
 
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
-        """Write a step as a whole; remove old steps, and later steps, which the server has abandoned."""
+        """Store the state after a step, the reply to it and a digest of its request, all of it or nothing.
+
+        Only the newest steps up to this one are kept. Later steps are removed, because the server has abandoned them.
+        """
         place = self._place(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)

@@ -60,7 +60,7 @@ class ShorterPauses:
         self.waiting_since = self.now()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep; while Flower waits for work or for an answer, for less time than it asks for."""
+        """Sleep for as long as Flower asks, but for less if it waits for work or for an answer."""
         if seconds == FLOWER_IDLE_SECONDS:
             waited = self.now() - self.waiting_since
             expected = min(self.waits, default=0.0)
@@ -80,7 +80,7 @@ class ShorterPauses:
             self.waiting_since, self.has_answered = self.now(), True
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the real module."""
+        """Return everything else from the real `time` module."""
         return getattr(time, name)
 
 

@@ -60,7 +60,7 @@ def overview_table(results: Path) -> str:
 
 
 def describe_paired_gains(results: Path) -> str:
-    """A sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
+    """Return a sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
     found = overview(results)
     parts = []
     for other in ("local", "fedavg"):

@@ -76,7 +76,7 @@ def _value_text(value: Any) -> str:
 
 
 def synthetic_table(found: Collected) -> TextTable:
-    """A table of the rows' training and test accuracies by number of local iterations, and their differences."""
+    """One row for each number of local iterations: training and test accuracies of both methods, and differences."""
     first, second = (row.name for row in found.experiment.rows)
     labels = [row.label for row in found.experiment.rows]
     columns = (
