@@ -161,13 +161,13 @@ def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
     ("values", "said", "hint"),
     [
         ({"momments": "run"}, "here: unknown setting: momments", "did you mean moments"),
-        ({"rounds": "3"}, "here: rounds must be of type int: '3'", "rounds"),
-        ({"rounds": True}, "here: rounds must be of type int: True", "rounds"),
+        ({"rounds": "3"}, "here: rounds must be of type int, found: '3'", "rounds"),
+        ({"rounds": True}, "here: rounds must be of type int, found: True", "rounds"),
         ({"moments": "ever"}, "here: unknown moments: ever", "one of epoch, round, run"),
-        ({"participation": 0}, "here: participation must be above 0 and at most 1: 0", "share of the clients"),
-        ({"weight_decay": float("inf")}, "here: weight decay must be a finite number: inf", "AdamW"),
+        ({"participation": 0}, "here: participation must be above 0 and at most 1, found: 0", "share of the clients"),
+        ({"weight_decay": float("inf")}, "here: weight decay must be a finite number, found: inf", "AdamW"),
         ({"options": [1]}, "here: options must be a table of names and values", ""),
-        ({"body": 3}, "here: body must be a name or a list of names: 3", ""),
+        ({"body": 3}, "here: body must be a name or a list of names, found: 3", ""),
     ],
 )
 def test_a_mistake_names_the_setting_what_is_expected_and_where(values: dict[str, Any], said: str, hint: str) -> None:

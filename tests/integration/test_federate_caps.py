@@ -129,7 +129,7 @@ def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder
     """Otherwise another tag under the name of a running run would start a new run that no cap counts."""
     greet(site, PLAIN)
     payload = encode_hello(identity(SCHEMA.digest), PLAIN)
-    with pytest.raises(FrameError, match="expected the tag of run run-1"):
+    with pytest.raises(FrameError, match="in the greeting of run run-1"):
         respond(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1
 

@@ -62,7 +62,7 @@ def test_secrets_are_for_their_owner_alone(files: CertificateFiles, tmp_path: Pa
     files.server_key.chmod(0o644)
     with pytest.raises(InputError, match="mode 0644"):
         check_secret(files.server_key)
-    with pytest.raises(InputError, match="found that it exists"):
+    with pytest.raises(InputError, match="exists already"):
         write_secret(tmp_path / "site.key", b"")
 
 

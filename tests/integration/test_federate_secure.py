@@ -308,7 +308,7 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
     with pytest.raises(InputError, match="opening of a secure sum first"):
         respond(outside, post.sites["east"])
     unknown = Opening(bytes(16), 9, ("east", "north", "nobody"))
-    with pytest.raises(InputError, match="its list of keys"):
+    with pytest.raises(InputError, match="list of keys"):
         respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.payload(_seed())), post.sites["east"])
 
 

@@ -57,9 +57,9 @@ def test_a_class_without_records_has_no_mean_in_fedlog_c() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("fedlog", {"nu": -1.0}, "must not be negative: -1"),
+    ("fedlog", {"nu": -1.0}, "must not be negative, found: -1"),
     ("fedlog", {"head_norm": -1.0}, "head_norm of fedlog must be above 0"),
-    ("fedlog-c", {"nu": -1.0}, "must not be negative: -1"),
+    ("fedlog-c", {"nu": -1.0}, "must not be negative, found: -1"),
     ("fedlog", {"head_norm": "nan"}, "option head_norm of fedlog cannot be"),
     ("fedlog-c", {"alpha": "nan"}, "option alpha of fedlog-c cannot be"),
     ("fedproto", {"regularisation": "inf"}, "option regularisation of fedproto cannot be"),

@@ -290,7 +290,7 @@ TEN = labels_with([20] * 10, 0)
         (lambda: by_user(TEN, torch.tensor([11])), "user 11"),
         (
             lambda: group_people(TEN, sites=6, key=Key(0)),
-            "people, at least one each to train on and one to test on; found: 10",
+            "people, at least one each to train on and one to test on, found: 10",
         ),
         (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must lie in"),
     ],

@@ -344,7 +344,7 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
         ({"privacy": "client", "message_norm": 5.0}, "dp-sgd needs --privacy record"),
         ({"privacy": None, "epsilon": None, "delta": None}, "dp-sgd needs --privacy record"),
         ({"calibration": "paper"}, "--calibration paper has no formula"),
-        ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1: 1.5"),
+        ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1, found: 1.5"),
         ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
         ({"method": "fedavg"}, "cannot be used with DP-SGD"),
         ({"body": ("mlp:8", "mlp:9,8")}, "needs one body for all clients"),

@@ -336,12 +336,12 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
 @pytest.mark.parametrize(
     ("course", "said"),
     [
-        ({"rounds": 0}, "rounds must be at least 1: 0"),
-        ({"participation": 0.0}, "participation must be above 0 and at most 1: 0.0"),
-        ({"participation": 1.1}, "participation must be above 0 and at most 1: 1.1"),
+        ({"rounds": 0}, "rounds must be at least 1, found: 0"),
+        ({"participation": 0.0}, "participation must be above 0 and at most 1, found: 0.0"),
+        ({"participation": 1.1}, "participation must be above 0 and at most 1, found: 1.1"),
         ({"participation": float("nan")}, "participation"),
-        ({"jobs": 0}, "at least 1: 0"),
-        ({"stop_at_accuracy": 97.0}, "at least 0 and at most 1: 97.0"),
+        ({"jobs": 0}, "at least 1, found: 0"),
+        ({"stop_at_accuracy": 97.0}, "at least 0 and at most 1, found: 97.0"),
         ({"judge": Judge.VALIDATION}, "no client has a validation record"),
         ({"codec": "f31"}, "unknown codec: f31"),
     ],

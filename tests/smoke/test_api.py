@@ -268,7 +268,7 @@ def test_a_comparison_has_a_table(tmp_path: Path) -> None:
         ({"roundz": 3}, "unknown setting: roundz"),
         ({"clients": 3}, "does not use clients: a federation made in Python is already divided among clients"),
         ({"validation_fraction": 0.1}, "it already has validation records"),
-        ({"rounds": 0}, "rounds must be at least 1: 0"),
+        ({"rounds": 0}, "rounds must be at least 1, found: 0"),
         ({"method": "fedlgo"}, "unknown method: fedlgo"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
     federation = load_federation(DataSpec("own_data:toy", validation_fraction=0.2))
     assert all(len(shard.validation) for shard in federation.shards)
     for name, says in (
-        ("own_data:wrong", "expected a fedlog Federation from it; found: str"),
+        ("own_data:wrong", "expected a fedlog Federation from it, found: str"),
         ("own_data:number", "cannot be called: int found"),
         ("own_data:missing", "cannot be imported"),
         ("no_such_module:toy", "cannot be imported"),
@@ -271,14 +271,14 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
         (replace(good, train=replace(good.train, labels=good.train.labels.int())), "must be int64"),
         (replace(good, input_shape=(3,)), r"must have shape \(80, 3\)"),
         (replace(good, shards=()), "no clients"),
-        (broken(good, name=7), "client 0 needs a name, a text that is not empty; found: 7"),
+        (broken(good, name=7), "client 0 needs a name, a text that is not empty, found: 7"),
         (broken(good, name=""), "client 0 needs a name"),
         (replace(good, transform=Transform(flip=True)), r"only images .* records of shape: \(2,\)"),
         (replace(good, transform=Transform(crop_padding=-1)), "only images .* padding -1"),
-        (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels; found: 3 and 3"),
+        (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels, found: 3 and 3"),
         (replace(good, transform=Transform((0.5, 0.5))), "found: 2 and 0"),
         (replace(good, transform=Transform((0.5,), (0.0,))), "stds positive"),
-        (replace(good, transform=Transform(0.5, 0.5)), "must be tuples of numbers: 0.5 and 0.5"),
+        (replace(good, transform=Transform(0.5, 0.5)), "must be tuples of numbers, found: 0.5 and 0.5"),
     ]
     for federation, says in cases:
         with pytest.raises(InputError, match=says):

@@ -94,7 +94,7 @@ def test_the_classes_are_those_of_the_whole_folder_whoever_takes_part(tmp_path: 
     for part in ("train", "test"):
         write_users(tmp_path / "own" / part / "a.json", both)
     assert read_leaf(tmp_path / "own", users=1).n_class == 2
-    with pytest.raises(InputError, match="clients must be at least 1; found: -1"):
+    with pytest.raises(InputError, match="clients must be at least 1, found: -1"):
         load_federation(DataSpec("leaf", data_dir=tmp_path, clients=-1))
 
 

@@ -74,12 +74,12 @@ class FedLog(Algorithm):
 
     def __post_init__(self) -> None:
         if not self.nu >= 0:
-            raise InputError(f"option nu of {self.name} must not be negative: {self.nu}")
+            raise InputError(f"option nu of {self.name} must not be negative, found: {self.nu}")
         if not self.head_norm > 0:
-            raise InputError(f"option head_norm of {self.name} must be above 0: {self.head_norm}")
+            raise InputError(f"option head_norm of {self.name} must be above 0, found: {self.head_norm}")
         if self.carry is not None and not 0 <= self.carry <= 1:
             raise InputError(
-                f"carry, the share of the old posterior that is kept, must lie in 0..1: {self.carry}",
+                f"carry, the share of the old posterior that is kept, must lie in 0..1, found: {self.carry}",
                 hint="--carry 0.9; 0 forgets all earlier rounds, 1 forgets nothing",
             )
 
@@ -197,10 +197,13 @@ class FedLogC(FedLog):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha < 0 or self.beta < 0:
-            raise InputError(f"options alpha and beta of {self.name} must not be negative: {self.alpha}, {self.beta}")
+            raise InputError(
+                f"options alpha and beta of {self.name} must not be negative, found: {self.alpha}, {self.beta}"
+            )
         if self.margin is not None and self.margin <= 0:
             raise InputError(
-                f"option margin of {self.name} must be above 0: {self.margin}", hint="margin=none is the paper's loss"
+                f"option margin of {self.name} must be above 0, found: {self.margin}",
+                hint="margin=none is the paper's loss",
             )
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:

@@ -53,7 +53,7 @@ class FedProto(Algorithm):
 
     def __post_init__(self) -> None:
         if self.regularisation < 0:
-            raise InputError(f"option regularisation of fedproto must not be negative: {self.regularisation}")
+            raise InputError(f"option regularisation of fedproto must not be negative, found: {self.regularisation}")
 
     @property
     def schedule(self) -> Schedule:

@@ -90,7 +90,7 @@ def ditto(
 
 def _check_strength(method: str, option: str, value: float) -> float:
     if value < 0:
-        raise InputError(f"option {option} of {method} must not be negative: {value}")
+        raise InputError(f"option {option} of {method} must not be negative, found: {value}")
     return value
 
 

@@ -87,8 +87,8 @@ class Audit:
             )
         if self.unit is Unit.CLIENT and self.canaries > MOST_CLIENTS:
             raise InputError(
-                f"an audit of whole clients in a secure sum can have at most {MOST_CLIENTS} canaries, found: "
-                f"{self.canaries}; every pair of clients agrees on a mask",
+                f"an audit of whole clients in a secure sum can have at most {MOST_CLIENTS} canaries, because its work "
+                f"grows with the square of the number of clients, found: {self.canaries}",
                 hint="--canaries 200",
             )
         able = (Fault.NONE, Fault.SMALL_NOISE)

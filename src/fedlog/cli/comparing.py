@@ -109,7 +109,7 @@ def read_seeds(text: str) -> int | list[int]:
     """The value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
-        raise InputError(f"--seeds must be whole numbers from 0 on: {text}", hint="--seeds 5, or --seeds 0,1,2")
+        raise InputError(f"--seeds must be whole numbers from 0 on, found: {text}", hint="--seeds 5, or --seeds 0,1,2")
     return int(parts[0]) if len(parts) == 1 and "," not in text else [int(part) for part in parts]
 
 
@@ -130,7 +130,7 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
         name, colon, settings = text.partition(":")
         pairs = [part.partition("=") for part in settings.split(",")]
         if not name or not colon or not all(key and equals for key, equals, _ in pairs):
-            raise InputError(f"expected a recipe as NAME:KEY=VALUE,...; found: {text}", hint="long:rounds=30")
+            raise InputError(f"expected a recipe as NAME:KEY=VALUE,..., found: {text}", hint="long:rounds=30")
         recipes[name] = {key.strip().replace("-", "_"): _read_value(value) for key, _, value in pairs}
     return recipes
 

@@ -78,7 +78,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
     for name in ("classes", "features", "honest"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise InputError(f"--{name} must be at least 1: {value}")
+            raise InputError(f"--{name} must be at least 1, found: {value}")
     sensitivity = _find_sensitivity(args, unit, trust)
     calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
     mechanism = plan_noise(
@@ -136,7 +136,7 @@ def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
         bound = -1.0
     if kind not in ("clamp", "l2", "message") or not 0 < bound < float("inf"):
         raise InputError(
-            f"--clip must be clamp:B, l2:R or message:S with a number above 0: {text}", hint="--clip clamp:2"
+            f"--clip must be clamp:B, l2:R or message:S with a number above 0, found: {text}", hint="--clip clamp:2"
         )
     return kind, bound
 

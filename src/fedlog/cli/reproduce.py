@@ -49,7 +49,9 @@ def reproduce_command(args: argparse.Namespace) -> int:
     """Run the cells; return exit code 0 if all are done, 1 if one failed."""
     for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
-            raise InputError(f"{option} must be at least 1: {number}", hint=f"for example {option} 2, or leave it out")
+            raise InputError(
+                f"{option} must be at least 1, found: {number}", hint=f"for example {option} 2, or leave it out"
+            )
     if args.list:
         return _print_list(args)
     if args.name is None:
@@ -114,7 +116,7 @@ def _read_choice(args: argparse.Namespace) -> CellChoice:
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
     seeds = split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in seeds):
-        raise InputError(f"--seeds must be whole numbers from 0 on, with commas: {args.seeds}", hint="--seeds 0,1,2")
+        raise InputError(f"--seeds must be whole numbers from 0 on, found: {args.seeds}", hint="--seeds 0,1,2")
     return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in seeds)), args.rounds)
 
 

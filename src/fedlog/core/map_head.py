@@ -84,10 +84,11 @@ def solve_head(posterior: Posterior) -> MapHead:
     certificate = _certify(posterior, weights, t, iterations)
     if not certificate.holds:
         raise RunError(
-            f"the head could not be solved precisely enough: relative gradient {certificate.relative_gradient:.3g} and "
-            f"scalar residual {certificate.scalar_residual:.3g} must be at most {certificate.tolerance:.3g}, "
-            f"and that number at most {_MAX_TOLERANCE:g}; "
-            f"sum of |chi_y| / nu: 1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f}",
+            "the head could not be solved precisely enough: expected a tolerance of at most "
+            f"{_MAX_TOLERANCE:g}, and a relative gradient and a scalar residual of at most the tolerance, found: "
+            f"tolerance {certificate.tolerance:.3g}, relative gradient {certificate.relative_gradient:.3g}, scalar "
+            f"residual {certificate.scalar_residual:.3g} (sum of |chi_y| / nu: "
+            f"1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f})",
             hint="the features are too large for float64: clip or normalise them",
         )
     return MapHead(weights, certificate)

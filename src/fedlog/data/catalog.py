@@ -131,7 +131,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
             spec, ("train_records", "test_records"), f"the {partition} partition uses all records of each person"
         )
     if spec.clients is not None and spec.clients < 1:
-        raise InputError(f"the number of clients must be at least 1; found: {spec.clients}", hint="--clients 10")
+        raise InputError(f"the number of clients must be at least 1, found: {spec.clients}", hint="--clients 10")
     if partition == "person" and (spec.clients or 1) > _PEOPLE:
         raise InputError(
             f"data set {spec.name} has {_PEOPLE} people, fewer than the clients asked for: {spec.clients}",
@@ -139,7 +139,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
         )
     if spec.train_records is not None and spec.train_records < 1:
         raise InputError(
-            f"the number of training records must be at least 1; found: {spec.train_records}",
+            f"the number of training records must be at least 1, found: {spec.train_records}",
             hint="--train-records 1000",
         )
     shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client

@@ -264,7 +264,7 @@ def check_federation(federation: Federation) -> Federation:
     where = f"data set {federation.name}"
     if len(federation.class_names) != federation.n_class:
         raise InputError(
-            f"{where}: expected a name for each of {federation.n_class} classes; found: {len(federation.class_names)}"
+            f"{where}: expected a name for each of {federation.n_class} classes, found: {len(federation.class_names)}"
         )
     if not federation.shards:
         raise InputError(f"{where}: it has no clients")
@@ -274,7 +274,7 @@ def check_federation(federation: Federation) -> Federation:
     names: list[object] = [shard.name for shard in federation.shards]
     for at, name in enumerate(names):
         if not isinstance(name, str) or not name:
-            raise InputError(f"{where}: client {at} needs a name, a text that is not empty; found: {name!r}")
+            raise InputError(f"{where}: client {at} needs a name, a text that is not empty, found: {name!r}")
     if len(set(names)) != len(names):
         repeated = sorted({str(name) for name in names if names.count(name) > 1})
         raise InputError(f"{where}: client names must differ; repeated: {', '.join(repeated)}")
@@ -285,12 +285,12 @@ def check_federation(federation: Federation) -> Federation:
 
 def _check_records(records: Records, federation: Federation, where: str) -> None:
     if records.labels.dtype != torch.int64 or records.labels.ndim != 1:
-        raise InputError(f"{where}: labels must be int64 of shape (n,); found {_describe(records.labels)}")
+        raise InputError(f"{where}: labels must be int64 of shape (n,), found: {_describe(records.labels)}")
     if tuple(records.inputs.shape) != (len(records), *federation.input_shape):
         expected = (len(records), *federation.input_shape)
-        raise InputError(f"{where}: inputs must have shape {expected}; found {_describe(records.inputs)}")
+        raise InputError(f"{where}: inputs must have shape {expected}, found: {_describe(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
-        raise InputError(f"{where}: inputs must be uint8 or float32; found {_describe(records.inputs)}")
+        raise InputError(f"{where}: inputs must be uint8 or float32, found: {_describe(records.inputs)}")
     if (records.targets is None) is not (federation.number is None):
         raise InputError(
             f"{where}: records with numbers to predict need a schema with their range, and the other way round; found "
@@ -298,7 +298,7 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         )
     for name, values in (("users", records.users), ("targets", records.targets)):
         if values is not None and values.shape != records.labels.shape:
-            raise InputError(f"{where}: {name} must have shape ({len(records)},); found {_describe(values)}")
+            raise InputError(f"{where}: {name} must have shape ({len(records)},), found: {_describe(values)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
@@ -312,14 +312,16 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
 def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: str) -> None:
     mean, std, channels = transform.mean, transform.std, input_shape[0] if input_shape else 1
     if not (isinstance(mean, tuple) and isinstance(std, tuple)):
-        raise InputError(f"{where}: the transform's mean and std must be tuples of numbers: {mean} and {std}")
+        raise InputError(f"{where}: the transform's mean and std must be tuples of numbers, found: {mean} and {std}")
     if len(mean) != len(std) or len(mean) not in (0, 1, channels):
         raise InputError(
-            f"{where}: the transform needs a mean and a std for each of {channels} channels; found: {len(mean)} and "
+            f"{where}: the transform needs a mean and a std for each of {channels} channels, found: {len(mean)} and "
             f"{len(std)}"
         )
     if not all(math.isfinite(m) and math.isfinite(s) and s > 0 for m, s in zip(mean, std, strict=True)):
-        raise InputError(f"{where}: the transform's means must be finite and its stds positive: {mean} and {std}")
+        raise InputError(
+            f"{where}: the transform's means must be finite and its stds positive, found: {mean} and {std}"
+        )
     if transform.crop_padding < 0 or (transform.augments and len(input_shape) != 3):
         raise InputError(
             f"{where}: only images (channels, height, width) can be cropped, with a padding of 0 or more, or flipped; "
@@ -332,7 +334,7 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
     for part, pool in pools.items():
         positions: Tensor = getattr(shard, part)
         if positions.dtype != torch.int64 or positions.ndim != 1:
-            raise InputError(f"{where}: {part} positions must be int64 of shape (n,); found {_describe(positions)}")
+            raise InputError(f"{where}: {part} positions must be int64 of shape (n,), found: {_describe(positions)}")
         if len(positions) == 0 and part != "validation":
             raise InputError(f"{where}: it has no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):

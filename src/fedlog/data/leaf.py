@@ -65,7 +65,7 @@ def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE
         train, test = _split_table(_read_table(parts[0], users), data)
     classes = sorted(train.classes | test.classes)
     if classes != list(range(len(classes))):
-        raise InputError(f"{data}: labels must be 0, 1, 2 and so on; found: {classes}")
+        raise InputError(f"{data}: labels must be 0, 1, 2 and so on, found: {classes}")
     pools = [_make_records(table, data, image_size) for table in (train, test)]
     owners = [torch.tensor(table.owner) for table in (train, test)]
     deal = by_user(owners[0], owners[1])
@@ -142,7 +142,7 @@ def _read_users(path: Path) -> list[tuple[str, list[Any], list[int]]]:
             inputs, labels = content["user_data"][user]["x"], content["user_data"][user]["y"]
             if not len(inputs) == len(labels) == expected:
                 raise InputError(
-                    f"{path}: user {user}: expected {expected} records; found {len(inputs)} inputs and {len(labels)} "
+                    f"{path}: user {user}: expected {expected} records, found {len(inputs)} inputs and {len(labels)} "
                     "labels"
                 )
             found.append((str(user), list(inputs), [int(label) for label in labels]))
@@ -179,7 +179,7 @@ def _split_table(table: _Table, data: Path) -> tuple[_Table, _Table]:
             _, held = hold_out(positions, torch.zeros_like(labels), 0.5, SPLIT_KEY.child(name))
         if len(held) == 0:
             raise InputError(
-                f"{data}: user {name} needs at least 2 records, one for test; found: {len(positions)}",
+                f"{data}: user {name} needs at least 2 records, one for test, found: {len(positions)}",
                 hint="run LEAF's preprocess.sh with -k 5, which leaves out users with few records",
             )
         for_test.extend(held.tolist())

@@ -32,7 +32,7 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     watched = _WatchedSpec(**vars(spec))
     federation = function(watched)
     if not isinstance(federation, Federation):
-        raise InputError(f"{spec.name}: expected a fedlog Federation from it; found: {type(federation).__name__}")
+        raise InputError(f"{spec.name}: expected a fedlog Federation from it, found: {type(federation).__name__}")
     seen: set[str] = vars(watched).get("_seen", set())
     unseen = [
         name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen

@@ -51,7 +51,7 @@ def by_shards(
     _check_clients(clients)
     dealt = clients * classes_per_client
     if not 1 <= classes_per_client <= n_class:
-        raise InputError(f"classes per client must lie in 1..{n_class}; found: {classes_per_client}")
+        raise InputError(f"classes per client must lie in 1..{n_class}, found: {classes_per_client}")
     if dealt % n_class:
         raise InputError(
             f"{clients} clients x {classes_per_client} classes = {dealt} shards cannot be cut evenly from "
@@ -75,7 +75,7 @@ def by_dirichlet(
     """
     _check_clients(clients)
     if not (alpha > 0 and np.isfinite(alpha)):
-        raise InputError(f"Dirichlet alpha must be positive and finite; found: {alpha}")
+        raise InputError(f"Dirichlet alpha must be positive and finite, found: {alpha}")
     pools = [
         _shuffle_classes(labels, n_class, key.child(pool)) for pool, labels in _name_pools(train_labels, test_labels)
     ]
@@ -155,7 +155,7 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ..
     _check_clients(sites)
     if len(people) < 2 * sites:
         raise InputError(
-            f"{sites} sites need {2 * sites} people, at least one each to train on and one to test on; "
+            f"{sites} sites need {2 * sites} people, at least one each to train on and one to test on, "
             f"found: {len(people)}",
             hint=f"use at most {len(people) // 2} clients, or --partition person",
         )
@@ -277,9 +277,9 @@ def _sort_positions(positions: Positions) -> Tensor:
 
 def _check_clients(clients: int) -> None:
     if clients < 1:
-        raise InputError(f"the number of clients must be at least 1; found: {clients}")
+        raise InputError(f"the number of clients must be at least 1, found: {clients}")
 
 
 def _check_fraction(fraction: float) -> None:
     if not 0 <= fraction < 1:
-        raise InputError(f"validation fraction must lie in [0, 1); found: {fraction}", hint="--validation-fraction 0.2")
+        raise InputError(f"validation fraction must lie in [0, 1), found: {fraction}", hint="--validation-fraction 0.2")

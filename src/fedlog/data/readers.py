@@ -52,7 +52,7 @@ def read_idx(path: Path) -> Bytes:
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
         raise InputError(
-            f"{path}: expected {expected} bytes for shape {shape}; found: {len(content)}", hint=FETCH_AGAIN
+            f"{path}: expected {expected} bytes for shape {shape}, found: {len(content)}", hint=FETCH_AGAIN
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
@@ -76,7 +76,7 @@ def read_har(folder: Path, split: str) -> HarSplit:
     if len(subjects) != len(activities):
         raise InputError(
             f"{folder / split / f'subject_{split}.txt'}: expected as many rows as y_{split}.txt has, "
-            f"{len(activities)}; found: {len(subjects)}"
+            f"{len(activities)}, found: {len(subjects)}"
         )
     signals = np.empty((len(activities), len(HAR_SIGNALS), HAR_SAMPLES), np.float32)
     for channel, signal in enumerate(HAR_SIGNALS):
@@ -90,7 +90,7 @@ def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
     size = label_bytes + int(np.prod(CIFAR_SHAPE))
     if len(content) == 0 or len(content) % size:
         raise InputError(
-            f"{path}: expected a multiple of {size} bytes, the size of a record; found: {len(content)}",
+            f"{path}: expected a multiple of {size} bytes, the size of a record, found: {len(content)}",
             hint=FETCH_AGAIN,
         )
     records = content.reshape(-1, size)
@@ -99,7 +99,7 @@ def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
 
 def _check_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
     if int(labels.max()) >= n_class:
-        raise InputError(f"{path}: labels must lie in 0..{n_class - 1}; found: {int(labels.max())}", hint=FETCH_AGAIN)
+        raise InputError(f"{path}: labels must lie in 0..{n_class - 1}, found: {int(labels.max())}", hint=FETCH_AGAIN)
     return labels
 
 
@@ -121,5 +121,5 @@ def _read_numbers(path: Path, dtype: type[Number], *, rows: int | None, columns:
         raise InputError(f"{path}: not a table of numbers: {error}", hint=FETCH_AGAIN) from error
     if values.size == 0 or values.shape[1] != columns or rows not in (None, len(values)):
         expected = f"{'some' if rows is None else rows} rows of {columns} numbers"
-        raise InputError(f"{path}: expected {expected}; found: {values.shape}", hint=FETCH_AGAIN)
+        raise InputError(f"{path}: expected {expected}, found: {values.shape}", hint=FETCH_AGAIN)
     return values

@@ -73,15 +73,15 @@ class Release:
         for name in ("sigma", "sensitivity"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{where}: {name} must be a finite number above 0: {value!r}")
+                raise InputError(f"{where}: {name} must be a finite number above 0, found: {value!r}")
         if self.round < 0 or self.coordinates < 1 or self.shares < 1:
             raise InputError(f"{where}: round, coordinates or shares out of range: {self}")
         if not 0 <= self.wrap_probability < 1:
-            raise InputError(f"{where}: wrap_probability must lie in [0, 1): {self.wrap_probability!r}")
+            raise InputError(f"{where}: wrap_probability must lie in [0, 1), found: {self.wrap_probability!r}")
         if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None):
             raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
         if self.grid is not None and not (math.isfinite(self.grid) and self.grid > 0):
-            raise InputError(f"{where}: grid must be a finite number above 0: {self.grid!r}")
+            raise InputError(f"{where}: grid must be a finite number above 0, found: {self.grid!r}")
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
             raise InputError(f"{where}: only distributed noise has shares: {self.shares}")
 

@@ -33,7 +33,7 @@ _PRIVATE_SIDE = 1e-12
 def log_delta(epsilon: float, mu: float) -> float:
     """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if even the logarithm does not fit a float."""
     if epsilon < 0 or mu < 0 or math.isnan(epsilon) or math.isnan(mu):
-        raise InputError(f"epsilon and mu must not be negative: {epsilon!r}, {mu!r}")
+        raise InputError(f"epsilon and mu must not be negative, found: {epsilon!r}, {mu!r}")
     if mu == 0 or epsilon == math.inf:
         return -math.inf
     if mu == math.inf:
@@ -176,9 +176,9 @@ def paper_epsilon(mu: float, delta: float) -> float:
 
 def _check_plan(releases: int, sensitivity: float) -> None:
     if releases < 1:
-        raise InputError(f"the number of releases must be at least 1: {releases!r}")
+        raise InputError(f"the number of releases must be at least 1, found: {releases!r}")
     if not (math.isfinite(sensitivity) and sensitivity > 0):
-        raise InputError(f"the sensitivity must be a finite number above 0: {sensitivity!r}")
+        raise InputError(f"the sensitivity must be a finite number above 0, found: {sensitivity!r}")
 
 
 def _find_root(rising: Callable[[float], float], start: float) -> float:

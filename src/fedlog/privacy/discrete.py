@@ -39,7 +39,7 @@ _MAX_DISTANCE = 2**31
 def grid_for(std: float) -> float:
     """The grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
     if not (math.isfinite(std) and std > 0):
-        raise InputError(f"the standard deviation must be a finite number above 0: {std!r}")
+        raise InputError(f"the standard deviation must be a finite number above 0, found: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
 
 
@@ -81,7 +81,7 @@ def share_divergence(steps: float, shares: int) -> float:
 def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
     """Draw `count` integers k, each with probability exactly proportional to exp(-k^2 / (2 steps^2))."""
     if not 1 <= steps <= _MAX_STEPS:
-        raise InputError(f"the standard deviation must be 1 to {_MAX_STEPS} whole grid steps: {steps}")
+        raise InputError(f"the standard deviation must be 1 to {_MAX_STEPS} whole grid steps, found: {steps}")
     kept: list[Integers] = []
     missing = count
     while missing > 0:

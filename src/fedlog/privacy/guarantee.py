@@ -83,12 +83,12 @@ class Budget:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise InputError(
-                f"epsilon must be a finite number above 0: {self.epsilon!r}",
+                f"epsilon must be a finite number above 0, found: {self.epsilon!r}",
                 hint="a usual choice is 1; smaller is more private",
             )
         if not (math.isfinite(self.delta) and 0 < self.delta < 1):
             raise InputError(
-                f"delta must lie strictly between 0 and 1: {self.delta!r}",
+                f"delta must lie strictly between 0 and 1, found: {self.delta!r}",
                 hint="Gaussian noise needs a delta above 0; use 1e-5 or less, and less than 1/n for n protected units",
             )
 
@@ -96,7 +96,7 @@ class Budget:
 def delta_warning(delta: float, protected: int, unit: Unit) -> str | None:
     """A warning if delta is above 1 / the number of protected units, else None."""
     if protected < 1:
-        raise InputError(f"the number of protected units must be at least 1: {protected}")
+        raise InputError(f"the number of protected units must be at least 1, found: {protected}")
     if delta * protected <= 1:
         return None
     noun = "clients" if unit is Unit.CLIENT else "records"

@@ -34,13 +34,16 @@ class Limits:
         counts = sums[:, 0]
         if not self.noise_std and bool((counts < 0).any()):
             entry = int((counts < 0).nonzero()[0, 0])
-            raise InputError(f"the count of class {entry} must not be negative without noise: {float(counts[entry]):g}")
+            found = float(counts[entry])
+            raise InputError(f"the count of class {entry} must not be negative without noise, found: {found:g}")
         if self.message_norm is not None:
             # The norm of d noise entries is within a few std of sqrt(d) * std.
             noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
             found = float(sums.norm())
             if not found <= self.message_norm * (1 + self.rounding) + noise:
-                raise InputError(f"the message's norm must be at most {self.message_norm:g} before noise: {found:g}")
+                raise InputError(
+                    f"the message's norm must be at most {self.message_norm:g} before noise, found: {found:g}"
+                )
         if self.clip is not None:
             # The summed features of k records of a class cannot be larger than k times the clip.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
@@ -64,4 +67,4 @@ class Limits:
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
         found = float(squares.sum())
         if not found <= allowed:
-            raise InputError(f"the second moments of {count:g} records must be at most {allowed:g}: {found:g}")
+            raise InputError(f"the second moments of {count:g} records must be at most {allowed:g}, found: {found:g}")

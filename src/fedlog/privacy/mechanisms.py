@@ -50,7 +50,9 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         if not (self.sigma > 0 and self.sensitivity > 0 and math.isfinite(self.sigma * self.sensitivity)):
-            raise InputError(f"sigma and sensitivity must be finite and above 0: {self.sigma!r}, {self.sensitivity!r}")
+            raise InputError(
+                f"sigma and sensitivity must be finite and above 0, found: {self.sigma!r}, {self.sensitivity!r}"
+            )
         if self.trust is not Trust.DISTRIBUTED and self.honest_survivors != 1:
             raise InputError(
                 f"only distributed noise has honest survivors, found: {self.honest_survivors} with {self.trust} noise"
@@ -191,7 +193,7 @@ def statistics_of_records(features: Tensor, labels: Tensor, n_class: int, clip: 
     record would reveal something about it.
     """
     if grid > 1:
-        raise InputError(f"the grid must not be coarser than the constant feature 1: {grid:g}")
+        raise InputError(f"the grid must not be coarser than the constant feature 1, found: {grid:g}")
     clipped = clip(torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0))
     return Statistics.of(round_towards_zero(clipped, grid), labels, n_class)
 

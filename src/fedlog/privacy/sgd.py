@@ -43,11 +43,11 @@ class SgdPlan:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise InputError(f"the noise of DP-SGD must be a finite number above 0: {self.noise_multiplier!r}")
+            raise InputError(f"the noise of DP-SGD must be a finite number above 0, found: {self.noise_multiplier!r}")
         if not (math.isfinite(self.clip) and self.clip > 0):
-            raise InputError(f"the gradient clip of DP-SGD must be a finite number above 0: {self.clip!r}")
+            raise InputError(f"the gradient clip of DP-SGD must be a finite number above 0, found: {self.clip!r}")
         if not 0 < self.sample_rate <= 1:
-            raise InputError(f"the sample rate of DP-SGD must lie in (0, 1]: {self.sample_rate!r}")
+            raise InputError(f"the sample rate of DP-SGD must lie in (0, 1], found: {self.sample_rate!r}")
         if self.steps < 1:
             raise InputError(f"DP-SGD needs at least one step a round: {self.steps}")
 

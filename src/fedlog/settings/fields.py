@@ -138,7 +138,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
         message, expected = _describe_mistake(name, value, hint)
         raise InputError(message, hint=expected) from None
     if isinstance(found, float) and not math.isfinite(found):
-        raise InputError(f"{name.replace('_', ' ')} must be a finite number: {value}")
+        raise InputError(f"{name.replace('_', ' ')} must be a finite number, found: {value}")
     return found
 
 
@@ -148,12 +148,12 @@ def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
     if get_origin(kind) is tuple:
-        return f"{name} must be a name or a list of names: {value!r}", None
+        return f"{name} must be a name or a list of names, found: {value!r}", None
     if get_origin(kind) is not None:
-        return f"{name} must be a table of names and values: {value!r}", None
+        return f"{name} must be a table of names and values, found: {value!r}", None
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-        return f"{name} must be of type {getattr(kind, '__name__', kind)}: {value!r}", None
-    return f"{words} must be {_describe_bounds(hint)}: {value}", None
+        return f"{name} must be of type {getattr(kind, '__name__', kind)}, found: {value!r}", None
+    return f"{words} must be {_describe_bounds(hint)}, found: {value}", None
 
 
 def _describe_bounds(hint: Any) -> str:

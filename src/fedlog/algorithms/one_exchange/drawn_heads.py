@@ -44,7 +44,7 @@ class DrawnHead(OneExchange):
 
     def __post_init__(self) -> None:
         if not self.penalty >= 0:
-            raise InputError(f"option penalty of {self.name} must not be negative: {self.penalty}")
+            raise InputError(f"option penalty of {self.name} must not be negative, found: {self.penalty}")
 
     def train(self, features: Tensor, labels: Tensor) -> Tensor:
         """The head (n_class, 1 + w) trained on drawn features (n, w)."""
@@ -69,7 +69,7 @@ class CCVR(DrawnHead):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drawn < 1:
-            raise InputError(f"option drawn of ccvr must be at least 1: {self.drawn}")
+            raise InputError(f"option drawn of ccvr must be at least 1, found: {self.drawn}")
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
                 f"the covariances of ccvr are too large to send: {self.plan.n_class} of {self.plan.width} features",
@@ -115,9 +115,9 @@ class FedPFT(DrawnHead):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parts < 1:
-            raise InputError(f"option parts of fedpft must be at least 1: {self.parts}")
+            raise InputError(f"option parts of fedpft must be at least 1, found: {self.parts}")
         if self.fewest is not None and self.fewest < 1:
-            raise InputError(f"option fewest of fedpft must be at least 1: {self.fewest}")
+            raise InputError(f"option fewest of fedpft must be at least 1, found: {self.fewest}")
 
     @property
     def schedule(self) -> Schedule:

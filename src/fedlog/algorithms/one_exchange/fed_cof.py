@@ -38,7 +38,7 @@ class FedCOF(OneExchange):
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
-            raise InputError(f"option gamma of fedcof must be above 0: {self.gamma}")
+            raise InputError(f"option gamma of fedcof must be above 0, found: {self.gamma}")
 
     @property
     def schedule(self) -> Schedule:

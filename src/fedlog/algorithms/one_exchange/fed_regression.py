@@ -28,7 +28,7 @@ class FedRegression(OneExchange):
 
     def __post_init__(self) -> None:
         if self.strength is not None and not self.strength > 0:
-            raise InputError(f"option strength of fed-regression must be above 0: {self.strength}")
+            raise InputError(f"option strength of fed-regression must be above 0, found: {self.strength}")
         if self.personal or self.classes is not Classes.ALL:
             raise InputError(
                 "fed-regression has no classes and no personal heads: all sites share one posterior",

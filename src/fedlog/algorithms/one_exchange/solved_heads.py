@@ -47,7 +47,7 @@ class FedLogOnce(OneExchange):
 
     def __post_init__(self) -> None:
         if not self.nu >= 0:
-            raise InputError(f"option nu of fedlog-once must not be negative: {self.nu}")
+            raise InputError(f"option nu of fedlog-once must not be negative, found: {self.nu}")
 
     def solve(self, moments: Moments, noise: Noise) -> Tensor:
         """The head of maximum posterior."""

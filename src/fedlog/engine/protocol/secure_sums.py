@@ -87,7 +87,9 @@ class Dropouts:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
-            raise InputError(f"the dropout rate must be at least 0 and below 1: {self.rate}", hint="--dropout-rate 0.1")
+            raise InputError(
+                f"the dropout rate must be at least 0 and below 1, found: {self.rate}", hint="--dropout-rate 0.1"
+            )
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
         """The clients that drop out, each with the first step at which it does not answer."""

@@ -74,7 +74,7 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
             )
         if not 0 < phase.learning_rate < inf:
             raise InputError(
-                f"method {spec.method}: the learning rate must be positive: {phase.learning_rate}",
+                f"method {spec.method}: the learning rate must be positive, found: {phase.learning_rate}",
                 hint="--set learning_rate=0.001",
             )
     check_uploads_may_be_hidden(algorithm, secure=spec.aggregation is not None)

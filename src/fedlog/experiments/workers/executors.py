@@ -36,7 +36,7 @@ class Processes:
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
             raise InputError(
-                f"the number of processes must be at least 1: {jobs}", hint="--jobs 1, or leave out --jobs"
+                f"the number of processes must be at least 1, found: {jobs}", hint="--jobs 1, or leave out --jobs"
             )
         self._jobs = jobs
         self._waiting: deque[str] = deque()

@@ -26,7 +26,7 @@ def write_secret(path: Path, content: bytes) -> None:
         create_file(path, content, PRIVATE_MODE)
     except FileExistsError:
         raise InputError(
-            f"expected to create a new secret file, found that it exists: {path}",
+            f"this secret file exists already and is not overwritten: {path}",
             hint="to make a new one, move the old file away, and tell everyone who uses the old secret",
         ) from None
 

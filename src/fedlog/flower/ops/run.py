@@ -103,7 +103,10 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                 if event["event"] == "finished" and (report := home.report()) is not None:
                     return report
             if ended and is_nearly_full(folder.path):
-                raise RunError(f"the disk of the server is full: {folder.path}", hint="make room; the same run goes on")
+                raise RunError(
+                    f"the disk of the server is full: {folder.path}",
+                    hint=f"make room; then the same command with --name {plan.name} continues the run",
+                )
             if ended:
                 raise RunError(
                     f"expected {plan.name} to finish, found that Flower ended it; its log ends:\n{running.log_tail()}",

@@ -46,7 +46,7 @@ def serve_watch(address: str, watch: Watch) -> Iterator[str]:
         server = ThreadingHTTPServer((host, port), _make_handler(watch, local=is_loopback(host)))
     except OSError as error:
         raise InputError(
-            f"expected to listen on {host}:{port}, found: {error.strerror}", hint="give --metrics another port"
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="give --metrics another port"
         ) from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="fedlog-watch", daemon=True)

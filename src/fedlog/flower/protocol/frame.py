@@ -162,10 +162,13 @@ def read_opening(payload: bytes) -> tuple[Opening, bytes]:
         facts = json.loads(payload[_LENGTH : _LENGTH + min(length, 2**20)])
         opening = Opening(bytes.fromhex(facts["session"]), int(facts["number"]), tuple(map(str, facts["members"])))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise FrameError("expected the opening of a secure sum, found something else") from None
+        raise FrameError(f"expected the opening of a secure sum, found bytes: {payload[:16].hex()}...") from None
     # Checked here, before anything is spent: a number that is too large would fail after the release was counted.
-    if len(opening.session) != SESSION_BYTES or not 0 <= opening.number < LARGEST_NUMBER:
-        raise FrameError("expected a session of 16 bytes and a number in the opening of a secure sum, found others")
-    if len(opening.members) > MOST_MEMBERS:
-        raise FrameError(f"expected at most {MOST_MEMBERS} sites in the opening of a secure sum, found more")
+    if (found := len(opening.session)) != SESSION_BYTES:
+        raise FrameError(f"expected a session of {SESSION_BYTES} bytes in the opening of a secure sum, found: {found}")
+    if not 0 <= opening.number < LARGEST_NUMBER:
+        shown = f"{opening.number}"[:25]
+        raise FrameError(f"expected a number from 0 to 2^63 - 1 in the opening of a secure sum, found: {shown}")
+    if (found := len(opening.members)) > MOST_MEMBERS:
+        raise FrameError(f"expected at most {MOST_MEMBERS} sites in the opening of a secure sum, found: {found}")
     return opening, payload[_LENGTH + length :]

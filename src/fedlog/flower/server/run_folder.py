@@ -30,11 +30,11 @@ class RoundRules:
 
     def __post_init__(self) -> None:
         if not 0 <= self.refused_share < 1:
-            raise InputError(f"the refused share must be at least 0 and below 1: {self.refused_share}")
-        if self.minimum < 1 or not (self.deadline_seconds is None or self.deadline_seconds > 0):
-            raise InputError(
-                f"expected a minimum of 1 site and a deadline above 0, found: {self.minimum}, {self.deadline_seconds}"
-            )
+            raise InputError(f"the refused share must be at least 0 and below 1, found: {self.refused_share}")
+        if self.minimum < 1:
+            raise InputError(f"the minimum number of sites in a round must be at least 1, found: {self.minimum}")
+        if not (self.deadline_seconds is None or self.deadline_seconds > 0):
+            raise InputError(f"the deadline of a round must be above 0 seconds, found: {self.deadline_seconds}")
 
     def fewest_sites(self, plan: Plan) -> int:
         """The fewest sites that a round needs: the operator's minimum, or more if a secure sum needs more."""

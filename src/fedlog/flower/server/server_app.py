@@ -44,7 +44,8 @@ def main(grid: Grid, context: Context) -> None:
         if is_full(error):
             reason = f"the disk of the server is full: {error.filename or folder.path}"
             with suppress(OSError):
-                folder.log("failed", run=name, reason=reason, hint="make room; the same run goes on")
+                hint = f"make room; then the same command with --name {name} continues the run"
+                folder.log("failed", run=name, reason=reason, hint=hint)
         raise
     except FedlogError as error:
         folder.log("failed", run=name, reason=error.message, hint=error.hint)

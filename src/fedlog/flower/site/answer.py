@@ -93,7 +93,8 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
     if request.run != run_tag(plan.name):  # one run must not have several states here, each with its own caps
-        raise FrameError(f"expected the tag of run {plan.name} in its greeting, found another")
+        expected = run_tag(plan.name).hex()
+        raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
     context.check_plan()
     refuse_run_without_record(folder)

@@ -111,7 +111,8 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
     if path.exists():
         raise InputError(
             f"this site already has a record of what has left it: {path}",
-            hint="both records count: move this one away, restore the other, and state with --lost that one is missing",
+            hint="both records count: move this file away and repeat this command; then run `fedlog federate ledger "
+            f"{folder.path} --lost`, which states that the releases of one record are missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     restore_log(path, source, _find_missing(copied.events, _read_run_logs(folder)))

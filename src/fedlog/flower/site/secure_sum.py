@@ -109,8 +109,14 @@ class SumAtSite:
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
-        if name not in members or not set(members) <= set(roster) or len(set(members)) != len(members):
-            raise FrameError("expected a sum of this site and others on its list of keys, found other sites")
+        if name not in members:
+            raise FrameError(f"expected this site among the {len(members)} sites of a secure sum, found only others")
+        if len(set(members)) != len(members):
+            raise FrameError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
+        if unknown := set(members) - set(roster):
+            raise FrameError(
+                f"expected only sites of this site's list of keys in a secure sum, found without a key: {len(unknown)}"
+            )
         if len(members) > self.secure.sites:
             raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
         value_bytes = encoding_of(self.guard).value_bytes

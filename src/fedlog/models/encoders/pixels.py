@@ -33,7 +33,7 @@ def refuse_other_ranges(images: Tensor) -> None:
     low, high = float(images.min()), float(images.max())
     if low < 0 or high > 1:
         raise InputError(
-            f"an image encoder needs pixels from 0 to 255 as uint8, or from 0 to 1 as float32; found float32 from "
+            f"an image encoder needs pixels from 0 to 255 as uint8, or from 0 to 1 as float32, found: float32 from "
             f"{low:g} to {high:g}",
             hint="convert them: images.astype('uint8'), or divide by the largest value that a pixel can have",
         )

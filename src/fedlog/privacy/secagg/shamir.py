@@ -17,7 +17,7 @@ SHARE_BYTES: Final = 33
 def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
     """Split a secret: the share at each point is the value of a random polynomial that has the secret at 0."""
     if len(secret) != 32:
-        raise InputError(f"a secret to share must have 32 bytes: {len(secret)}")
+        raise InputError(f"a secret to share must have 32 bytes, found: {len(secret)}")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
         raise InputError(f"cannot share among {len(points)} distinct points above 0 with threshold {threshold}")
     # 48 bytes reduced modulo the prime are uniform to within 2^-127.
