@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, count_for_mean, count_is_usable
+from fedlog.core.stats import Statistics, count_is_usable, least_count_for_mean
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Entropy, NoiseKind, Release, add_if_covered, add_up, closeness
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -207,7 +207,7 @@ def test_counts_below_their_own_noise_keep_the_old_head() -> None:
     assert count_is_usable(Statistics(sums), std=61 / 6)
     assert not count_is_usable(Statistics(sums), std=61 / 6 + 0.01)
     assert not count_is_usable(Statistics(-sums), std=0.1)
-    _, present = Statistics(sums).means(count_for_mean(10.0))
+    _, present = Statistics(sums).means(least_count_for_mean(10.0))
     assert present.tolist() == [False, True] + [False] * 7
 
 

@@ -65,7 +65,7 @@ def audit_two_worlds(audit: Audit) -> Finding:
 
 
 def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
-    """What the attacker sees in each trial; `world` is `with` or `without` the canary."""
+    """Run all trials and return what the attacker sees in each; `world` is `with` or `without` the canary."""
     key = Key(audit.seed)
     rounds = [
         _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))

@@ -74,7 +74,7 @@ def largest_mu_lower_bound(trials: int, confidence: float) -> float:
 
 
 def count_learning_trials(trials: int) -> int:
-    """How many of the trials the attacker learns from; it is tested on the others."""
+    """How many of the trials the attacker learns from; it is tested on the other trials."""
     return trials // 5
 
 

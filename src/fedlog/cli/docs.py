@@ -55,7 +55,7 @@ def write_command_page(path: Path) -> list[Path]:
 
 
 def command_page() -> str:
-    """The page of all commands as Markdown: the list of commands, then each with its flags."""
+    """The page of all commands as Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
     for name, command in _subparsers(make_parser(COMMANDS)).items():

@@ -103,7 +103,7 @@ def _refuse(message: str, hint: str) -> NoReturn:
 
 
 def make_parser(complete: Collection[str]) -> Parser:
-    """The parser of the program: the commands in `complete` have all their flags, the others only their names."""
+    """The parser of the program: the commands in `complete` have all their flags, other commands only their names."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",

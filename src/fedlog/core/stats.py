@@ -119,8 +119,8 @@ def count_is_usable(statistics: Statistics, std: float) -> bool:
     return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 
 
-def count_for_mean(std: float) -> float:
-    """The noisy count above which a class has a usable mean, for `Statistics.means`: 3 std of its noise."""
+def least_count_for_mean(std: float) -> float:
+    """The count that a class must exceed to have a usable mean, for `Statistics.means`: 3 std of its noise."""
     return 3 * std
 
 

@@ -102,7 +102,7 @@ def read_arrays(
     where: str,
     bad_rows: BadRows,
 ) -> tuple[Arrays, str | None]:
-    """The arrays checked against the schema, and a sentence about records that were left out; None if none was."""
+    """The arrays checked against the schema, and a sentence about bad records that were left out, or None."""
     if bad_rows is BadRows.REFUSED or len({len(part) for part in (inputs, labels, groups) if part is not None}) > 1:
         return check_arrays(inputs, labels, groups, schema, where), None
 

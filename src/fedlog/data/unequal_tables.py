@@ -42,7 +42,7 @@ class PublicTable:
         return Schema(self.target, self.classes or (self.target,), tuple(features), number=number)
 
     def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
-        """These rows as a table."""
+        """The given rows of the columns, checked against the schema, as a table."""
         frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
         features, found = check_features(frame, self.schema, self.target), columns[self.target][rows]
         if self.classes:

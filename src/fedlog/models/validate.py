@@ -28,7 +28,7 @@ def find_mixing(body: Body) -> str | None:
 
 
 def find_sharing(body: Body) -> str | None:
-    """Which layers share a parameter; None if none do."""
+    """A sentence that names the first two layers that share a parameter; None if every layer has its own."""
     owners: dict[int, str] = {}
     for name, value in body.training.named_parameters(remove_duplicate=False):
         first = owners.setdefault(id(value), name)
@@ -47,7 +47,7 @@ def _find_mixing_by_trial(body: Body) -> str | None:
     first, second, *rest = trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
-        found, changed = (_record_outputs(body, company) for company in companies)
+        found, changed = (_outputs_of_first_record(body, company) for company in companies)
     except Exception:  # a user's module may raise anything for records that are not its data
         return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
@@ -56,7 +56,7 @@ def _find_mixing_by_trial(body: Body) -> str | None:
     return None
 
 
-def _record_outputs(body: Body, inputs: Tensor) -> dict[str, Tensor]:
+def _outputs_of_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     """The first record's output of each innermost layer, and of the body."""
     noted: dict[str, Tensor] = {}
 

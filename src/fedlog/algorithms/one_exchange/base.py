@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
-from fedlog.core.stats import Detail, Moments, Statistics, count_for_mean, count_is_usable
+from fedlog.core.stats import Detail, Moments, Statistics, count_is_usable, least_count_for_mean
 from fedlog.core.triangle import pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -45,7 +45,7 @@ class Noise:
     @property
     def count_above(self) -> float:
         """The noisy count above which a class has a usable mean."""
-        return count_for_mean(self.std) if self.std else 0.0
+        return least_count_for_mean(self.std) if self.std else 0.0
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
-    """The state of the clients with these numbers, from files that may have others too; `names` are for errors."""
+    """The state of the clients in `names` (number -> name, for errors), from files that may hold other clients too."""
     store = ClientStore({client: {} for client in names})
     found: set[int] = set()
     messages: dict[tuple[int, str], Tensor] = {}

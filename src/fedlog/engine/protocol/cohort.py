@@ -173,7 +173,7 @@ class Cohort:
         write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Read the state of this cohort's clients from files that `save` wrote; they may have others too."""
+        """Read the state of this cohort's clients from files that `save` wrote; they may hold other clients too."""
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:

@@ -23,7 +23,7 @@ from fedlog.engine.protocol.downlink import check_transport
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import CLOCK, combine_times, set_learning_rates
+from fedlog.engine.training.tasks import CLOCK, combine_times, with_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.limits import Limits
@@ -286,7 +286,7 @@ class Simulation:
             following = (
                 participants if not last else self.participants(number + 1) if self._has_next_round(number) else []
             )
-            slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
+            slowed = with_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
             self._exchange(number, slowed, participants, hearers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts

@@ -31,7 +31,7 @@ MakeCohort = Callable[[list[Client]], Cohort]
 
 
 class Workers(ABC):
-    """All clients of a run, divided into cohorts; a subclass runs them in this process or in others."""
+    """All clients of a run, divided into cohorts; a subclass runs them in this process or in other processes."""
 
     def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
         self._make = make
@@ -52,7 +52,7 @@ class Workers(ABC):
 
     @abstractmethod
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of every cohort, each with its arguments, and return the results; RunError if not started."""
+        """Call a method of each cohort with its entry of `arguments`; return the results. RunError if not started."""
 
     def hear(self, blob: bytes) -> None:
         """Give a broadcast to all clients."""

@@ -122,8 +122,8 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
     }
 
 
-def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
-    """The exchange with the learning rates of this round."""
+def with_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
+    """The exchange with the learning rates of this round: lower in later rounds if the rule lets them fall."""
     if rule.decay is Decay.NONE:
         return exchange
     left = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2

@@ -142,7 +142,7 @@ class Findings:
 
     @cached_property
     def splits(self) -> Splits:
-        """Whether the repetitions hold out different rows, and the ratio of held-out to training rows."""
+        """How rows are split: whether repetitions hold out different rows, and the ratio of these to training rows."""
         first = self.by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores

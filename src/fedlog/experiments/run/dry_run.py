@@ -113,7 +113,7 @@ def _describe_certainty(spec: RunSpec) -> str:
 
 
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
-    """The bits of the last broadcast beyond a usual one: it goes to everyone, others to the next participants only."""
+    """The bits of the last broadcast beyond a usual one: it goes to all clients, not only to the next participants."""
     server = simulation.server
     blob = server.encode_broadcast(0)
     return 8 * len(blob) * (simulation.copies_after(simulation.settings.rounds) - simulation.copies_after(1))

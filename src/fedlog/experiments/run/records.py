@@ -136,7 +136,7 @@ def count(path: Path) -> int:
 
 
 def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
-    """Delete the records after this round from the file, and return the others; later rounds will be run again."""
+    """Delete the records after this round, which will be run again, from the file; return the records that remain."""
     kept = [record for record in read(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(

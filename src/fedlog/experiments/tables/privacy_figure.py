@@ -84,7 +84,7 @@ def no_noise_name(clip: str) -> str:
     return f"{clip}-no-noise"
 
 
-def _run_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
+def _spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
     """The run with this level of noise; its budget is the epsilon of the formula, rounded to five digits."""
     epsilon = float(f"{formula.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
@@ -104,7 +104,7 @@ def _level_rows() -> list[Row]:
     for clip, named in CLIPS.items():
         rows.append(Row(no_noise_name(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named)))
         rows += [
-            Row(level_name(clip, level), f"{named}, noise {level} x", _run_at_level(LEVEL_FORMULA, clip, level))
+            Row(level_name(clip, level), f"{named}, noise {level} x", _spec_at_level(LEVEL_FORMULA, clip, level))
             for level in LEVELS
         ]
     return rows
@@ -114,7 +114,7 @@ def _check_rows() -> list[Row]:
     """One real run for each other formula, on one seed, to check that it has the same level of noise."""
     rows = []
     for formula in VERIFIED_FORMULAS:
-        spec = _run_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
+        spec = _spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
         label = f"{spec.clip}, {formula.calibration}, {formula.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
         rows.append(Row(f"verify-{formula.calibration}-{formula.trust}", label, spec, seeds=(0,)))
     return rows

@@ -141,7 +141,7 @@ def execute_order(order: Mapping[str, Any]) -> Outcome:
 
 
 def _execute_runs(order: Mapping[str, Any]) -> Outcome:
-    """Run the runs of an order one after another; a failure does not stop the others."""
+    """Run the runs of an order one after another; a failure does not stop the other runs."""
     failed, data = dict[str, str](), LastFederation()
     for run in order["runs"]:
         with _note_failure(failed, run["name"]):

@@ -204,6 +204,6 @@ class RunOutcome:
     wire_bytes_down: int
 
     def count_traffic(self) -> dict[str, int]:
-        """Rounds, bits of messages and bytes on the wire."""
+        """The number of rounds, the bits of messages up and down, and the bytes on the wire in both directions."""
         counted = {name: int(self.report[name]) for name in ("rounds", "bits_up", "bits_down")}
         return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}

@@ -46,7 +46,7 @@ class SitePart:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run so far."""
+    """The progress of a run so far."""
 
     name: str
     rounds: tuple[Mapping[str, Any], ...] = ()  # the records of the rounds
@@ -121,7 +121,7 @@ def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
 
 
 def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
-    """Mark the sites whose answers take much longer than those of the others."""
+    """Mark the sites whose answers take much longer than those of the other sites."""
     times = {name: part.seconds for name, part in sites.items() if part.seconds is not None}
     marked = dict(sorted(sites.items()))
     for name, seconds in times.items():

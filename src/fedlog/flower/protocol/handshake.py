@@ -38,7 +38,7 @@ def identity(schema_digest: str) -> Identity:
 
 
 def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
-    """Read the fields of `kind` from a greeting, which may hold others too; FrameError if one is missing or wrong."""
+    """Read the fields of `kind` from a greeting, which may hold other fields; FrameError if one is missing or wrong."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:

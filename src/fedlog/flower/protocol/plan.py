@@ -189,7 +189,7 @@ class EqualBody:
             return None
         if self.name != profile.body:
             return f"expected body {self.name} at every site, found: {profile.body}"
-        return f"expected the same parameters of body {self.name} at every site, found others"
+        return f"expected the same parameters of body {self.name} at every site, found different ones"
 
 
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:

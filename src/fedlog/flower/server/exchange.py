@@ -190,7 +190,7 @@ class _OpenRequest:
         return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
 
     def replies(self) -> Replies:
-        """The outcome so far."""
+        """The answers and refusals so far, and the sites that have not answered."""
         missing, awaited = sorted([*self.late, *self.sites.values()]), self.wait.select_awaited(self.requests)
         silent = tuple(site for site in missing if site in awaited)
         others = tuple(site for site in missing if site not in awaited)

@@ -113,7 +113,7 @@ class RunFolder:
         return None if found is None else EqualBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Store the uploads that the head was made from, and no others; a site can then be removed from it later."""
+        """Store only the uploads that the head was made from, so that a site can be removed from the head later."""
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -74,7 +74,7 @@ def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str)
 
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the readable reports, and site -> what is wrong with its report for the others."""
+    """Return the readable reports, and for each site with an unreadable report what is wrong with it."""
     read = read_private_report if plan.hides_figures else read_report
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}

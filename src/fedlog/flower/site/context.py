@@ -24,7 +24,7 @@ from fedlog.data.site import Preparation, Site, empty_site, refuse_split_by_time
 from fedlog.engine.clients import Client, check_target
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import Settings, set_learning_rates
+from fedlog.engine.training.tasks import Settings, with_learning_rates
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.roster import read_own_roster
@@ -177,7 +177,7 @@ class SiteContext:
 
     def at_round(self, exchange: Exchange, number: int) -> Exchange:
         """Return the exchange with the learning rates of this round."""
-        return set_learning_rates(exchange, self.plan.optimiser, number, self.plan.rounds)
+        return with_learning_rates(exchange, self.plan.optimiser, number, self.plan.rounds)
 
     def hear(self, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
         """Give a broadcast to the cohort; with `anew`, the cohort first forgets which messages it received and sent.
@@ -192,7 +192,7 @@ class SiteContext:
             except WireError as error:  # its message is about the server's bytes, so it may be sent
                 raise FrameError(error.message) from None
         if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):
-            raise FrameError("expected finite numbers in the broadcast, found others")
+            raise FrameError("expected finite numbers in the broadcast, found NaN or infinity")
 
     def secure_sum(self, state: RunState) -> SumAtSite:
         """Return this site's side of the run's secure sums; raise FrameError in a run without secure sums."""

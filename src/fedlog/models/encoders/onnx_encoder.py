@@ -76,7 +76,7 @@ def onnx_width(name: str) -> int:
 
 
 def _open_file(name: str) -> tuple[Any, str]:
-    """The session of an encoder's file, and the sha256 of the file together with its weight files."""
+    """Open an encoder's file: return its session, and the sha256 of the file together with its weight files."""
     path = Path(name.removeprefix(ONNX))
     try:
         content = path.read_bytes()

@@ -59,7 +59,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Masked:
-    """A client's state after step `masked`: its secrets are deleted, the shares from the others are kept."""
+    """A client's state after step `masked`: its secrets are deleted, the shares from other clients are kept."""
 
     peer_view: bytes
     shares: dict[int, bytes]
@@ -68,7 +68,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Agreed:
-    """A client's state after step `agree`: the list of survivors that it signed, and the shares from the others."""
+    """A client's state after step `agree`: the list of survivors that it signed, and the shares from other clients."""
 
     survivors: tuple[int, ...]
     survivor_view: bytes

@@ -77,7 +77,7 @@ def public_key_of(secret: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A client's secret for key agreements with many others; it is loaded only once."""
+    """A client's secret for key agreements with many other clients; it is loaded only once."""
 
     secret: bytes
 

@@ -92,7 +92,7 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
 
 
 def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
-    """The state of the next step, and what to send to whom; `RoundFailedError` if too few clients are left."""
+    """Close the step: return the next state and the bytes for each client; RoundFailedError if too few are left."""
     match state.step:
         case Step.KEYS:
             _require(len(state.keys), state.terms.minimum, "sent keys")

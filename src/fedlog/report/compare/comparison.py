@@ -146,7 +146,7 @@ def estimate_text(found: Estimate, sign: str = "") -> str:
 
 
 def draw_comparison(findings: Findings) -> Figure:
-    """A figure of test accuracy against bits (log axis), over all sites and at each one."""
+    """Draw test accuracy against bits (log axis), over all sites and at each one."""
     sites = findings.sites[:MOST_SITES]
     columns = min(COLUMNS, len(sites))
     rows = math.ceil(len(sites) / columns)

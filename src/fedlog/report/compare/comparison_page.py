@@ -132,7 +132,7 @@ def _path(curve: Curve, end: float) -> tuple[Point, ...]:
 def _why_without_path(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """A note on methods that show only their last round: the others used validation rows, or their records are gone."""
+    """A note if methods show only their last round: earlier rounds used validation rows, or their records are gone."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()

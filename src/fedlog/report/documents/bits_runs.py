@@ -127,7 +127,7 @@ def _goal_row(
 
 
 def judge(share: float | None, difference: AccuracyDifference | None) -> str:
-    """Whether the goal was reached: `reached`, `bits only`, `accuracy only` or `missed`."""
+    """The verdict on the goal: `reached`, `bits only`, `accuracy only` or `missed`."""
     if share is None or difference is None:
         return ""
     few = share <= GOAL_SHARE

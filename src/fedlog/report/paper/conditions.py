@@ -176,7 +176,7 @@ def _at_budget(runs: Sequence[RunResult], budget: float) -> str:
 
 
 def draw_conditions(found: Collected) -> str:
-    """A figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
+    """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
     drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
     figure = Figure(figsize=(max(7.0, 3.25 * across), 3.4 * down), layout="constrained")

@@ -42,7 +42,7 @@ def grid_table(found: Collected) -> TextTable:
 
 
 def settings_text(spec: RunSpec) -> str:
-    """The settings of the specification: the method's options, and all others that are not the default."""
+    """The settings of the specification: the method's options, and all other settings that are not the default."""
     parts = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
     if spec.moments is not RunSpec.moments:
         parts.append(f"moments for the {spec.moments}")

@@ -126,7 +126,7 @@ def _describe(curves: Sequence[Curve], threshold: float | None, by_bits: bool = 
 
 
 def draw_curves(lines: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
-    """A matplotlib figure of accuracy by round and by bits; `opening` is the number of bits sent before round 1."""
+    """Draw accuracy by round and by bits with matplotlib; `opening` is the number of bits sent before round 1."""
     curve = make_curve("run", style, lines, opening)
     figure = new_figure((10, 4))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)

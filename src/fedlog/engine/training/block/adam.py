@@ -63,7 +63,7 @@ class FlatAdam:
         return {name: view.detach().requires_grad_(True) for name, view in self._views(self._rows[:clients]).items()}
 
     def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
-        """Update the parameters of the first clients; the others and their moments do not change."""
+        """Update the parameters of the first clients; other clients and their moments do not change."""
         self._steps[:clients] += 1
         moved = [each[:clients] for each in (self._rows, self._first, self._second, self._steps)]
         if self._compiled:

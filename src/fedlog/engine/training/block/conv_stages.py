@@ -82,7 +82,7 @@ def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]
 def _absorb(
     shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
-    """The shape with the following layers that the same pass computes, their number, and the dropout layers of them."""
+    """The shape with the followers that the same pass computes, their number, and the names of their dropouts."""
     absorbed, dropout, pooled = 0, list[str](), False
     for follower in followers:
         layer = follower.layer

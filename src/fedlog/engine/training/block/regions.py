@@ -15,7 +15,7 @@ from fedlog.models.masking import MaskedDropout, collect_values
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a module, the operations outside that it reads, and its operations that others read."""
+    """A part of a module: `inputs` are outside operations that it reads, `outputs` its own that are read outside."""
 
     module: fx.GraphModule
     inputs: tuple[Operation, ...]

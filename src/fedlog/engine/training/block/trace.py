@@ -74,7 +74,7 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
     try:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)
-        shapes = _record_shapes(traced, input_shape)
+        shapes = _shapes_of_one_record(traced, input_shape)
     except Exception:  # a user's module may raise anything when it is traced
         return None
     if sum(node.op == "placeholder" for node in graph.nodes) != 1:
@@ -95,7 +95,7 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
     return operations
 
 
-def _record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
+def _shapes_of_one_record(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
     """The shape of each value for one record; None for a value whose first axis is not the batch."""
     found = []
     for records in (2, 3):
