@@ -455,6 +455,6 @@ def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() ->
     for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SumRules(3, 4))):
         assert read_plan(json.loads(json.dumps(given.as_plain()))) == check_plan(given)
     assert "promise" not in Plan("trial").as_plain()
-    assert not plan(LOCAL).same_run(replace(plan(LOCAL), rounds=3))
+    assert plan(LOCAL).list_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]
     with pytest.raises(InputError):
         read_private_report(b'{"body": "mlp:8", "accuracy": 0.5}')

@@ -329,7 +329,7 @@ def test_a_site_that_changes_its_world_is_greeted_again(post: InProcess, server:
     going._round = changing  # type: ignore[method-assign]
     going.conduct()
     (refused,) = events_named(server, "refused")
-    assert "expected the setting world that this site had in the greeting" in str(refused["reason"])
+    assert "has changed its setting `world` since the greeting" in str(refused["reason"])
     last = next(payload for site, _, number, payload in seen if (site, number) == ("east", 4))
     assert bool(codec("rows").decode(last).arrays[0].any(dim=1).all())
 

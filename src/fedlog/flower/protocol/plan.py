@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -100,14 +100,15 @@ class Plan(Section):
     promise: Promise | None = None
     secure: SumRules | None = None
 
-    def same_run(self, other: Plan) -> bool:
-        """Whether a run of this plan may continue a run of the other: only the number of rounds may differ.
+    def list_changes(self, later: Plan) -> list[str]:
+        """The settings that keep a run with the later plan from continuing this run; empty if it may.
 
-        Not even that may differ with a privacy promise or a falling learning rate: both depend on the number of rounds.
+        Only the number of rounds may differ, and not even that with a privacy promise or a falling learning rate: both
+        depend on the number of rounds.
         """
-        if self.promise is not None or self.optimiser.decay is not Decay.NONE:
-            return self == other
-        return replace(self, rounds=other.rounds) == other
+        fixed = self.promise is not None or self.optimiser.decay is not Decay.NONE
+        names = [each.name for each in fields(self) if fixed or each.name != "rounds"]
+        return [name for name in names if getattr(self, name) != getattr(later, name)]
 
     @property
     def transport(self) -> Transport:

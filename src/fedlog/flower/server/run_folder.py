@@ -62,10 +62,10 @@ class RunFolder:
     def claim(self, plan: Plan) -> None:
         """Write the plan into the folder; refuse if the folder is that of a run with another plan."""
         path = self.path / PLAN
-        if path.exists() and not self.plan().same_run(plan):
+        if path.exists() and (changed := self.plan().list_changes(plan)):
             raise InputError(
-                f"expected the plan under which run {plan.name} began, found another: {path}",
-                hint="give the new run another --name",
+                f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
+                hint=f"{path} has the earlier values; give a new run another --name",
             )
         write_json(path, plan.as_plain())
 

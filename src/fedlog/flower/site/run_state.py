@@ -50,8 +50,10 @@ class RunState:
     def accept_plan(self, plan: Plan, profile: SiteProfile) -> None:
         """Store the plan and the site's profile; refuse if this run began with another plan or another body."""
         if self.plan_file.exists():
-            if not self.plan().same_run(plan):
-                raise FrameError(f"expected the plan under which run {plan.name} began, found another")
+            if changed := self.plan().list_changes(plan):
+                raise FrameError(
+                    f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}"
+                )
             self.check_body(profile)
         agreed = {
             "plan": plan.as_plain(),
@@ -76,7 +78,7 @@ class RunState:
     def check_world(self, profile: SiteProfile) -> None:
         """Refuse if the site's setting `world` has changed since the greeting; the server then greets it again."""
         if self._read_plan_file().get("closed_world", False) != profile.closed_world:
-            raise FrameError("expected the setting world that this site had in the greeting, found another")
+            raise FrameError("this site has changed its setting `world` since the greeting")
 
     def plan(self) -> Plan:
         """Return the plan of the run; raise FrameError if the server has not greeted this site."""
