@@ -25,7 +25,9 @@ def check_header(path: Path, separator: str, known: Collection[str]) -> None:
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in line:
-        raise InputError(f"expected a table as UTF-8 text, found other bytes: {path}", hint="save it as CSV in UTF-8")
+        raise InputError(
+            f"expected a table as UTF-8 text, found: UTF-16 or binary: {path}", hint="save it as CSV in UTF-8"
+        )
     if len(line) == _HEADER_BYTES:
         raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}")
     count = line.count(separator.encode()) + 1

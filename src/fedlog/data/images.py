@@ -109,7 +109,7 @@ def open_image(path: Path) -> Iterator[Image.Image]:
             yield image
     except IMAGE_ERRORS as error:
         raise InputError(
-            f"expected an image, found something that cannot be read: {path} ({error})",
+            f"expected an image that can be read, found: {error} ({path})",
             hint="remove the file, or save the image again",
         ) from None
 

@@ -48,7 +48,7 @@ def steps_of(std: float, grid: float) -> int:
     steps = math.ceil(std / grid)
     if not 4 <= steps <= _MAX_STEPS:
         raise InputError(
-            f"the noise must span between 4 and {_MAX_STEPS} grid steps: {std / grid:g} (std {std:g}, grid {grid:g})",
+            f"the noise must span 4 to {_MAX_STEPS} grid steps, found: {std / grid:g} (std {std:g}, grid {grid:g})",
             hint="use grid_for(std) as the grid",
         )
     return steps

@@ -109,7 +109,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                 )
             if ended:
                 raise RunError(
-                    f"expected {plan.name} to finish, found that Flower ended it; its log ends:\n{running.log_tail()}",
+                    f"Flower ended run {plan.name} before it was finished; its log ends:\n{running.log_tail()}",
                     hint=f"when the server runs again, the same command with --name {plan.name} continues the run",
                 )
             time.sleep(FOLLOW_SECONDS)

@@ -52,7 +52,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
     """Make the server's folder with certificates, configuration, schema and app."""
     load_schema(schema)
     if folder.config_file.exists():
-        raise InputError(f"expected a new folder, found that of a server: {folder.path}", hint="choose another folder")
+        raise InputError(f"expected a new folder, found the folder of a server: {folder.path}", hint="choose another")
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     create_certificates(folder.certificates, config.hosts, now)

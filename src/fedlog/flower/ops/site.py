@@ -43,7 +43,7 @@ def create_site(
         )
     if folder.config_file.exists():
         raise InputError(
-            f"expected a new folder, found that of a site: {folder.path}",
+            f"expected a new folder, found the folder of a site: {folder.path}",
             hint="`fedlog federate rekey` makes new keys for it",
         )
     if ledger is not None:

@@ -48,7 +48,7 @@ def check_gaussians(algorithm: Algorithm) -> None:
 def check_seed(seed: int) -> None:
     """Refuse a seed of more than 64 bits."""
     if not -LARGEST_SEED <= seed < LARGEST_SEED:
-        raise InputError(f"a seed must fit 64 bits: {_show(seed)}")
+        raise InputError(f"a seed must fit 64 bits, found: {_show(seed)}")
 
 
 def check_weight_decay(value: float) -> None:

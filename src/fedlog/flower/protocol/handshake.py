@@ -43,8 +43,8 @@ def read_greeting(payload: bytes, kind: type[Value], what: str) -> Value:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
         return msgspec.convert(parse_json(payload), kind)
-    except (ValueError, msgspec.ValidationError):
-        raise FrameError(f"expected {what} in a greeting, found something else") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise FrameError(f"expected {what} in a greeting, found: {error}") from None
 
 
 def read_identity(payload: bytes) -> Identity:

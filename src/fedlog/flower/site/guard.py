@@ -170,8 +170,8 @@ def main() -> None:
     check_flower_version()
     if not callable(getattr(run_superexec, "get_executor", None)):
         raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
-    if getattr(run_superexec, "time", None) is not time:
-        raise RunError("expected the module time in flwr.supercore.superexec.run_superexec, found another")
+    if (found := getattr(run_superexec, "time", None)) is not time:
+        raise RunError(f"expected the module `time` in flwr.supercore.superexec.run_superexec, found: {found!r}")
     if pipe := os.environ.pop(WAKE_PIPE, None):
         os.set_inheritable(int(pipe), False)
         run_superexec.time = WakeableSleep(int(pipe))

@@ -129,8 +129,8 @@ def replace_parts() -> None:
         (fleet_http_client, "HEARTBEAT_CALL_TIMEOUT", FLOWER_HEARTBEAT_PATIENCE, HEARTBEAT_PATIENCE),
     ]
     for module, name, expected, _ in parts:
-        if getattr(module, name, None) != expected:
-            raise RunError(f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found another")
+        if (found := getattr(module, name, None)) != expected:
+            raise RunError(f"expected {name} of flwr {FLOWER_VERSION} in {module.__name__}, found: {found!r}")
     if not callable(push_messages):
         raise RunError(f"expected the name _push_messages in {start_client_internal.__name__}, found none")
 

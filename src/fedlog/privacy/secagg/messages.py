@@ -104,8 +104,9 @@ def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
 def decode_keys(body: bytes) -> PublicKeys:
     """The public keys in the body of a message of step `keys`; `RefusalError` for wrong lengths."""
     keys = decode(PublicKeys, body)
-    if not len(keys.cipher) == len(keys.mask) == len(keys.commitment) == 32:
-        raise RefusalError("expected public keys and a commitment of 32 bytes each, found other lengths")
+    lengths = (len(keys.cipher), len(keys.mask), len(keys.commitment))
+    if lengths != (32, 32, 32):
+        raise RefusalError(f"expected two public keys and a commitment of 32 bytes each, found lengths: {lengths}")
     return keys
 
 

@@ -60,13 +60,13 @@ class Terms:
             raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")
         if self.honest < FEWEST:
             raise InputError(
-                f"a secure sum needs at least {FEWEST} honest survivors: {self.honest}",
+                f"a secure sum needs at least {FEWEST} honest survivors, found: {self.honest}",
                 hint="in a sum of two, each could subtract its own vector and learn the other's",
             )
         if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
             raise InputError(
-                f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and not above {n}: "
-                f"{self.threshold}",
+                f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and be at most {n}, "
+                f"found: {self.threshold}",
                 hint="otherwise a server could unmask two sums over different groups of survivors",
             )
         if self.minimum > n:
