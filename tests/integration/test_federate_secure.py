@@ -345,6 +345,6 @@ def test_the_operator_is_told_how_many_sites_a_secure_run_needs(
     monkeypatch.setattr(ops_run, "flwr_command", lambda *_: Command(("true",)))  # Flower ends at once
     for minimum, told in ((2, True), (3, False)):
         said = list[str]()
-        with pytest.raises(RunError, match="Flower ended it"):
+        with pytest.raises(RunError, match="Flower ended run"):
             ops_run.run_federation(server, SUMS, RoundRules(minimum, 20.0), said.append)
         assert ("at least 3 sites a round: the secure sums of this run need as many" in said) is told
