@@ -110,7 +110,7 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": 1.0, "clip": "l2:2"}, "these settings need --privacy: epsilon"),
     ({"privacy": "client"}, "needs a budget"),
-    ({**PRIVATE, "delta": 2.0}, "delta must lie"),
+    ({**PRIVATE, "delta": 2.0}, "delta must be"),
     ({**PRIVATE, "aggregation": "secure"}, "local noise cannot be used with secure sums"),
     ({**PRIVATE, "message_norm": -1.0}, "message norm must be above 0"),
     ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),

@@ -277,8 +277,8 @@ TEN = labels_with([20] * 10, 0)
     [
         (lambda: by_shards(TEN, TEN, clients=7, classes_per_client=2, n_class=10, key=Key(0)), "cannot be cut evenly"),
         (lambda: by_shards(TEN, TEN, clients=4, classes_per_client=2, n_class=10, key=Key(0)), "cannot be cut evenly"),
-        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)), "must lie in 1..10"),
-        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)), "must lie in 1..10"),
+        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)), "must be 1 to 10"),
+        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)), "must be 1 to 10"),
         (
             lambda: by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)),
             "clients must be at least 1",
@@ -292,7 +292,7 @@ TEN = labels_with([20] * 10, 0)
             lambda: group_people(TEN, sites=6, key=Key(0)),
             "people, at least one each to train on and one to test on, found: 10",
         ),
-        (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must lie in"),
+        (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must be at least 0 and below 1"),
     ],
 )
 def test_impossible_partitions_are_refused_with_the_reason(deal: object, says: str) -> None:

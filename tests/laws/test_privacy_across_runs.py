@@ -116,4 +116,4 @@ def test_epsilon_is_stated_at_no_delta_that_is_none_however_many_promises_there_
     for whole in (release(Unit.CLIENT, Trust.LOCAL), release(Unit.RECORD, Trust.LOCAL)):
         record_across_runs_unchecked(path, whole, Budget(8.0, DELTA), [])
         assert main(["privacy", "spend", str(tmp_path), "--delta", delta]) == 2
-        assert "delta must lie strictly between 0 and 1" in capsys.readouterr().err
+        assert "delta must be above 0 and below 1" in capsys.readouterr().err

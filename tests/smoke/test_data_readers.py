@@ -76,7 +76,7 @@ def test_cifar_records_are_label_then_channels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "a multiple of"), (b"\x00" * 3072, "a multiple of"), (b"\x0a" + b"\x00" * 3072, "labels must lie in 0..9")],
+    [(b"", "a multiple of"), (b"\x00" * 3072, "a multiple of"), (b"\x0a" + b"\x00" * 3072, "labels must be 0 to 9")],
 )
 def test_a_damaged_cifar_file_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     with pytest.raises(InputError, match=says) as failure:

@@ -108,7 +108,7 @@ def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, mon
 REFUSED: dict[str, dict[str, Any]] = {
     "trains body mlp:8": {**RECORD, "body_training": None},
     "needs a budget": {**RECORD, "delta": None},
-    "delta must lie": {**RECORD, "delta": 1.5},
+    "delta must be": {**RECORD, "delta": 1.5},
     "needs a bound on each record": {**RECORD, "clip": None},
     "clip must be": {**RECORD, "clip": "box:1"},
     "need --privacy": {"epsilon": 1.0},

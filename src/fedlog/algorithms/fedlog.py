@@ -79,7 +79,7 @@ class FedLog(Algorithm):
             raise InputError(f"option head_norm of {self.name} must be above 0, found: {self.head_norm}")
         if self.carry is not None and not 0 <= self.carry <= 1:
             raise InputError(
-                f"carry, the share of the old posterior that is kept, must lie in 0..1, found: {self.carry}",
+                f"carry, the share of the old posterior that is kept, must be 0 to 1, found: {self.carry}",
                 hint="--carry 0.9; 0 forgets all earlier rounds, 1 forgets nothing",
             )
 
@@ -234,7 +234,7 @@ class FedLogC(FedLog):
         return super().broadcast(server)
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head, solved as the server does, and the class means; there are none if the message is the seed."""
+        """The head, solved as the server does, and the class means; the message with the seed has no class means."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)

@@ -69,7 +69,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Run the audit; return 0 if the promise stands, 1 if it is refuted; RunError if no promise could be refuted."""
+    """Run the audit; return 0 if the promise stands and 1 if not. RunError if the audit is too weak to refute it."""
     from fedlog.audit.canary import run_audit
     from fedlog.audit.finding import Audit, Fault, Training
     from fedlog.privacy.guarantee import NoiseSource

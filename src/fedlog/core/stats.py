@@ -55,7 +55,7 @@ class Statistics:
         outside = (labels < 0) | (labels >= n_class)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
-            raise InputError(f"label of record {row} must be in 0..{n_class - 1}, found: {int(labels[row])}")
+            raise InputError(f"label of record {row} must be 0 to {n_class - 1}, found: {int(labels[row])}")
         phi = with_constant(features.detach().to(torch.float64))
         sums = torch.zeros((n_class, phi.shape[1]), dtype=torch.float64, device=phi.device)
         return Statistics(sums.index_add_(0, labels, phi))

@@ -303,7 +303,7 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
         label = int(records.labels[first])
-        raise InputError(f"{where}: labels must lie in 0..{federation.n_class - 1}; record {first} has label: {label}")
+        raise InputError(f"{where}: labels must be 0 to {federation.n_class - 1}; record {first} has label: {label}")
     if records.inputs.dtype == torch.float32 and not bool(torch.isfinite(records.inputs).all()):
         finite = torch.isfinite(records.inputs.reshape(len(records), -1)).all(dim=1)
         raise InputError(f"{where}: inputs must be finite; NaN or infinity in record: {int((~finite).nonzero()[0])}")
@@ -338,7 +338,7 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
         if len(positions) == 0 and part != "validation":
             raise InputError(f"{where}: it has no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
-            raise InputError(f"{where}: {part} positions must lie in 0..{len(pool) - 1}")
+            raise InputError(f"{where}: {part} positions must be 0 to {len(pool) - 1}")
     if bool(torch.isin(shard.validation, shard.train).any()):
         raise InputError(f"{where}: training and validation records overlap")
 

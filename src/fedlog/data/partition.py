@@ -51,7 +51,7 @@ def by_shards(
     _check_clients(clients)
     dealt = clients * classes_per_client
     if not 1 <= classes_per_client <= n_class:
-        raise InputError(f"classes per client must lie in 1..{n_class}, found: {classes_per_client}")
+        raise InputError(f"classes per client must be 1 to {n_class}, found: {classes_per_client}")
     if dealt % n_class:
         raise InputError(
             f"{clients} clients x {classes_per_client} classes = {dealt} shards cannot be cut evenly from "
@@ -282,4 +282,6 @@ def _check_clients(clients: int) -> None:
 
 def _check_fraction(fraction: float) -> None:
     if not 0 <= fraction < 1:
-        raise InputError(f"validation fraction must lie in [0, 1), found: {fraction}", hint="--validation-fraction 0.2")
+        raise InputError(
+            f"validation fraction must be at least 0 and below 1, found: {fraction}", hint="--validation-fraction 0.2"
+        )

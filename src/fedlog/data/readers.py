@@ -99,7 +99,7 @@ def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
 
 def _check_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
     if int(labels.max()) >= n_class:
-        raise InputError(f"{path}: labels must lie in 0..{n_class - 1}, found: {int(labels.max())}", hint=FETCH_AGAIN)
+        raise InputError(f"{path}: labels must be 0 to {n_class - 1}, found: {int(labels.max())}", hint=FETCH_AGAIN)
     return labels
 
 
@@ -108,7 +108,7 @@ def _read_har_column(path: Path, highest: int) -> NDArray[np.int64]:
     outside = (values < 1) | (values > highest)
     if outside.any():
         row = int(np.flatnonzero(outside)[0])
-        raise InputError(f"{path}: values must lie in 1..{highest}; line {row + 1} has: {values[row]}")
+        raise InputError(f"{path}: values must be 1 to {highest}; line {row + 1} has: {values[row]}")
     return values
 
 

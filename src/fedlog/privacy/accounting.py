@@ -77,7 +77,8 @@ class Release:
         if self.round < 0 or self.coordinates < 1 or self.shares < 1:
             raise InputError(f"{where}: round, coordinates or shares out of range: {self}")
         if not 0 <= self.wrap_probability < 1:
-            raise InputError(f"{where}: wrap_probability must lie in [0, 1), found: {self.wrap_probability!r}")
+            found = self.wrap_probability
+            raise InputError(f"{where}: wrap_probability must be at least 0 and below 1, found: {found!r}")
         if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None):
             raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
         if self.grid is not None and not (math.isfinite(self.grid) and self.grid > 0):

@@ -88,7 +88,7 @@ class Budget:
             )
         if not (math.isfinite(self.delta) and 0 < self.delta < 1):
             raise InputError(
-                f"delta must lie strictly between 0 and 1, found: {self.delta!r}",
+                f"delta must be above 0 and below 1, found: {self.delta!r}",
                 hint="Gaussian noise needs a delta above 0; use 1e-5 or less, and less than 1/n for n protected units",
             )
 

@@ -47,7 +47,7 @@ class SgdPlan:
         if not (math.isfinite(self.clip) and self.clip > 0):
             raise InputError(f"the gradient clip of DP-SGD must be a finite number above 0, found: {self.clip!r}")
         if not 0 < self.sample_rate <= 1:
-            raise InputError(f"the sample rate of DP-SGD must lie in (0, 1], found: {self.sample_rate!r}")
+            raise InputError(f"the sample rate of DP-SGD must be above 0 and at most 1, found: {self.sample_rate!r}")
         if self.steps < 1:
             raise InputError(f"DP-SGD needs at least one step a round: {self.steps}")
 

@@ -131,7 +131,7 @@ def with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
 
 def _require_share(share: float) -> None:
     if not 0 <= share <= 1:
-        raise InputError(f"a share must be in 0..1, found: {share}")
+        raise InputError(f"a share must be 0 to 1, found: {share}")
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class NumberHead:
 def student_interval(location: Tensor, scale: Tensor, degrees: float, level: float) -> tuple[Tensor, Tensor]:
     """The low and the high ends of the central intervals of Student distributions."""
     if not 0 < level < 1:
-        raise InputError(f"the level of an interval must lie between 0 and 1, found: {level}")
+        raise InputError(f"the level of an interval must be above 0 and below 1, found: {level}")
     reach = float(stdtrit(degrees, (1 + level) / 2)) * scale
     return location - reach, location + reach
 

@@ -25,7 +25,7 @@ def oracle_share(covariance: Tensor, degrees: float) -> float:
 def shrink(covariance: Tensor, share: float) -> Tensor:
     """(1 - share) * covariance + share * (its mean variance) * identity."""
     if not 0 <= share <= 1:
-        raise InputError(f"the share of the identity in a covariance must be in 0..1, found: {share}")
+        raise InputError(f"the share of the identity in a covariance must be 0 to 1, found: {share}")
     width = covariance.shape[0]
     target = covariance.trace() / width
     return (1 - share) * covariance + share * target * torch.eye(width, dtype=covariance.dtype)

@@ -30,7 +30,7 @@ def check_options(options: Mapping[str, object]) -> None:
             continue
         most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
-            raise InputError(f"option {name} must lie from -{most:g} to {most:g}, found: {_show(value)}")
+            raise InputError(f"option {name} must be -{most:g} to {most:g}, found: {_show(value)}")
 
 
 def check_gaussians(algorithm: Algorithm) -> None:
@@ -73,7 +73,7 @@ def check_promise_numbers(promise: Promise) -> None:
 
 def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
     if not bounds[0] <= value <= bounds[1]:
-        raise InputError(f"{what} must lie from {bounds[0]:g} to {bounds[1]:g}, found: {value!r}")
+        raise InputError(f"{what} must be {bounds[0]:g} to {bounds[1]:g}, found: {value!r}")
 
 
 def _show(value: float) -> str:

@@ -193,8 +193,8 @@ def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
     drawn = [place for series in plot.series for place in _places_along(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
-    def count_drawn(name: DrawnLevelLine) -> int:
-        """How many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
+    def find_penalty(name: DrawnLevelLine) -> int:
+        """The number of drawn points that the name would cover, plus 1000 if it does not fit into the plot."""
         top = y + 3 if name.below else y - 3 - LINE
         fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
         start = name.name_x - wide if name.anchor == "end" else name.name_x
@@ -203,7 +203,7 @@ def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
 
     ends = (("end", right), ("start", left))
     return min(
-        (DrawnLevelLine(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=count_drawn
+        (DrawnLevelLine(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=find_penalty
     )
 
 

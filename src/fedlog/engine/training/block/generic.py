@@ -43,7 +43,7 @@ class VmapNetwork:
 
 
 def find_vmap_obstacle(body: Body) -> str | None:
-    """Why clients with this body cannot be stacked through `vmap`; None if a trial with two gives the loop's result."""
+    """Why clients with this body cannot be stacked through `vmap`; None if a trial with two clients was right."""
     single = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = trial_records(body.input_shape, 2)
