@@ -48,7 +48,7 @@ class Certificate:
     relative_gradient: float  # |gradient of the log posterior| / |chi|
     scalar_residual: float  # |A(eta) - t|, the error of the equation for t
     iterations: int  # Newton steps on t
-    tolerance: float  # the rounding error of float64 in both, which grows with the head
+    tolerance: float  # what float64 can resolve; it grows with the largest |eta_y|^2
 
     @property
     def holds(self) -> bool:

@@ -65,7 +65,7 @@ def read_roster(folder: Path) -> Roster:
     except FileNotFoundError:
         raise InputError(
             f"expected the list of the sites' keys, found none: {folder / ROSTER}",
-            hint="`fedlog federate roster` at each site prints its entry, and writes the list from all of them",
+            hint="`fedlog federate roster FOLDER` at each site prints its entry; with all entries it writes the list",
         ) from None
     except (ValueError, AttributeError, TypeError):
         raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None

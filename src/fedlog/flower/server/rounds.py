@@ -85,7 +85,7 @@ class Run:
                 raise RunError(
                     f"expected at least {self.minimum} sites, found fewer in {empty} rounds in a row; "
                     f"the head of the last full round is kept",
-                    hint="start the same run again when the sites are back; it goes on from there",
+                    hint=f"when the sites are back, the same command with --name {self.plan.name} continues the run",
                 )
         self._finish(server, ending)
 

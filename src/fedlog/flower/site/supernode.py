@@ -130,7 +130,7 @@ def replace_parts() -> None:
     ]
     for module, name, expected, _ in parts:
         if (found := getattr(module, name, None)) != expected:
-            raise RunError(f"expected {name} of flwr {FLOWER_VERSION} in {module.__name__}, found: {found!r}")
+            raise RunError(f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found: {found!r}")
     if not callable(push_messages):
         raise RunError(f"expected the name _push_messages in {start_client_internal.__name__}, found none")
 
