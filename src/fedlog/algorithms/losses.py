@@ -29,7 +29,7 @@ class Distance(StrEnum):
 
 @dataclass(frozen=True)
 class Clustered:
-    """Cross-entropy + alpha * (squared distance to the mean of the record's class) - beta * (those to other means).
+    """Cross-entropy + alpha * (squared distance to the own class's mean) - beta * (squared distances to other means).
 
     FedLog-C's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present` (..., n_class). A
     class without a mean is in neither term. With a `margin`, class means further away do not push. docs/deviations.md

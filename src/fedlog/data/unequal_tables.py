@@ -138,7 +138,7 @@ CLASS_TABLES = {
 
 
 def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
-    """The table in sites, each with half as many rows as the one before, and the same test rows for all sites.
+    """The table divided among sites: each has half as many rows as the one before, and all have the same test rows.
 
     A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
     """

@@ -148,7 +148,7 @@ def _take_values(spec: RunSpec, section: type) -> dict[str, Any]:
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of the method: its defaults, replaced by the preset's, and those by the given ones.
+    """All options of the method: a given value counts before the preset's, and that before the method's default.
 
     Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """

@@ -113,7 +113,7 @@ class Cohort:
                 uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
         return uploads
 
-    def take_times(self) -> dict[str, float]:
+    def read_and_reset_times(self) -> dict[str, float]:
         """The seconds of this process by part, since the last call."""
         return CLOCK.take()
 

@@ -257,7 +257,7 @@ class Simulation:
 
     def _take_times(self, seconds: float) -> dict[str, float]:
         """The seconds since the last call, by part of the work."""
-        workers = self.workers.take_times()
+        workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, hearers: list[int]) -> None:

@@ -47,7 +47,7 @@ class Workers(ABC):
         """Stop the processes, if there are any."""
 
     @abstractmethod
-    def take_times(self) -> list[dict[str, float]]:
+    def read_and_reset_times(self) -> list[dict[str, float]]:
         """The seconds since the last call, by part, of each process except this one."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class InProcess(Workers):
     def stop(self) -> None:
         """Do nothing: there is no process to end."""
 
-    def take_times(self) -> list[dict[str, float]]:
+    def read_and_reset_times(self) -> list[dict[str, float]]:
         """An empty list: there is no other process."""
         return []
 
@@ -161,9 +161,9 @@ class WorkerProcesses(Workers):
                 process.join()
         self._pipes = []
 
-    def take_times(self) -> list[dict[str, float]]:
+    def read_and_reset_times(self) -> list[dict[str, float]]:
         """The seconds since the last call, by part, of each worker."""
-        return self._all("take_times", [()] * len(self._shares))
+        return self._all("read_and_reset_times", [()] * len(self._shares))
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method in every worker; if workers fail, raise the first error."""

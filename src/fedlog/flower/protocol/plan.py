@@ -185,7 +185,7 @@ class EqualBody:
     digest: str | None
 
     def difference(self, profile: SiteProfile) -> str | None:
-        """In words, how this site's body differs from it; None if it is the same body, even from another file."""
+        """How a site's body differs from the required one, in words; None if it is the same, even from another file."""
         if self.digest == profile.digest:
             return None
         if self.name != profile.body:

@@ -84,7 +84,7 @@ def run_round(
 
 
 def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
-    """The client's next state and its reply in this step; `RefusalError` if its state is one of another step."""
+    """The client's next state and its reply in this step; `RefusalError` if the client is at another step."""
     match step, state:
         case Step.KEYS, None:
             return client.advertise()
