@@ -91,7 +91,7 @@ def test_edges() -> None:
     assert not recover(sensing, torch.zeros(10), 5).any()
     assert not recover(sensing, torch.ones(10), 0).any()
     assert torch.isfinite(recover(sensing, torch.ones(10), 30)).all()
-    with pytest.raises(InputError, match="between 1 and the 30 entries: 31"):
+    with pytest.raises(InputError, match="between 1 and the 30 entries, found: 31"):
         Sensing.from_seed(1, 30, 31)
 
 

@@ -49,7 +49,7 @@ class LiveBar:
         if self._console.quiet or not draws:
             return None
         self._bar = Progress(*columns, console=self._console, transient=True)
-        line = self._bar.add_task(title, total=total, completed=done, said="")
+        line = self._bar.add_task(title, total=total, completed=done, text="")
         self._bar.start()
         return line
 
@@ -71,12 +71,12 @@ class ComparisonBar(LiveBar):
     def begin(self, rounds: int) -> None:
         """Show the bar; `rounds` is the number of rounds of all runs together."""
         self._rounds = rounds
-        columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[text]}"))
         self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
 
-    def advance(self, done: int, said: str) -> None:
+    def advance(self, done: int, text: str) -> None:
         """Advance the bar or, without a bar, print a line every few seconds."""
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, said=said)
+            self._bar.update(self._bar.task_ids[0], completed=done, text=text)
         elif self._is_line_due():
-            self._console.print(f"{done} of {self._rounds} rounds  {said}", soft_wrap=True, markup=False)
+            self._console.print(f"{done} of {self._rounds} rounds  {text}", soft_wrap=True, markup=False)

@@ -44,7 +44,7 @@ class Progress(LiveBar, Callback):
         if done:
             self._say(f"  continuing after round {done[-1].round}")
         bar = (BarColumn(),) if self._console.width >= WIDE_ENOUGH_FOR_A_BAR else ()
-        columns = (TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[text]}"))
         self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
 
     def features_computed(self, done: int, records: int) -> None:
@@ -66,7 +66,7 @@ class Progress(LiveBar, Callback):
         left = (self._rounds - record.round) * sum(recent) / len(recent)
         what = "inside 90 % intervals" if record.rmse_per_client else "accuracy"
         accuracy = f"{what} {100 * record.accuracy_mean_over_clients:.2f} %"
-        said = f"{accuracy}  {describe_bits(bits)}  about {describe_duration(left)} left"
+        text = f"{accuracy}  {describe_bits(bits)}  about {describe_duration(left)} left"
         for client, reason in record.refused.items():
             self._say(f"warning: round {record.round} goes on without {client}: {reason}")
         for client, share in record.capped.items():
@@ -75,11 +75,11 @@ class Progress(LiveBar, Callback):
             )
         if self._bar is not None:
             room = self._console.width - len(f"round {record.round}/{self._rounds}  ")
-            shown = said if len(said) < room else accuracy  # on a narrow terminal the accuracy alone
-            self._bar.update(self._bar.task_ids[0], completed=record.round, said=shown)
+            shown = text if len(text) < room else accuracy  # on a narrow terminal the accuracy alone
+            self._bar.update(self._bar.task_ids[0], completed=record.round, text=shown)
             return
         if self._is_line_due() or record.round in (1, self._rounds):
-            self._say(f"round {record.round}/{self._rounds}  {said}")
+            self._say(f"round {record.round}/{self._rounds}  {text}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
         """Remove the bar; print a note if an old result is returned."""
