@@ -65,12 +65,12 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
         (Caps(), replace(PLAIN, rounds=1001), "1000 rounds a run, found: 1001"),
         (Caps(rounds=1), PLAIN, "1 rounds a run, found: 2"),
         (Caps(), replace(PLAIN, options={"epochs": 101}), "100 epochs a round, found: 101"),
-        (Caps(), replace(PLAIN, options={"epochs": 0}), "features that nobody has trained"),
-        (Caps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "features that nobody has trained"),
-        (Caps(), replace(PLAIN, method="fed-ncm", options={}), "features that nobody has trained"),
-        (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "features that nobody"),
-        (Caps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "features that nobody has trained"),
-        (Caps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "features that nobody"),
+        (Caps(), replace(PLAIN, options={"epochs": 0}), "trains the body too little"),
+        (Caps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "trains the body too little"),
+        (Caps(), replace(PLAIN, method="fed-ncm", options={}), "trains the body too little"),
+        (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "trains the body too little"),
+        (Caps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "trains the body too little"),
+        (Caps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "trains the body too little"),
         (Caps(only=AcceptedRuns.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
         (
             Caps(only=AcceptedRuns.SECURE),
@@ -137,7 +137,7 @@ def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder
 def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -> None:
     plan = replace(PLAIN, rounds=100, optimiser=replace(PLAIN.optimiser, decay="cosine"))
     greet(site, plan)
-    with pytest.raises(FrameError, match="features that nobody has trained"):
+    with pytest.raises(FrameError, match="trains the body too little"):
         respond(Frame(FrameKind.WORK, run_tag("run-1"), 100, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
     with pytest.raises(WireError):  # the rate of round 1 is all of it; these are no bytes of a head

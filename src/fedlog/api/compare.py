@@ -304,7 +304,7 @@ class _ComparisonPlan:
             return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
 
     def _federation_of(self) -> Callable[[int], Federation | None]:
-        """A function that returns the federation of a seed: its rows split again if that is possible, else as given."""
+        """A function from a seed to the federation: split anew by the seed if it has `split_again`, else as given."""
         given = self.federation
         if given is None:
             return lambda seed: None

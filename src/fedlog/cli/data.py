@@ -56,7 +56,7 @@ def list_command(args: argparse.Namespace) -> int:
     """List the data sets; return exit code 0."""
     folder = data_folder(args.data_dir)
     rows = [{"name": name, "title": title, "state": state} for name, title, state in OTHERS]
-    rows += [{"name": s.name, "title": s.title, "state": _presence(s, folder)} for s in SOURCES.values()]
+    rows += [{"name": s.name, "title": s.title, "state": _describe_presence(s, folder)} for s in SOURCES.values()]
     for row in rows:
         source = SOURCES.get(row["name"])
         row["terms"] = DIGITS_TERMS if row["name"] == "digits" else source.terms if source else ""
@@ -129,6 +129,6 @@ def _sources(names: Sequence[str]) -> list[Source]:
     return [find_source(name) for name in names]
 
 
-def _presence(source: Source, folder: Path) -> str:
+def _describe_presence(source: Source, folder: Path) -> str:
     here = sum((folder / file.path).is_file() for file in source.files)
     return "fetched" if here == len(source.files) else "partly here" if here else "not fetched"

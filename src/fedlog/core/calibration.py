@@ -44,7 +44,7 @@ def reliability(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
 
 
 def calibration_error(logits: Tensor, labels: Tensor) -> float:
-    """The expected calibration error (Guo et al. 2017): the mean of |confidence - accuracy| over the records."""
+    """The expected calibration error (Guo et al. 2017): the mean of |confidence - accuracy| over bins."""
     if not len(labels):
         raise InputError("a calibration error needs records, found: none")
     parts = reliability(logits, labels)

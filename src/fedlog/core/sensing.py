@@ -86,13 +86,13 @@ def recover(sensing: Sensing, measurements: Tensor, support: int, iterations: in
         if float(residual.norm()) <= 1e-7 * scale or slope <= 1e-20 * scale**2:
             break
         step = slope / float(sensing.measure(restricted).square().sum())
-        estimate, change, inside = _step(sensing, estimate, uphill, inside, step, support)
+        estimate, change, inside = _next_estimate(sensing, estimate, uphill, inside, step, support)
         if change <= 1e-7 * scale:
             break
     return estimate
 
 
-def _step(
+def _next_estimate(
     sensing: Sensing, estimate: Tensor, uphill: Tensor, inside: Tensor, step: float, support: int
 ) -> tuple[Tensor, float, Tensor]:
     """The next estimate, the length of the move, and its support."""

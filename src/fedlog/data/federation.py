@@ -238,7 +238,7 @@ class Federation:
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 
     def content_digest(self) -> str:
-        """A SHA-256 of the records, the classes and each client's positions: equal for equal data."""
+        """A SHA-256 of the records, the classes, the scaling, and each client's name and records."""
         transform = [self.transform.mean, self.transform.std, self.transform.crop_padding, self.transform.flip]
         found = hashlib.sha256(json.dumps([self.n_class, self.input_shape, self.class_names, transform]).encode())
         # Shifted data are equal after scaling, but new records are scaled differently: so the scaling counts too.

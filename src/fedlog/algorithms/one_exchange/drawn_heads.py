@@ -35,7 +35,7 @@ RANK_ROUNDING = 1e-12  # variances below this share of the largest one are only 
 
 @dataclass(frozen=True)
 class DrawnHead(OneExchange):
-    """A softmax head trained on drawn features; `seed` gives the key for drawing them."""
+    """A softmax head trained on features drawn from Gaussians; `seed` gives the random key of the draw."""
 
     penalty: float = 1e-3
     seed: int = 0

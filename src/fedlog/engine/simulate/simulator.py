@@ -255,7 +255,7 @@ class Simulation:
         if opening is not None:
             self._exchange(0, opening, self._everyone, self._find_hearers(self.participants(1)), self.participants(1))
 
-    def _take_times(self, seconds: float) -> dict[str, float]:
+    def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
         """The seconds since the last call, by part of the work."""
         workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.take(), workers)
@@ -276,7 +276,7 @@ class Simulation:
 
     def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:
-            self._take_times(0.0)  # the time between two rounds is not counted
+            self._read_and_reset_times(0.0)  # the time between two rounds is not counted
         start = time.perf_counter()
         participants = self.participants(number)
         exchanges = self.algorithm.schedule.round
@@ -308,7 +308,7 @@ class Simulation:
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
             seconds=seconds,
-            seconds_by_part=self._take_times(seconds) if self.profiles else {},
+            seconds_by_part=self._read_and_reset_times(seconds) if self.profiles else {},
             rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],
             validation_per_client=[score.share for held_out in validated for score in held_out],
         )

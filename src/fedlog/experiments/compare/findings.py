@@ -55,9 +55,9 @@ def _score(run: ScoredRun, part: str, site: str) -> ClientScore:
 
 def _join(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
     judged = {seed: score for seed, score in scores.items() if score.rows}
-    values = [_digits(score.right) for score in judged.values()]
+    values = [_parse_digits(score.right) for score in judged.values()]
     if compared is not None:
-        values = [mine - _digits(compared[seed].right) for mine, seed in zip(values, judged, strict=True)]
+        values = [mine - _parse_digits(compared[seed].right) for mine, seed in zip(values, judged, strict=True)]
     groups = [score.groups for score in judged.values() if score.groups is not None]
     return Answers(
         seeds=_flat([[seed] * score.rows for seed, score in judged.items()]),
@@ -68,7 +68,7 @@ def _join(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore]
     )
 
 
-def _digits(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _parse_digits(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
 
 

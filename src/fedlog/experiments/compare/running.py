@@ -15,7 +15,7 @@ from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, CallbackGroup
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.experiments.run.scores import LastFederation, execute_and_score
+from fedlog.experiments.run.scores import FederationCache, execute_and_score
 from fedlog.experiments.workers.cell_process import SCORED
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
@@ -55,7 +55,7 @@ def run_here(
     given = {run.seed: federations(run.seed) for run in runs}
     rounds = [_count_rounds_or_fail(run, given[run.seed], failed) for run in runs]
     bar.begin(sum(rounds))
-    done, data = 0, LastFederation()
+    done, data = 0, FederationCache()
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue

@@ -66,7 +66,7 @@ class RunScores:
         return records.read_as(folder / SCORES, RunScores, "the scores")
 
 
-class LastFederation:
+class FederationCache:
     """Loads federations and keeps the last one, so that consecutive runs on the same data read it once."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ import torch
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import KeptFiles, execute, hold_run_folder
-from fedlog.experiments.run.scores import LastFederation, execute_and_score
+from fedlog.experiments.run.scores import FederationCache, execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import as_plain, from_plain
@@ -142,7 +142,7 @@ def execute_order(order: Mapping[str, Any]) -> Outcome:
 
 def _execute_runs(order: Mapping[str, Any]) -> Outcome:
     """Run the runs of an order one after another; a failure does not stop the other runs."""
-    failed, data = dict[str, str](), LastFederation()
+    failed, data = dict[str, str](), FederationCache()
     for run in order["runs"]:
         with _note_failure(failed, run["name"]):
             execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]), load=data.load)

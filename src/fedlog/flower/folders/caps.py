@@ -58,7 +58,7 @@ class Caps(Section):
         for entry in fields(self):
             value = getattr(self, entry.name)
             if value != getattr(default, entry.name):
-                found.append(f"{entry.name} = {_toml(value)}")
+                found.append(f"{entry.name} = {_format_toml_value(value)}")
         return ["[caps]", *found] if found else []
 
 
@@ -76,7 +76,7 @@ def read_caps(stored: object, where: object) -> Caps:
         raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or usual) from None
 
 
-def _toml(value: object) -> str:
+def _format_toml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else f'"{NONE if value is None else value}"'

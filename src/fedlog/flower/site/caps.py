@@ -58,8 +58,10 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
         return
     if sum(phase.epochs * phase.learning_rate for phase in phases) < LEAST_TRAINING:
         raise InputError(
-            "this site sends no exact statistics of features that nobody has trained: the server knows their seed, and "
-            "so how they follow from the rows"
+            "this plan trains the body too little before it sends exact statistics: the server knows the untrained "
+            "body from its seed, and could trace the statistics back to rows",
+            hint="a plan with more training, with secure sums or with noise; or allow it at this site: `fedlog "
+            "federate caps DIR --remove untrained`",
         )
 
 

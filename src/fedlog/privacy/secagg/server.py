@@ -138,15 +138,15 @@ def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
     """
     helpers, needed = sorted(state.unmasking), state.terms.threshold
     try:
-        return _combine_all(state, helpers[:needed]), None
+        return _rebuild_secrets(state, helpers[:needed]), None
     except RoundFailedError as failed:
         for doubted in helpers[:needed] if len(helpers) > needed else []:
             with suppress(RoundFailedError):
-                return _combine_all(state, [each for each in helpers if each != doubted][:needed]), doubted
+                return _rebuild_secrets(state, [each for each in helpers if each != doubted][:needed]), doubted
         raise failed
 
 
-def _combine_all(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
+def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
     """The secrets from the shares of these clients, each checked against what its owner published."""
     weights = weights_at_zero([number + 1 for number in helpers])
     found: dict[int, bytes] = {}

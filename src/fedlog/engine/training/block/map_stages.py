@@ -39,11 +39,11 @@ def _pool(place: Place) -> Block | None:
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
-    if largest and (set(_each(layer.dilation, flat)) != {1} or layer.return_indices):
+    if largest and (set(_per_axis(layer.dilation, flat)) != {1} or layer.return_indices):
         return None
     sizes, outputs = _with_rows(place.shape, flat), _with_rows(place.shape_out, flat)
-    kernels, strides = (_each(value, flat) for value in (layer.kernel_size, layer.stride))
-    paddings = _each(layer.padding, flat, of_rows=0)
+    kernels, strides = (_per_axis(value, flat) for value in (layer.kernel_size, layer.stride))
+    paddings = _per_axis(layer.padding, flat, of_rows=0)
     axes = [_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
     rows, columns = ([(max(a, 0), min(b, size)) for a, b in spans] for spans, size in zip(axes, sizes, strict=True))
     divisors = None
@@ -66,8 +66,8 @@ def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
     return (1, shape[1]) if flat else (shape[1], shape[2])
 
 
-def _each(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """A layer's setting as (rows, columns); for signals (`flat`), which have one row, rows get `of_rows`."""
+def _per_axis(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
+    """A layer's kernel size, stride or padding as (rows, columns); a signal (`flat`) has one row, with `of_rows`."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])
@@ -95,7 +95,7 @@ class SpatialMeanStage:
     keeps_axes: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, channels, *space, batch) -> (clients, batch, channels), or (..., 1, 1, batch) if `keeps_axes`."""
+        """(clients, channels, *space, batch) -> (clients, batch, channels); `keeps_axes` keeps axes of length 1."""
         (maps,) = values
         means = maps.flatten(2, -2).mean(2)
         return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT
