@@ -57,7 +57,7 @@ def test_noise_that_is_a_little_too_small_is_caught_at_a_small_epsilon(unit: Uni
 
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
-    several = Audit(unit, Budget(4.0, 1e-5), releases=3, trials=700, trainings=1)
+    several = Audit(unit, Budget(4.0, 1e-5), releases=3, trials=1500, trainings=1)
     finding = run_audit(several)
     assert not finding.contradicted
     assert finding.epsilon_lower > 1.5
