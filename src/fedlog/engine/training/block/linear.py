@@ -24,20 +24,20 @@ class _LinearSizes(ctypes.Structure):
 
 
 def suits(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether the compiled passes can read these tensors: on the CPU, of one known type, records behind each other."""
+    """Whether the compiled passes can read these tensors: on the CPU, of one known type, contiguous inputs."""
     known = inputs.dtype == weight.dtype and inputs.dtype in NUMBER and inputs.device.type == "cpu"
     return AVAILABLE and known and inputs.is_contiguous()
 
 
 class CompiledLinear(Function):
-    """A linear layer, then ReLU where `rectify`, for stacked clients."""
+    """A linear layer for stacked clients, followed by ReLU if `rectify`."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
         """(clients, batch, units in) -> (clients, batch, units out)."""
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
         outputs = inputs.new_empty(*inputs.shape[:2], weight.shape[1])
-        _call("forward", weight, rectify, (inputs, weight, bias, outputs))
+        _call("forward", rectify, inputs, weight, bias, outputs)
         ctx.rectify = rectify
         ctx.save_for_backward(inputs, weight, outputs if rectify else None)
         return outputs
@@ -45,20 +45,20 @@ class CompiledLinear(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        """Gradients of the inputs, the weight and the bias, each None if it is not needed."""
         inputs, weight, outputs = ctx.saved_tensors
         of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = weight.new_empty(weight.shape[:2]) if ctx.needs_input_grad[2] else None
         scratch = scratch_space(gradient[:1].numel(), gradient.dtype)
-        tensors = (inputs, weight, outputs, gradient.contiguous(), of_inputs, of_weight, of_bias, scratch)
-        _call("backward", weight, ctx.rectify, tensors)
+        gradients = (gradient.contiguous(), of_inputs, of_weight, of_bias)
+        _call("backward", ctx.rectify, inputs, weight, outputs, *gradients, scratch)
         return of_inputs, of_weight, of_bias, None
 
 
-def _call(direction: str, weight: Tensor, rectify: bool, tensors: tuple[Tensor | None, ...]) -> None:
-    inputs = tensors[0]
-    assert inputs is not None
+def _call(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
+    """Call the pass of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
     sizes = _LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
+    tensors = (inputs, weight, *others)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     getattr(LIBRARY, f"linear_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
