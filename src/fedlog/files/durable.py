@@ -27,7 +27,7 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     # A random name: two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    with _errors_about(path):
+    with _name_file_in_errors(path):
         try:
             create_file(draft, content, mode)
             os.replace(draft, path)
@@ -48,7 +48,7 @@ def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> No
     # The mode is given here: a chmod afterwards would leave a moment in which others can open the file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with _errors_about(path):
+        with _name_file_in_errors(path):
             _write_all(descriptor, _encode(content))
             os.fsync(descriptor)
     except BaseException:
@@ -64,7 +64,7 @@ def append_line(path: Path, line: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PUBLIC_MODE)
     try:
         before = os.fstat(descriptor).st_size
-        with _errors_about(path):
+        with _name_file_in_errors(path):
             try:
                 _write_all(descriptor, _encode(f"{line}\n"))
                 os.fsync(descriptor)
@@ -108,7 +108,7 @@ def sync_names(folder: Path) -> None:
 
 
 @contextmanager
-def _errors_about(path: Path) -> Iterator[None]:
+def _name_file_in_errors(path: Path) -> Iterator[None]:
     """Make system errors in the block name this file: by themselves they name its draft, or no file."""
     try:
         yield

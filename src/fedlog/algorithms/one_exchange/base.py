@@ -169,7 +169,7 @@ class OneExchange(Algorithm):
         return found
 
     def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head, from the sums that it keeps; None if it has no records."""
+        """A site's personal head from the sums that it keeps; None without records, or if `solve_own` finds no head."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_own(own, heard, strength) if own.statistics.total else None
 

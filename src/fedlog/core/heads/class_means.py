@@ -2,11 +2,11 @@
 
 The class means of clients that hold n_cy records of class y scatter around mu_y with covariance Sigma_y / n_cy, so
 
-    Sigma_y = sum_c n_cy (mu_cy - mu_y)(mu_cy - mu_y)^T / (C_y - 1) + gamma * I
+    S_y = sum_c n_cy (mu_cy - mu_y)(mu_cy - mu_y)^T / (C_y - 1),    over the C_y clients that hold class y,
 
-is an unbiased estimate of Sigma_y if all clients' records come from one distribution. The head is the ridge with the
-Gram matrix sum_y (n_y - 1) Sigma_y + n m m^T, where m is the mean of all records; as in the source, it has no scatter
-between classes.
+is an unbiased estimate of Sigma_y if all clients' records come from one distribution; S_y + gamma * I is used. The head
+is the ridge with the Gram matrix sum_y (n_y - 1)(S_y + gamma * I) + n m m^T, where m is the mean of all records. As in
+the source, this matrix leaves out the scatter between classes.
 """
 
 from __future__ import annotations

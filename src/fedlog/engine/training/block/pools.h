@@ -1,4 +1,4 @@
-/* Pooling by windows that neither overlap nor leave gaps, and ReLU: what convolutions and norms do behind their own
+/* Pooling by windows that neither overlap nor leave gaps, and ReLU: what convolutions and norms do after their own
    work, by convolve_pools.h. */
 
 #ifndef POOLS_H
