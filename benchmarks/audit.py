@@ -2,7 +2,7 @@
 
     python -m benchmarks.audit
 
-Takes minutes and needs no data set. The table in docs/privacy.md is written from the record.
+Takes minutes and needs no data set. The table in docs/privacy-why.md is written from the record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.settings.spec import RunSpec
 
 RECORDS = Path(__file__).parent / "records"
-PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[1] / "docs" / "privacy-why.md"
 BEGIN, END = "<!-- audits: written by `python -m benchmarks.audit` -->\n", "<!-- end of audits -->"
 PLANTED = {Fault.NONE: "", Fault.UNCLIPPED: "no clip", Fault.EXACT_COUNT: "exact count beside"}
 BUDGET = Budget(1.0, 1e-5)
@@ -82,7 +82,7 @@ def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
 
 
 def make_table(findings: list[dict[str, Any]]) -> str:
-    """The table for docs/privacy.md, one row for each audit."""
+    """The table for docs/privacy-why.md, one row for each audit."""
     head = (
         "| what | planted | claimed epsilon | epsilon is at least | it could show | s |\n|---|---|---:|---|---:|---:|\n"
     )

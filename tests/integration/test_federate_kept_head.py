@@ -23,7 +23,7 @@ from fedlog.privacy import mechanisms
 from fedlog.privacy.discrete import discrete_gaussian
 from fedlog.settings.promise import Promise
 
-# The first example of docs/privacy.md, "In a deployment".
+# The first example of docs/privacy-sites.md.
 EXAMPLE = Plan("run-1", rounds=5, promise=Promise("record", "local", 8.0, 1e-5, clip="l2:3"))
 HOPELESS = replace(EXAMPLE, rounds=2, promise=replace(EXAMPLE.promise, epsilon=0.01))  # type: ignore[type-var]
 

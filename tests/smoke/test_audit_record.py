@@ -1,4 +1,4 @@
-"""The table of audits in docs/privacy.md has the numbers of the committed record."""
+"""The table of audits in docs/privacy-why.md has the numbers of the committed record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_table_of_audits_is_the_record(monkeypatch: pytest.MonkeyPatch) -> N
     from benchmarks.audit import AUDITS, BEGIN, END, make_table
 
     record = json.loads((ROOT / "benchmarks" / "records" / "audit.json").read_text())
-    page = (ROOT / "docs" / "privacy.md").read_text()
+    page = (ROOT / "docs" / "privacy-why.md").read_text()
     kept = [
         tuple(found[name] for name in ("unit", "mechanism", "fault", "audited", "releases"))
         for found in record["audits"]
