@@ -8,7 +8,7 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import CellChoice, cells
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, settings_of
+from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, list_settings
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import table
 from fedlog.experiments.tables.recipe_choice import choose_settings
@@ -38,7 +38,7 @@ def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: 
 def grids(tmp_path: Path) -> Path:
     """Every setting of FedAvg at 50 %; in two of three grids the third setting has 60 %, in the other the last 65 %."""
     for number, grid in enumerate(RECIPE_GRIDS):
-        rows = settings_of("fedavg", grid)
+        rows = list_settings("fedavg", grid)
         for at, row in enumerate(rows):
             (cell,) = cells(grid, tmp_path, CellChoice((row.name,)))
             higher = 0.6 if number < 2 and at == 2 else 0.65 if number == 2 and at == 7 else 0.5
@@ -56,14 +56,14 @@ def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids
 
 
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
-    (cell,) = cells(RECIPE_GRIDS[1], grids, CellChoice((settings_of("fedavg", RECIPE_GRIDS[1])[3].name,)))
+    (cell,) = cells(RECIPE_GRIDS[1], grids, CellChoice((list_settings("fedavg", RECIPE_GRIDS[1])[3].name,)))
     cell.records.unlink()
     assert choose_settings(grids) == {}
 
 
 def test_settings_stand_in_the_same_order_in_every_grid() -> None:
     for method in {row.spec.method for row in RECIPE_GRIDS[0].rows}:
-        first, *others = ([_without_rate(row.spec) for row in settings_of(method, grid)] for grid in RECIPE_GRIDS)
+        first, *others = ([_without_rate(row.spec) for row in list_settings(method, grid)] for grid in RECIPE_GRIDS)
         assert all(other == first for other in others)
 
 

@@ -28,7 +28,7 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
 }
 RATES = (1, 2, 4, 8)  # times the rate of the data set's preset
 FEWER_RATES = (1, 4)  # of a method that has a parameter of its own to choose
-OWN: dict[str, dict[str, dict[str, Any]]] = {
+OWN_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
     "fedlog": {"random": {"first_head": "random"}, "statistics": {"first_head": "statistics"}},
     "fedlog-c": {"pull-0.1": {"alpha": 0.1, "beta": 0.001}, "pull-0.3": {"alpha": 0.3, "beta": 0.003}},
     "fedproto": {"lambda-1": {"regularisation": 1.0}, "lambda-10": {"regularisation": 10.0}},
@@ -40,8 +40,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
 
 def _rows(method: str, base: RunSpec) -> list[Row]:
     """The rows of the method, one for each of its eight settings."""
-    own = OWN.get(method, {"": {}})
-    rates = [times * preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN else RATES)]
+    own = OWN_PARAMETERS.get(method, {"": {}})
+    rates = [times * preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)]
     return [
         Row(
             "-".join(word for word in (method, name, optimiser, f"{rate:g}") if word),
@@ -72,7 +72,7 @@ def _grid(
 
 
 _VALIDATION: dict[str, Any] = {"validation_fraction": 0.2, "judge": Judge.VALIDATION}
-TABLE_MNIST = _grid(
+GRID_MNIST = _grid(
     "select-equal-chances-table-mnist",
     "MNIST with the clients of Table 1: 50 with 60 records and 2 classes",
     RunSpec(data="mnist-selection"),
@@ -81,7 +81,7 @@ TABLE_MNIST = _grid(
     TABLE_METHODS,
 )
 # A fifth of the table's clients, each with as many records as there: a grid of the whole table would take a day.
-TABLE_CIFAR10 = _grid(
+GRID_CIFAR10 = _grid(
     "select-equal-chances-table-cifar10",
     "CIFAR-10 with clients as in Table 1, but 20 of them: 500 records and 2 classes each",
     RunSpec(data="cifar10", clients=20, train_records=10_000, rounds=20, **_VALIDATION),
@@ -89,7 +89,7 @@ TABLE_CIFAR10 = _grid(
     SEEDS[:1],
     TABLE_METHODS,
 )
-HAR = _grid(
+GRID_HAR = _grid(
     "select-equal-chances-har",
     "UCI HAR in six sites of people",
     RunSpec(data="har", rounds=20, **_VALIDATION),
@@ -119,20 +119,20 @@ EQUAL_CHANCES = (
         "three tenths of each site's training rows",
         SEEDS[:1],
     ),
-    TABLE_MNIST,
-    TABLE_CIFAR10,
-    HAR,
+    GRID_MNIST,
+    GRID_CIFAR10,
+    GRID_HAR,
 )
 
-RECIPE_GRIDS = (TABLE_MNIST, TABLE_CIFAR10, HAR)  # their rows stand in the same order
+RECIPE_GRIDS = (GRID_MNIST, GRID_CIFAR10, GRID_HAR)  # their rows stand in the same order
 
 
-def settings_of(method: str, grid: Experiment) -> list[Row]:
+def list_settings(method: str, grid: Experiment) -> list[Row]:
     """The eight settings of the method, in the same order in every grid."""
     return [row for row in grid.rows if row.spec.method == method]
 
 
-def take_setting(spec: RunSpec, name: str) -> RunSpec:
-    """The specification with the optimiser and the options of the grids' row with this name."""
-    found = TABLE_MNIST.row(name).spec  # which has the rows of the grids on MNIST and on wine
+def copy_setting(grid: Experiment, row: str, spec: RunSpec) -> RunSpec:
+    """The specification with the optimiser and the options of this row of the grid."""
+    found = grid.row(row).spec
     return replace(spec, moments=found.moments, decay=found.decay, options=found.options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, settings_of
+from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_settings
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.significance import Mean
 from fedlog.settings.presets import TunedSettings, preset
@@ -40,7 +40,7 @@ def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
     """The setting with the highest mean over the grids, the first of equals; None if a cell is missing."""
     by_grid = []
     for grid in grids:
-        finals = [grid.final(row.name) for row in settings_of(method, grid.experiment)]
+        finals = [grid.final(row.name) for row in list_settings(method, grid.experiment)]
         if not all(set(final) >= set(grid.experiment.seeds) for final in finals):
             return None
         by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
@@ -49,4 +49,4 @@ def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
     gains = {
         grid.experiment.data[0]: accuracies[at] - accuracies[0] for grid, accuracies in zip(grids, by_grid, strict=True)
     }
-    return RecipeChoice(settings_of(method, grids[0].experiment)[at], gains)
+    return RecipeChoice(list_settings(method, grids[0].experiment)[at], gains)

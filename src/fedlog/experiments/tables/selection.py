@@ -40,11 +40,14 @@ def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -
     )
 
 
-def _grid(data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int) -> Experiment:
-    """An experiment that compares settings of one method."""
+def _grid(
+    data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int = 30, name: str = "", title: str = ""
+) -> Experiment:
+    """An experiment that compares options of one method; a method's second grid needs a name and a title."""
     base = _run(data, method, rounds)
-    rows = (Row(name, name, replace(base, options=dict(options))) for name, options in settings.items())
-    return _settings_grid(f"select-{method}-{data}", f"Selection of {LABELS[method]}'s settings on {data}", rows)
+    rows = (Row(row, row, replace(base, options=dict(options))) for row, options in settings.items())
+    title = title or f"Selection of {LABELS[method]}'s settings on {data}"
+    return _settings_grid(name or f"select-{method}-{data}", title, rows)
 
 
 def _details(data: str) -> Experiment:
@@ -67,46 +70,13 @@ def _details(data: str) -> Experiment:
     return _settings_grid(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
 
 
-def _fedlog_c_grid(data: str, n_class: int) -> Experiment:
-    settings = {
-        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, n_class)}
-        for alpha in (0.001, 0.01, 0.1)
-        for growth in (1.0, 1.1, 1.3)
+def _pull_and_growth(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
+    """Options of FedLog-C for ten classes: every alpha with the beta for every growth of the class means."""
+    return {
+        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, 10), **more}
+        for alpha in alphas
+        for growth in growths
     }
-    return _grid(data, "fedlog-c", settings, rounds=30)
-
-
-def _fedlog_c_push(data: str) -> Experiment:
-    weak = {"alpha": 0.01, "beta": 0.0001}
-    pushes: dict[str, dict[str, Any]] = {"unbounded": {**weak, "margin": None}, "margin-5": {**weak, "margin": 5.0}}
-    found = _grid(data, "fedlog-c", pushes, rounds=100)
-    return replace(
-        found, name=f"select-fedlog-c-push-{data}", title=f"FedLog-C's push on {data}: the paper's, and ours"
-    )
-
-
-def _fedlog_c_pull(data: str) -> Experiment:
-    pulls: dict[str, dict[str, Any]] = {
-        f"alpha-{alpha:g}": {"alpha": alpha, "beta": alpha / 100, "margin": 5.0} for alpha in (0.1, 0.3, 1.0)
-    }
-    found = _grid(data, "fedlog-c", pulls, rounds=30)
-    return replace(found, name=f"select-fedlog-c-pull-{data}", title=f"FedLog-C's pull on {data}, with a bounded push")
-
-
-def _fedlog_c_letter(data: str) -> Experiment:
-    """A grid for FedLog-C exactly as in the paper: unbounded push, random first head, distances after dropout."""
-    settings: dict[str, dict[str, Any]] = {
-        f"alpha-{alpha:g}-g-{growth:g}": {
-            "alpha": alpha,
-            "beta": beta_for_growth(alpha, growth, 10),
-            **TO_THE_LETTER,
-        }
-        for alpha in (0.001, 0.01, 0.1, 0.3, 1.0)
-        for growth in (1.0, 1.03, 1.1)
-    }
-    found = _grid(data, "fedlog-c", settings, rounds=30)
-    title = f"FedLog-C to the letter of the paper on {data}: its pull and its push"
-    return replace(found, name=f"select-fedlog-c-letter-{data}", title=title)
 
 
 def _fedrep(data: str) -> Experiment:
@@ -124,12 +94,6 @@ def _fedrep(data: str) -> Experiment:
     }
     rows = (Row(name, name.replace("-", " "), spec) for name, spec in changes.items())
     return _settings_grid(f"select-fedrep-{data}", f"Selection of FedRep's settings on {data}, 20 clients", rows)
-
-
-def _first_heads(data: str) -> Experiment:
-    norms = (2.0, 3.0, 5.0, 15.0)
-    heads: dict[str, dict[str, Any]] = {f"random-norm-{norm:g}": {"head_norm": norm} for norm in norms}
-    return _grid(data, "fedlog", {**heads, "statistics": {"first_head": "statistics"}}, rounds=30)
 
 
 def _rates(data: str) -> Experiment:
@@ -198,32 +162,6 @@ def _fedlog_c_once_more(data: str) -> Experiment:
     return _settings_grid(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
 
 
-def _fedproto_grid(data: str) -> Experiment:
-    return _grid(data, "fedproto", {f"lambda-{v:g}": {"regularisation": v} for v in (0.01, 0.1, 1.0, 10.0)}, rounds=30)
-
-
-def _feddbe_grid(data: str) -> Experiment:
-    settings = {
-        f"kappa-{kappa:g}-mu-{momentum:g}": {"kappa": kappa, "momentum": momentum}
-        for kappa in (1.0, 50.0)
-        for momentum in (0.1, 1.0)
-    }
-    return _grid(data, "feddbe", {"kappa-0-mu-1": {"kappa": 0.0, "momentum": 1.0}, **settings}, rounds=30)
-
-
-def _csfl_parts(data: str) -> Experiment:
-    """An experiment on what each part of CS-FL contributes; the paper's code differs in one of them."""
-    parts: dict[str, dict[str, Any]] = {
-        "as-described": {},
-        "signs-alone": {"phase_1_rate": 0.0},  # whatever the recovery keeps has no effect
-        "full-step": {"phase_1_rate": 1.0},
-        "no-error-carried": {"threshold": 0.0},
-        "only-error-carried": {"threshold": 1e9},
-    }
-    found = _grid(data, "cs-fl", parts, rounds=60)
-    return replace(found, name=f"parts-cs-fl-{data}", title=f"The parts of CS-FL on {data}")
-
-
 def _synthetic_selection() -> Experiment:
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
@@ -249,21 +187,67 @@ def _synthetic_selection() -> Experiment:
     )
 
 
+_FEDLOG_C = _pull_and_growth((0.001, 0.01, 0.1), (1.0, 1.1, 1.3))
+# Exactly as in the paper: unbounded push, random first head, distances after dropout.
+_FEDLOG_C_LETTER = _pull_and_growth((0.001, 0.01, 0.1, 0.3, 1.0), (1.0, 1.03, 1.1), **TO_THE_LETTER)
+_FEDLOG_C_PUSH = {
+    name: {"alpha": 0.01, "beta": 0.0001, "margin": margin} for name, margin in (("unbounded", None), ("margin-5", 5.0))
+}
+_FEDLOG_C_PULL = {f"alpha-{alpha:g}": {"alpha": alpha, "beta": alpha / 100, "margin": 5.0} for alpha in (0.1, 0.3, 1.0)}
+_FIRST_HEADS: dict[str, dict[str, Any]] = {
+    **{f"random-norm-{norm:g}": {"head_norm": norm} for norm in (2.0, 3.0, 5.0, 15.0)},
+    "statistics": {"first_head": "statistics"},
+}
+_FEDPROTO = {f"lambda-{weight:g}": {"regularisation": weight} for weight in (0.01, 0.1, 1.0, 10.0)}
+_FEDDBE = {
+    f"kappa-{kappa:g}-mu-{momentum:g}": {"kappa": kappa, "momentum": momentum}
+    for kappa, momentum in ((0.0, 1.0), (1.0, 0.1), (1.0, 1.0), (50.0, 0.1), (50.0, 1.0))
+}
+# What each part of CS-FL contributes; the paper's code differs in one of them.
+_CS_FL_PARTS: dict[str, dict[str, Any]] = {
+    "as-described": {},
+    "signs-alone": {"phase_1_rate": 0.0},  # whatever the recovery keeps has no effect
+    "full-step": {"phase_1_rate": 1.0},
+    "no-error-carried": {"threshold": 0.0},
+    "only-error-carried": {"threshold": 1e9},
+}
+
 SELECTION = (
     _synthetic_selection(),
-    _fedlog_c_grid("mnist", 10),
-    _fedlog_c_grid("cifar10", 10),
-    _fedlog_c_push("mnist"),
-    _fedlog_c_pull("mnist"),
-    _fedlog_c_letter("mnist"),
+    _grid("mnist", "fedlog-c", _FEDLOG_C),
+    _grid("cifar10", "fedlog-c", _FEDLOG_C),
+    _grid(
+        "mnist",
+        "fedlog-c",
+        _FEDLOG_C_PUSH,
+        100,
+        "select-fedlog-c-push-mnist",
+        "FedLog-C's push on mnist: the paper's, and ours",
+    ),
+    _grid(
+        "mnist",
+        "fedlog-c",
+        _FEDLOG_C_PULL,
+        30,
+        "select-fedlog-c-pull-mnist",
+        "FedLog-C's pull on mnist, with a bounded push",
+    ),
+    _grid(
+        "mnist",
+        "fedlog-c",
+        _FEDLOG_C_LETTER,
+        30,
+        "select-fedlog-c-letter-mnist",
+        "FedLog-C to the letter of the paper on mnist: its pull and its push",
+    ),
     _fedrep("cifar10"),
-    _first_heads("mnist"),
+    _grid("mnist", "fedlog", _FIRST_HEADS),
     _rates("mnist"),
     _weight_decay("mnist"),
     _fedlog_c_once_more("mnist"),
-    _fedproto_grid("mnist"),
-    _fedproto_grid("cifar10"),
-    _feddbe_grid("mnist"),
-    _csfl_parts("mnist"),
+    _grid("mnist", "fedproto", _FEDPROTO),
+    _grid("cifar10", "fedproto", _FEDPROTO),
+    _grid("mnist", "feddbe", _FEDDBE),
+    _grid("mnist", "cs-fl", _CS_FL_PARTS, 60, "parts-cs-fl-mnist", "The parts of CS-FL on mnist"),
     _details("mnist"),
 )

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.equal_chances import ROUNDS, TABLE_CIFAR10, TABLE_MNIST
+from fedlog.experiments.tables.equal_chances import GRID_CIFAR10, GRID_MNIST, ROUNDS, copy_setting
 from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
 from fedlog.settings.spec import RunSpec
 
-GRIDS = {"mnist": TABLE_MNIST, "cifar10": TABLE_CIFAR10}
+GRIDS = {"mnist": GRID_MNIST, "cifar10": GRID_CIFAR10}
 SEEDS = {"mnist": TEN_SEEDS, "cifar10": (0, 1, 2)}
 
 # Method -> the row of its grid that was highest there, the first of equals.
@@ -33,23 +33,17 @@ SELECTED: dict[str, dict[str, str]] = {
 }
 
 
-def _row(data: str, method: str, name: str) -> Row:
-    chosen = GRIDS[data].row(name).spec
-    plain = RunSpec(data=data, method=method, rounds=ROUNDS)
-    return Row(
-        method,
-        LABELS[method],
-        replace(plain, moments=chosen.moments, decay=chosen.decay, options=chosen.options),
-    )
-
-
 def make_tuned_table(data: str, selected: Mapping[str, str]) -> Experiment:
     """Table 1 on that data set, with each method at the named row of its grid."""
+    plain = RunSpec(data=data, rounds=ROUNDS)
     return Experiment(
         name=f"table-tuned-{data}",
         title=f"Table 1 on {data}, every method at the highest of its eight settings, {ROUNDS} rounds",
         shape=Shape.TUNED,
-        rows=tuple(_row(data, method, name) for method, name in selected.items()),
+        rows=tuple(
+            Row(method, LABELS[method], copy_setting(GRIDS[data], row, replace(plain, method=method)))
+            for method, row in selected.items()
+        ),
         seeds=SEEDS[data],
         reference=REFERENCE,
         remarks=(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.equal_chances import CLIENTS, METHODS, TEST_RECORDS, take_setting
+from fedlog.experiments.tables.equal_chances import CLIENTS, GRID_MNIST, METHODS, TEST_RECORDS, copy_setting
 from fedlog.experiments.tables.paper import LABELS
 from fedlog.settings.spec import RunSpec
 
@@ -82,7 +82,8 @@ SELECTED_ON = {"breast-cancer": "wine"}  # data without a grid of their own
 def _row(condition: Condition, method: str) -> Row:
     data = condition.spec.data
     chosen = SELECTED[SELECTED_ON.get(data, data)][method]
-    spec = take_setting(replace(condition.spec, method=method, rounds=ROUNDS), chosen)
+    # The grid of Table 1 has the rows of the grids on few MNIST records and on wine too.
+    spec = copy_setting(GRID_MNIST, chosen, replace(condition.spec, method=method, rounds=ROUNDS))
     return Row(condition.row_name(method), f"{condition.title}: {LABELS[method]}", spec)
 
 
