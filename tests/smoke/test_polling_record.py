@@ -1,4 +1,4 @@
-"""The table of pauses in docs/operations.md has the numbers of its record, and computing them again repeats it."""
+"""The table of pauses in docs/deploy-measured.md has the numbers of its record, and computing them again repeats it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORD = json.loads((ROOT / "results" / "federation" / "polling.json").read_text
 
 
 def test_the_table_of_pauses_is_the_record() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "deploy-measured.md").read_text()
     pairs = zip(RECORD["runs"][::2], RECORD["runs"][1::2], strict=True)
     for flower, ours in pairs:
         assert (flower["pauses"], ours["pauses"]) == ("flower", "fedlog")
