@@ -74,21 +74,17 @@ def reproduce_command(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
     """Run the first rounds of finished cells again; return exit code 0 if every cell repeats, else 1."""
-    from fedlog.experiments.workers.verify import (  # imported here: it imports the training code
-        Repetition,
-        verify_cells,
-    )
+    from fedlog.experiments.workers.verify import verify_cells  # imported here: it imports the training code
 
-    def show(found: Repetition) -> None:
-        at = found.first_difference
-        outcome = f"repeats its first {found.rounds} rounds" if at is None else f"differs from round {at} on"
-        print(f"{found.cell.name}: {outcome}", file=sys.stderr, flush=True)
-
-    found = verify_cells(wanted, args.verify, args.data_dir, show)
-    differing = [each for each in found if each.first_difference is not None]
+    found = []
+    for cell, repeated in verify_cells(wanted, args.verify, args.data_dir):
+        at = repeated.first_difference
+        outcome = f"repeats its first {repeated.rounds} rounds" if at is None else f"differs from round {at} on"
+        print(f"{cell.name}: {outcome}", file=sys.stderr, flush=True)
+        found.append({"cell": cell.name, "first_difference": at})
+    differing = [each for each in found if each["first_difference"] is not None]
     if args.json:
-        cells_found = [{"cell": each.cell.name, "first_difference": each.first_difference} for each in found]
-        print(json.dumps({"verified": cells_found}))
+        print(json.dumps({"verified": found}))
     else:
         print(f"{args.name}: {len(found) - len(differing)} of {len(found)} finished cells repeat")
     return 1 if differing else 0

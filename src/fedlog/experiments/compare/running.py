@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import FedlogError, InputError
@@ -15,11 +16,10 @@ from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, CallbackGroup
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.experiments.run.scores import FederationCache, execute_and_score
-from fedlog.experiments.workers.cell_process import SCORED
+from fedlog.experiments.run.scores import execute_and_score
+from fedlog.experiments.workers.cell_process import SCORED, write_order
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import as_plain
 
 POLL_SECONDS = 0.5
 
@@ -36,11 +36,6 @@ class RoundsBar(Protocol):
         """Show that `done` rounds are finished, with a short text beside the bar."""
 
 
-def count_rounds(run: ComparedRun, federation: Federation | None) -> int:
-    """How many rounds the run has."""
-    return resolve(run.spec, federation).settings.rounds
-
-
 def run_here(
     runs: Sequence[ComparedRun],
     federations: Callable[[int], Federation | None],
@@ -55,13 +50,13 @@ def run_here(
     given = {run.seed: federations(run.seed) for run in runs}
     rounds = [_count_rounds_or_fail(run, given[run.seed], failed) for run in runs]
     bar.begin(sum(rounds))
-    done, data = 0, FederationCache()
+    done, load = 0, lru_cache(maxsize=1)(load_federation)  # consecutive runs on the same data read them once
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue
         counter = _Counter(bar, done, run.name)
         try:
-            execute_and_score(run.spec, run.folder, CallbackGroup([counter, *callbacks]), given[run.seed], data.load)
+            execute_and_score(run.spec, run.folder, CallbackGroup([counter, *callbacks]), given[run.seed], load)
         except FedlogError as error:
             failed[run.name] = error.one_line
         done += length
@@ -72,7 +67,7 @@ def run_here(
 def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
     """How many rounds the run has; 0 if its settings are invalid, which is noted in `failed`."""
     try:
-        return count_rounds(run, federation)
+        return resolve(run.spec, federation).settings.rounds
     except InputError as error:
         failed[run.name] = error.one_line
         return 0
@@ -103,7 +98,7 @@ def run_side_by_side(
     dealt = deal_out(runs, orders)
     ended = 0
     try:
-        executor.submit([make_order(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
+        executor.submit([_write_order(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
         while ended < len(dealt):
             for outcome in executor.wait(POLL_SECONDS):
                 ended += 1
@@ -129,16 +124,7 @@ def deal_out(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]
     return [part for part in parts if part]
 
 
-def make_order(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
-    """An order to execute several runs, as one line of JSON, for a process that sees the same folder."""
-    listed: list[Mapping[str, object]] = [
-        {
-            "name": run.name,
-            "folder": str(run.folder.resolve()),
-            # One thread and one process each, because several runs are executed in parallel.
-            "spec": as_plain(replace(run.spec, jobs=1, threads=1)),
-        }
-        for run in runs
-    ]
-    where = None if data_dir is None else str(data_dir.resolve())
-    return json.dumps({"cell": name, "work": SCORED, "runs": listed, "data_dir": where})
+def _write_order(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
+    """An order to execute these runs, each with one thread and one process, because several orders run in parallel."""
+    single = [(run.name, run.folder, replace(run.spec, jobs=1, threads=1)) for run in runs]
+    return write_order(name, SCORED, single, data_dir)

@@ -66,19 +66,6 @@ class RunScores:
         return records.read_as(folder / SCORES, RunScores, "the scores")
 
 
-class FederationCache:
-    """Loads federations and keeps the last one, so that consecutive runs on the same data read it once."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[DataSpec, Federation] | None = None
-
-    def load(self, data: DataSpec) -> Federation:
-        """The federation of this description; it is read only if the last one was different."""
-        if self._kept is None or self._kept[0] != data:
-            self._kept = (data, load_federation(data))
-        return self._kept[1]
-
-
 def execute_and_score(
     spec: RunSpec,
     folder: Path,

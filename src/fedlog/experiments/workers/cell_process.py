@@ -13,71 +13,54 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
 
+from fedlog.data.catalog import load_federation
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import KeptFiles, execute, hold_run_folder
-from fedlog.experiments.run.scores import FederationCache, execute_and_score
+from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
-from fedlog.settings.spec import as_plain, from_plain
+from fedlog.settings.spec import RunSpec, as_plain, from_plain
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: with an accuracy, or with the message of an error."""
+    """How an order ended; the order of one cell has an accuracy, or an error."""
 
     cell: str
     accuracy: float | None
     error: str | None
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # for an order of several runs: the errors by the name of the run
+    failed: dict[str, str] = field(default_factory=dict)  # the errors of its runs, by the name of the run
 
 
-SCORED = "SCORED"  # the kind of an order with several runs, to be scored on all held-out rows
+SCORED = "SCORED"  # the kind of an order with runs to be scored on all held-out rows; the others are named by a `Shape`
 
 
 def make_order(cell: Cell, data_dir: Path | None) -> str:
-    """An order to run the cell, as one line of JSON, for a process that sees the same folder."""
-    return json.dumps(
-        {
-            "cell": cell.name,
-            "work": cell.experiment.shape.name,
-            "folder": str(cell.folder.resolve()),
-            "spec": as_plain(cell.spec),
-            # Not in the specification: its file is committed and must not name a folder of this machine.
-            "data_dir": None if data_dir is None else str(data_dir.resolve()),
-        }
-    )
+    """An order to run the cell."""
+    return write_order(cell.name, cell.experiment.shape.name, [(cell.name, cell.folder, cell.spec)], data_dir)
+
+
+def write_order(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
+    """An order as one line of JSON, for a process that sees the same folders. A run is a name, folder and settings."""
+    listed = [{"name": run, "folder": str(path.resolve()), "spec": as_plain(spec)} for run, path, spec in runs]
+    # The data folder is not in the specification: its file is committed and must not name a folder of this machine.
+    where = None if data_dir is None else str(data_dir.resolve())
+    return json.dumps({"cell": name, "work": work, "runs": listed, "data_dir": where})
 
 
 def command() -> list[str]:
     """The command that starts a cell's process."""
     return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
-
-
-def environment() -> dict[str, str]:
-    """The environment variables of this process, with one thread for the numerical libraries."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def read_answer(order: str, stdout: str, stderr: str, code: int) -> Outcome:
-    """The outcome of a finished process; without an answer, an error with the last lines of its output."""
-    name = json.loads(order)["cell"]
-    lines = stdout.strip().splitlines()
-    try:
-        return Outcome(**json.loads(lines[-1]))
-    except (IndexError, ValueError, TypeError):
-        last = " | ".join(stderr.strip().splitlines()[-3:])
-        return Outcome(name, None, f"the process ended with code {code} and no answer: {last or 'no message'}")
 
 
 class CellProcess:
@@ -93,7 +76,7 @@ class CellProcess:
             stdout=self._stdout,
             stderr=self._stderr,
             text=True,
-            env=environment(),
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             # Ctrl-C reaches the runner alone, which then ends its processes.
             start_new_session=True,
         )
@@ -102,12 +85,17 @@ class CellProcess:
         self._stdin.flush()
 
     def outcome(self) -> Outcome:
-        """How the process ended; closes its files."""
-        self._stdout.seek(0)
-        self._stderr.seek(0)
-        outcome = read_answer(self._order, self._stdout.read(), self._stderr.read(), self.process.returncode)
-        self.close()
-        return outcome
+        """The answer of the ended process; without one, an error with its last words. Its files are closed."""
+        with closing(self):
+            self._stdout.seek(0)
+            self._stderr.seek(0)
+            try:
+                return Outcome(**json.loads(self._stdout.read().strip().splitlines()[-1]))
+            except (IndexError, ValueError, TypeError):
+                code = self.process.returncode
+                last = " | ".join(self._stderr.read().strip().splitlines()[-3:]) or "no message"
+                message = f"the process ended with code {code} and no answer: {last}"
+                return Outcome(json.loads(self._order)["cell"], None, message)
 
     def close(self) -> None:
         """Close the process's files; a process that still runs then ends, because its input is closed."""
@@ -124,29 +112,22 @@ def run_order(order: str) -> str:
 
 
 def execute_order(order: Mapping[str, Any]) -> Outcome:
-    """Run the cell unless it is done, and return the outcome."""
+    """Execute the runs of the order that are not finished; a failure does not stop the other runs."""
     if order["data_dir"] is not None:
         os.environ[DATA_VARIABLE] = order["data_dir"]
-    if order["work"] == SCORED:
-        return _execute_runs(order)
-    folder, accuracy, failed = Path(order["folder"]), None, dict[str, str]()
-    with _note_failure(failed, order["cell"]):
-        spec = from_plain(order["spec"], order["cell"])
-        if order["work"] == Shape.SYNTHETIC.name:
-            with hold_run_folder(folder):
-                accuracy = sweep_local_iterations(spec, folder)
-        else:
-            accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients
-    return Outcome(order["cell"], accuracy, failed.get(order["cell"]))
-
-
-def _execute_runs(order: Mapping[str, Any]) -> Outcome:
-    """Run the runs of an order one after another; a failure does not stop the other runs."""
-    failed, data = dict[str, str](), FederationCache()
+    accuracy, failed, load = None, dict[str, str](), lru_cache(maxsize=1)(load_federation)
     for run in order["runs"]:
+        folder = Path(run["folder"])
         with _note_failure(failed, run["name"]):
-            execute_and_score(from_plain(run["spec"], run["name"]), Path(run["folder"]), load=data.load)
-    return Outcome(order["cell"], None, None, failed)
+            spec = from_plain(run["spec"], run["name"])
+            if order["work"] == SCORED:
+                execute_and_score(spec, folder, load=load)
+            elif order["work"] == Shape.SYNTHETIC.name:
+                with hold_run_folder(folder):
+                    accuracy = sweep_local_iterations(spec, folder)
+            else:
+                accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients
+    return Outcome(order["cell"], accuracy, failed.get(order["cell"]), failed)
 
 
 @contextmanager

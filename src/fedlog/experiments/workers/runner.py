@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -64,7 +64,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, d
                 outcomes.append(outcome)
                 watcher.on_end(outcome)
             ended = {outcome.cell for outcome in outcomes}
-            watcher.on_progress([_full_progress(cell) if cell.name in ended else progress_of(cell) for cell in to_do])
+            watcher.on_progress([_read_progress(cell, ended) for cell in to_do])
     finally:
         executor.stop()
     return outcomes
@@ -88,16 +88,14 @@ def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
             )
 
 
-def _full_progress(cell: Cell) -> CellStatus:
-    return CellStatus(cell, cell.steps, cell.steps, None, None)
-
-
-def progress_of(cell: Cell) -> CellStatus:
-    """The progress of the cell, read from its records."""
+def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
+    """The progress of the cell, read from its records; all rounds if the cell is one of the `ended` ones."""
+    if cell.name in ended:
+        return CellStatus(cell, cell.steps, cell.steps, None, None)
     try:
         lines = cell.records.read_text().splitlines()
-    except OSError:
-        return CellStatus(cell, 0, cell.steps, None, None)
+    except OSError:  # there are none yet
+        lines = []
     recent = [_values(line) for line in lines[-RECENT_ROUNDS:]]
     seconds = [values["seconds"] for values in recent if "seconds" in values]
     accuracies = [values["accuracy_mean_over_clients"] for values in recent if "accuracy_mean_over_clients" in values]

@@ -5,8 +5,8 @@ The outcome is written beside the records, to `verified.json`, so that a table c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,47 +21,25 @@ from fedlog.files.json_text import write_json
 from fedlog.settings.resolve import resolve
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """The outcome of running the first rounds of a cell again."""
-
-    cell: Cell
-    rounds: int
-    first_difference: int | None  # the first round that differs; None if all clients have the same results
-
-
-def repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Repetition:
-    """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
-    stored = records.read(cell.records)[:rounds]
-    spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
-    with prepare(resolve(spec)) as simulation:
-        for before, now in zip(stored, islice(simulation.rounds(), len(stored)), strict=True):
-            if before.correct_per_client != now.correct_per_client:
-                return Repetition(cell, len(stored), before.round)
-    return Repetition(cell, len(stored), None)
-
-
-def verify_cells(
-    cells: list[Cell], rounds: int, data_dir: Path | None, on_cell: Callable[[Repetition], None]
-) -> list[Repetition]:
-    """Repeat the first rounds of every finished cell, and write each outcome to `verified.json`."""
+def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Iterator[tuple[Cell, Verification]]:
+    """Repeat the first rounds of each finished cell, write the outcome to `verified.json`, and yield it."""
     done = [cell for cell in cells if cell.state() is CellState.DONE]
     if not done or done[0].experiment.shape is Shape.SYNTHETIC:
         reason = "has no rounds to repeat" if done else "has no finished cell"
         raise InputError(f"experiment {cells[0].experiment.name} {reason}", hint="fedlog reproduce --list")
-    found = []
     for cell in done:
-        found.append(repeat_rounds(cell, rounds, data_dir))
-        _record(found[-1])
-        on_cell(found[-1])
-    return found
+        found = _repeat_rounds(cell, rounds, data_dir)
+        path = cell.folder.parent.parent / VERIFIED
+        known = {**read_verifications(path.parent), f"{cell.row.name}/{cell.folder.name}": found}
+        write_json(path, {name: asdict(each) for name, each in sorted(known.items())})
+        yield cell, found
 
 
-def _record(found: Repetition) -> None:
-    """Add the outcome to the experiment's `verified.json`."""
-    path = found.cell.folder.parent.parent / VERIFIED
-    known = read_verifications(path.parent)
-    known[f"{found.cell.row.name}/{found.cell.folder.name}"] = Verification(
-        found.rounds, found.first_difference, made_with()["commit"]
-    )
-    write_json(path, {name: asdict(each) for name, each in sorted(known.items())})
+def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verification:
+    """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
+    stored = records.read(cell.records)[:rounds]
+    spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
+    with prepare(resolve(spec)) as simulation:
+        pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)
+        differing = (before.round for before, now in pairs if before.correct_per_client != now.correct_per_client)
+        return Verification(len(stored), next(differing, None), made_with()["commit"])
