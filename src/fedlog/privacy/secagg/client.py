@@ -10,25 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedlog.privacy.discrete import Source
-from fedlog.privacy.secagg import crypto
+from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack
-from fedlog.privacy.secagg.messages import (
-    Agreements,
-    Delivery,
-    KeyList,
-    MaskedVector,
-    PublicKeys,
-    SealedShares,
-    Survivors,
-    UnmaskingShares,
-    decode_keys,
-    digest_keys,
-    digest_peers,
-    digest_survivors,
-    sign_envelope,
-)
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.privacy.secagg.used_steps import UsedSteps
@@ -86,13 +71,12 @@ class SumClient:
 
     def advertise(self) -> tuple[Advertised, bytes]:
         """Step `keys`: make new secrets, and return them with the signed public keys to send."""
-        self._claim(Step.KEYS)
         state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
-        return state, sign_envelope(self.terms, self.identity, Step.KEYS, encode(self._public_keys(state)))
+        return state, self._reply(Step.KEYS, encode(self._public_keys(state)))
 
     def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
         """Step `shares`: split the secrets into shares, and seal one for each other client on the list of keys."""
-        key_list = decode(KeyList, blob)
+        key_list = decode(messages.KeyList, blob)
         keys = self._check_keys(key_list, state)
         me = self.identity.number
         points = [number + 1 for number in keys]
@@ -108,7 +92,7 @@ class SumClient:
                 public.cipher, crypto.seal_purpose(self.terms, me, number), crypto.seal_purpose(self.terms, number, me)
             )
             sealed[number] = crypto.seal(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
-        view = digest_keys(key_list)
+        view = messages.digest_keys(key_list)
         following = Shared(
             mask_secret=state.mask_secret,
             seed=state.seed,
@@ -117,14 +101,13 @@ class SumClient:
             opening_keys=opening,
             own_shares=mask_shares[me + 1] + seed_shares[me + 1],
         )
-        self._claim(Step.SHARES)
-        return following, sign_envelope(self.terms, self.identity, Step.SHARES, encode(SealedShares(view, sealed)))
+        return following, self._reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
 
     def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
         """Step `masked`: hide the vector under a mask for each peer and a private mask, which are never used again."""
         if vector.shape != (self.terms.coordinates,):
             raise RefusalError(f"expected a vector of {self.terms.coordinates} words, found shape: {vector.shape}")
-        delivery = decode(Delivery, blob)
+        delivery = decode(messages.Delivery, blob)
         me = self.identity.number
         shares = {me: state.own_shares}
         for number, sealed in delivery.sealed.items():
@@ -141,24 +124,20 @@ class SumClient:
             (key,) = agreement.keys(state.mask_keys[number], crypto.mask_purpose(self.terms, me, number))
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
-        view = digest_peers(state.key_view, shares)
-        body = encode(MaskedVector(view, pack(masked, self.terms.value_bytes)))
-        # From here on, a restart of this client must not lead to a second vector under the same masks.
-        self._claim(Step.MASKED)
-        return Masked(view, shares), sign_envelope(self.terms, self.identity, Step.MASKED, body)
+        view = messages.digest_peers(state.key_view, shares)
+        body = encode(messages.MaskedVector(view, pack(masked, self.terms.value_bytes)))
+        return Masked(view, shares), self._reply(Step.MASKED, body)
 
     def agree(self, state: Masked, blob: bytes) -> tuple[Agreed, bytes]:
         """Step `agree`: sign the list of survivors, if there are enough of them."""
-        survivors = decode(Survivors, blob)
+        survivors = decode(messages.Survivors, blob)
         self._check_survivors(survivors.members, state)
-        view = digest_survivors(state.peer_view, survivors)
-        self._claim(Step.AGREE)
-        following = Agreed(survivors.members, view, state.shares)
-        return following, sign_envelope(self.terms, self.identity, Step.AGREE, view)
+        view = messages.digest_survivors(state.peer_view, survivors)
+        return Agreed(survivors.members, view, state.shares), self._reply(Step.AGREE, view)
 
     def unmask(self, state: Agreed, blob: bytes) -> bytes:
         """Step `unmask`: return the shares that unmask the sum, if enough survivors have signed the same list."""
-        agreements = decode(Agreements, blob)
+        agreements = decode(messages.Agreements, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
                 raise RefusalError(f"client {number} signed the list of survivors but is not on it")
@@ -167,32 +146,33 @@ class SumClient:
             found = len(agreements.signatures)
             raise RefusalError(f"{found} survivors signed the list of survivors, {self.terms.threshold} are needed")
         survived = set(state.survivors)
-        body = UnmaskingShares(
+        body = messages.UnmaskingShares(
             mask_keys={n: share[:SHARE_BYTES] for n, share in state.shares.items() if n not in survived},
             seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
         )
-        self._claim(Step.UNMASK)
-        return sign_envelope(self.terms, self.identity, Step.UNMASK, encode(body))
+        return self._reply(Step.UNMASK, encode(body))
 
-    def _public_keys(self, state: Advertised) -> PublicKeys:
+    def _public_keys(self, state: Advertised) -> messages.PublicKeys:
         """The public halves of this round's secrets."""
-        return PublicKeys(
+        return messages.PublicKeys(
             crypto.public_key_of(state.cipher_secret),
             crypto.public_key_of(state.mask_secret),
             crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
-    def _claim(self, step: Step) -> None:
+    def _reply(self, step: Step, body: bytes) -> bytes:
+        """Mark the step as answered and sign the reply: a restart must not send two vectors under the same masks."""
         self.used.claim(self.terms.name, step.name.lower())
+        return messages.sign_envelope(self.terms, self.identity, step, body)
 
-    def _check_keys(self, key_list: KeyList, state: Advertised) -> dict[int, PublicKeys]:
+    def _check_keys(self, key_list: messages.KeyList, state: Advertised) -> dict[int, messages.PublicKeys]:
         if len(key_list.keys) < self.terms.minimum:
             raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.minimum} are needed")
         keys = {}
         for number, signed in key_list.keys.items():
             body, signature = signed[:-64], signed[-64:]
             crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
-            keys[number] = decode_keys(body)
+            keys[number] = messages.decode_keys(body)
         if keys.get(self.identity.number) != self._public_keys(state):
             raise RefusalError("the list of keys does not hold the ones this client sent")
         return keys

@@ -8,12 +8,14 @@ keys, bytes left over.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from fedlog.errors import RunError
+from fedlog.wire.frame import Reader, WireError
 
 _COUNT = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
@@ -32,6 +34,7 @@ class _Value(Protocol):
 
 
 T = TypeVar("T", bound=_Value)
+Numbers = TypeVar("Numbers", bound=Sequence[int])
 
 
 def encode(value: _Value) -> bytes:
@@ -54,62 +57,38 @@ def encode(value: _Value) -> bytes:
 
 def decode(kind: type[T], blob: bytes) -> T:
     """The value of type `kind` in these bytes; `RefusalError` if they hold anything else."""
-    hints = _hints(kind)
-    values: dict[str, Any] = {}
-    reader = _Reader(blob)
-    for entry in fields(kind):
-        hint = hints[entry.name]
-        if hint is int:
-            values[entry.name] = reader.number()
-        elif hint is bytes:
-            values[entry.name] = reader.take(reader.count())
-        elif hint == tuple[int, ...]:
-            values[entry.name] = reader.ascending(reader.count())
-        else:
-            values[entry.name] = reader.table(reader.count())
-    reader.end()
+    reader, types = Reader(blob), _field_types(kind)
+    try:
+        values = {entry.name: _read_item(reader, types[entry.name]) for entry in fields(kind)}
+        reader.end()
+    except WireError as error:
+        raise RefusalError(error.message) from None
     return kind(**values)
 
 
 @lru_cache
-def _hints(kind: type) -> dict[str, Any]:
+def _field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-class _Reader:
-    """Reads values from bytes that another party sent, and refuses wrong ones."""
+def _read_item(reader: Reader, kind: Any) -> Any:
+    if kind is int:
+        return _NUMBER.unpack(reader.take(8))[0]
+    count = _read_count(reader)
+    if kind is bytes:
+        return bytes(reader.take(count))
+    if kind == tuple[int, ...]:
+        return _require_ascending(struct.unpack(f"<{count}I", reader.take(4 * count)))
+    entries = [(_read_count(reader), bytes(reader.take(_read_count(reader)))) for _ in range(count)]
+    _require_ascending([number for number, _ in entries])
+    return dict(entries)
 
-    def __init__(self, blob: bytes) -> None:
-        self.blob, self.at = blob, 0
 
-    def take(self, count: int) -> bytes:
-        if count > len(self.blob) - self.at:
-            raise RefusalError("the message is too short")
-        self.at += count
-        return self.blob[self.at - count : self.at]
+def _read_count(reader: Reader) -> int:
+    return int(_COUNT.unpack(reader.take(4))[0])
 
-    def count(self) -> int:
-        return int(_COUNT.unpack(self.take(4))[0])
 
-    def number(self) -> int:
-        return int(_NUMBER.unpack(self.take(8))[0])
-
-    def ascending(self, count: int) -> tuple[int, ...]:
-        items = struct.unpack(f"<{count}I", self.take(4 * count))
-        if any(a >= b for a, b in pairwise(items)):
-            raise RefusalError("the members are not in ascending order")
-        return items
-
-    def table(self, count: int) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        previous = -1
-        for _ in range(count):
-            key = self.count()
-            if key <= previous:
-                raise RefusalError("the members are not in ascending order")
-            found[key], previous = self.take(self.count()), key
-        return found
-
-    def end(self) -> None:
-        if self.at != len(self.blob):
-            raise RefusalError(f"the message is {len(self.blob) - self.at} bytes too long")
+def _require_ascending(numbers: Numbers) -> Numbers:
+    if any(a >= b for a, b in pairwise(numbers)):
+        raise RefusalError("the members are not in ascending order")
+    return numbers

@@ -29,10 +29,8 @@ Early = Mapping[int, tuple[Advertised, bytes]]
 
 @dataclass
 class RoundTraffic:
-    """Bytes and turns of one round, the clients that answered its last step, and the reasons of refusals."""
+    """The turns of one round, the clients that answered its last step, and the reasons of refusals."""
 
-    up: dict[int, int] = field(default_factory=dict)
-    down: dict[int, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     turns: int = 0
     helped: list[int] = field(default_factory=list)
@@ -66,7 +64,6 @@ def run_round(
             except RefusalError as refusal:
                 traffic.refused.append(f"client {number}: {refusal.message}")
                 continue
-            traffic.up[number] = traffic.up.get(number, 0) + len(reply)
             outbox.append((number, reply))
         for number, blob in courier(step, "up", outbox):
             try:
@@ -77,8 +74,6 @@ def run_round(
         if step is Step.UNMASK:
             break
         server, outgoing = close_step(server)
-        for number, blob in outgoing.items():
-            traffic.down[number] = traffic.down.get(number, 0) + len(blob)
         inbox = list(courier(Step(step + 1), "down", list(outgoing.items())))
     return unmask_sum(server)
 

@@ -13,26 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedlog.privacy.secagg import crypto
+from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, unpack
-from fedlog.privacy.secagg.messages import (
-    SEALED_BYTES,
-    Agreements,
-    Delivery,
-    Envelope,
-    KeyList,
-    MaskedVector,
-    PublicKeys,
-    SealedShares,
-    Survivors,
-    UnmaskingShares,
-    decode_keys,
-    digest_keys,
-    digest_peers,
-    digest_survivors,
-    open_envelope,
-)
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine_shares, weights_at_zero
 from fedlog.privacy.secagg.terms import Step, Terms
 
@@ -60,22 +43,22 @@ class ServerRound:
     sealed: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
     masked: Mapping[int, bytes] = field(default_factory=dict)
     agreed: Mapping[int, bytes] = field(default_factory=dict)
-    unmasking: Mapping[int, UnmaskingShares] = field(default_factory=dict)
+    unmasking: Mapping[int, messages.UnmaskingShares] = field(default_factory=dict)
     view: bytes = b""
     """The digest of the list that the last step ended with; every message of this step must refer to it."""
 
     @property
-    def survivors(self) -> Survivors:
+    def survivors(self) -> messages.Survivors:
         """The clients whose masked vectors arrived in time."""
-        return Survivors(tuple(sorted(self.masked)))
+        return messages.Survivors(tuple(sorted(self.masked)))
 
 
 def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
     """The state with one more client's message of the current step; `RefusalError` if it cannot be used."""
-    envelope = open_envelope(state.terms, state.step, blob)
+    envelope = messages.open_envelope(state.terms, state.step, blob)
     match state.step:
         case Step.KEYS:
-            decode_keys(envelope.body)
+            messages.decode_keys(envelope.body)
             return replace(state, keys=_add_once(state.keys, envelope.sender, envelope.body + envelope.signature))
         case Step.SHARES:
             return replace(state, sealed=_add_once(state.sealed, envelope.sender, _check_sealed(state, envelope)))
@@ -96,22 +79,22 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
     match state.step:
         case Step.KEYS:
             _require(len(state.keys), state.terms.minimum, "sent keys")
-            key_list = KeyList(dict(state.keys))
-            following = replace(state, step=Step.SHARES, view=digest_keys(key_list))
+            key_list = messages.KeyList(dict(state.keys))
+            following = replace(state, step=Step.SHARES, view=messages.digest_keys(key_list))
             return following, dict.fromkeys(state.keys, encode(key_list))
         case Step.SHARES:
             _require(len(state.sealed), state.terms.minimum, "shared their secrets")
-            following = replace(state, step=Step.MASKED, view=digest_peers(state.view, state.sealed))
+            following = replace(state, step=Step.MASKED, view=messages.digest_peers(state.view, state.sealed))
             return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
             _require(len(state.masked), state.terms.minimum, "sent a masked vector")
-            following = replace(state, step=Step.AGREE, view=digest_survivors(state.view, state.survivors))
+            following = replace(state, step=Step.AGREE, view=messages.digest_survivors(state.view, state.survivors))
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
             _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
             # All survivors sign, but a client needs only `threshold` signatures: a shorter list is cheaper to check.
             chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
-            return replace(state, step=Step.UNMASK), dict.fromkeys(state.agreed, encode(Agreements(chosen)))
+            return replace(state, step=Step.UNMASK), dict.fromkeys(state.agreed, encode(messages.Agreements(chosen)))
         case Step.UNMASK:
             raise RoundFailedError("expected unmask_sum to end the last step, found close_step")
 
@@ -175,23 +158,23 @@ def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Wo
     return total
 
 
-def _read_keys(state: ServerRound, number: int) -> PublicKeys:
-    return decode_keys(state.keys[number][:-64])
+def _read_keys(state: ServerRound, number: int) -> messages.PublicKeys:
+    return messages.decode_keys(state.keys[number][:-64])
 
 
-def _check_sealed(state: ServerRound, envelope: Envelope) -> dict[int, bytes]:
-    body = decode(SealedShares, envelope.body)
+def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
+    body = decode(messages.SealedShares, envelope.body)
     if envelope.sender not in state.keys or body.view != state.view:
         raise RefusalError(f"client {envelope.sender} shared its secrets under another list of keys")
     if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
         raise RefusalError(f"client {envelope.sender} did not share its secrets with everyone")
-    if any(len(sealed) != SEALED_BYTES for sealed in body.sealed.values()):
+    if any(len(sealed) != messages.SEALED_BYTES for sealed in body.sealed.values()):
         raise RefusalError(f"client {envelope.sender} sent sealed shares of the wrong length")
     return body.sealed
 
 
-def _check_vector(state: ServerRound, envelope: Envelope) -> bytes:
-    body = decode(MaskedVector, envelope.body)
+def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
+    body = decode(messages.MaskedVector, envelope.body)
     # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
     if envelope.sender not in state.sealed or body.view != state.view:
         raise RefusalError(f"client {envelope.sender} added masks for other peers")
@@ -200,8 +183,8 @@ def _check_vector(state: ServerRound, envelope: Envelope) -> bytes:
     return body.vector
 
 
-def _check_unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
-    body = decode(UnmaskingShares, envelope.body)
+def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> messages.UnmaskingShares:
+    body = decode(messages.UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
         raise RefusalError(f"client {envelope.sender} sent shares to unmask, but did not sign the list of survivors")
     if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
@@ -212,7 +195,9 @@ def _check_unmasking(state: ServerRound, envelope: Envelope) -> UnmaskingShares:
 
 
 def _make_delivery(state: ServerRound, receiver: int) -> bytes:
-    return encode(Delivery({sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver}))
+    return encode(
+        messages.Delivery({sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver})
+    )
 
 
 def _add_once(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
