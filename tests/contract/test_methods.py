@@ -8,8 +8,7 @@ import pytest
 import torch
 from method_options import OPTIONS
 
-from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.registry import METHODS, build, find_methods
+from fedlog.algorithms.registry import METHODS, build, find_methods, freeze_bodies
 from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation

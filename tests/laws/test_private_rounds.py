@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
-from fedlog.algorithms.frozen import freeze_bodies
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import build, freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Work
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics
+from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import clients_of, model_plan
@@ -37,7 +36,6 @@ from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Un
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import Bound, Protection, make_protection
-from fedlog.privacy.releases import ReleasesInMemory
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import codec
@@ -328,7 +326,6 @@ def test_a_stored_contribution_is_released_in_every_round_and_counted_in_every_r
 
     simulation.server.take = spied  # type: ignore[method-assign]
     for number, _ in enumerate(simulation.rounds(), start=1):
-        assert isinstance(simulation.releases, ReleasesInMemory)
         assert len(simulation.releases.events) == number
     assert sums[-1] == (3, len(simulation.server.memory or {}))
     assert sums[-1][1] > 2, "somebody who did not take part in the last round is in its head"
@@ -492,7 +489,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     guard = replace(guard, mechanism=replace(guard.mechanism, sigma=3e6))
     assert guard.mechanism.grid > 0.05
     features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
-    found = guard.statistics(features, torch.zeros(records, dtype=torch.int64), CLASSES)
+    found = guard.moments(features, torch.zeros(records, dtype=torch.int64), CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
     (sums,) = guard.to_feature_units(lift(sent)).arrays
     guard.limits.check(sums)
@@ -516,7 +513,7 @@ def test_a_message_that_is_scaled_down_to_its_norm_keeps_the_clip_on_a_coarse_gr
         guard, bound=Bound(parse_clip(clip), 5.0), mechanism=replace(guard.mechanism, sigma=2e4 + seed % 1000)
     )
     labels = torch.randint(CLASSES, (records,), generator=Key(seed).torch())
-    found = guard.statistics(torch.full((records, WIDTH), 100.0), labels, CLASSES)
+    found = guard.moments(torch.full((records, WIDTH), 100.0), labels, CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
     (sums,) = guard.to_feature_units(lift(sent)).arrays
     guard.limits.check(sums)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.wire.codec import MAX_ARRAYS, MAX_DIMENSIONS, Float32, WireError, codec
+from fedlog.wire.codec import Float32, WireError, codec
+from fedlog.wire.frame import MAX_ARRAYS, MAX_DIMENSIONS
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, lift, total
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -23,7 +23,7 @@ from fedlog.algorithms.one_exchange.fed_cof import FedCOF
 from fedlog.algorithms.one_exchange.fed_heads import FedHeads
 from fedlog.algorithms.one_exchange.fed_regression import FedRegression
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNB, FedNCM, FedQDA, FedRidge
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.shape import Algorithm, ModelPlan, Schedule
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean, import_callable, name_callable
 from fedlog.models.body import HEAD
@@ -122,6 +122,33 @@ def build(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
         method, [name for name in ("name", *vars(Algorithm)) if name[0] != "_" and not hasattr(made, name)]
     )
     return made
+
+
+def freeze_bodies(algorithm: Algorithm) -> Algorithm:
+    """The method without its training phases; InputError if it sends no statistics."""
+    if not algorithm.sends_statistics:
+        able = ", ".join(find_methods(lambda method: method.sends_statistics))
+        raise InputError(
+            f"method {algorithm.name} cannot be used with frozen bodies: it sends no statistics",
+            hint=f"use one of: {able}",
+        )
+    return cast(Algorithm, _FrozenBodies(algorithm))
+
+
+class _FrozenBodies:
+    """A method without its training phases; everything else is passed on to the method."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The method's exchanges without training phases."""
+        schedule = self._algorithm.schedule
+        return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
 
 
 def _refuse_incomplete(method: str, missing: list[str]) -> None:

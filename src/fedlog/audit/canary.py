@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Exchange
 from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, scores
 from fedlog.audit.finding import Audit, Fault, Finding

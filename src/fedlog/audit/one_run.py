@@ -23,11 +23,12 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
 from fedlog.audit.finding import Audit, Fault, Finding, Training
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
+from fedlog.core.stats import Detail
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import clients_of, model_plan
@@ -130,7 +131,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
     uploads = [(at, guard.to_feature_units(lift(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
-    statistic = guard.statistics(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1).sums[0]
+    statistic = guard.moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
     return (sums.arrays[0] - own) @ statistic
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, Statistics, second_shape
+from fedlog.core.stats import Detail, Moments, second_shape
 from fedlog.core.stats import sensitivity as sensitivity_to_pair
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
@@ -34,7 +34,6 @@ from fedlog.privacy.mechanisms import (
     plan_noise,
     planned_closeness,
     sensitivity_to_client,
-    statistics_of_records,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
 from fedlog.privacy.sgd import SgdTraining, TrainingPlan, sigma_beside_training
@@ -84,12 +83,6 @@ class Protection:
         # may lose up to one grid step by rounding, while the features lose nothing.
         cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
         return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
-
-    def statistics(self, features: Tensor, labels: Tensor, n_class: int) -> Statistics:
-        """A client's statistics (n_class, m), each record clipped, without noise."""
-        if self.bound.clip is None:
-            return Statistics.of(features, labels, n_class)
-        return statistics_of_records(features, labels, n_class, self.bound.clip, self.mechanism.grid)
 
     def moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """A client's first and second moments, each record clipped, without noise."""

@@ -180,6 +180,21 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     return ReleaseLog(log.budget, together)
 
 
+@dataclass
+class ReleaseRecorder:
+    """Records the releases of one run: in its file if there is a path, which also states the budget, else in memory."""
+
+    path: Path | None = None
+    events: tuple[Event, ...] = ()
+
+    def record(self, upcoming: Event, budget: Budget) -> None:
+        """Record a release before it leaves; BudgetSpentError if the budget does not cover it."""
+        if self.path is None:
+            self.events = add_if_covered(self.events, upcoming, budget)
+        else:
+            self.events = record_release(self.path, upcoming).events
+
+
 def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Add a release to a site's record of all runs; BudgetSpentError if all releases together exceed the limit.
 

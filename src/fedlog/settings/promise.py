@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fedlog.algorithms.frozen import freeze_bodies
+from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
 from fedlog.core.clip import Clip, clip_with_target, parse_clip
 from fedlog.errors import InputError

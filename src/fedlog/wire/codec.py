@@ -8,21 +8,11 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.wire import compact, frame
 from fedlog.wire.compact import Compact
-from fedlog.wire.frame import MAGIC, MAX_ARRAYS, MAX_DIMENSIONS, Float32, WireError
+from fedlog.wire.frame import MAGIC, Float32, WireError
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Codes, Halves, Singles
 
-__all__ = [
-    "CODECS",
-    "MAX_ARRAYS",
-    "MAX_DIMENSIONS",
-    "Codec",
-    "Float32",
-    "WireError",
-    "codec",
-    "is_same_message",
-    "refuse_revealing_codec",
-]
+__all__ = ["CODECS", "Codec", "Float32", "WireError", "codec", "is_same_message", "refuse_revealing_codec"]
 
 
 class Codec(Protocol):

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
-from fedlog.core.stats import Detail, Moments, Statistics, count_is_usable, least_count_for_mean
+from fedlog.core.stats import Detail, Moments, Statistics, count_is_usable
 from fedlog.core.triangle import pack, unpack
-from fedlog.models.body import HEAD, QUADRATIC, Params
+from fedlog.models.body import HEAD, NOISE, QUADRATIC, SPREAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
 # Names in the state that a client keeps (its home): sums or mixtures for its personal head, and classes it has.
@@ -34,18 +34,6 @@ class Classes(StrEnum):
     ALL = "all"
     OWN = "own"
     """Only those that the site has training records of."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """The privacy noise in sums; `std` is that of every entry."""
-
-    std: float = 0.0
-
-    @property
-    def count_above(self) -> float:
-        """The noisy count above which a class has a usable mean."""
-        return least_count_for_mean(self.std) if self.std else 0.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +54,8 @@ class OneExchange(Algorithm):
     sums_last_uploads = True
     sends_statistics = True
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
-        """The head from the summed moments of all clients."""
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
+        """The head from the summed moments of all clients; `noise_std` is that of the privacy noise in every entry."""
         raise NotImplementedError
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
@@ -77,7 +65,7 @@ class OneExchange(Algorithm):
         """
         if SUMS not in heard:
             return None
-        return self.solve(mix_moments(self._read_moments(heard, (SUMS, SECOND)), own, strength), Noise())
+        return self.solve(mix_moments(self._read_moments(heard, (SUMS, SECOND)), own, strength))
 
     @property
     def schedule(self) -> Schedule:
@@ -107,7 +95,7 @@ class OneExchange(Algorithm):
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**to_float32(_name_parts(self.solve(moments, Noise()))), **sums}
+            return {**to_float32(_name_parts(self.solve(moments))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -135,17 +123,17 @@ class OneExchange(Algorithm):
         if not count_is_usable(moments.statistics, total.noise_std):
             return server
         sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
-        return {"seed": server["seed"], **sums, **self.solve_parts(moments, Noise(total.noise_std))}
+        return {"seed": server["seed"], **sums, **self.solve_parts(moments, total.noise_std)}
 
-    def solve_parts(self, moments: Moments, noise: Noise) -> Params:
+    def solve_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the model that are solved from the summed moments, by name."""
-        return _name_parts(self.solve(moments, noise))
+        return _name_parts(self.solve(moments, noise_std))
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The frozen body with the global head; with `classes = own` it predicts only the site's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
-        quadratic = {QUADRATIC: heard[QUADRATIC]} if QUADRATIC in heard else {}
-        return {**body, HEAD: self.restrict(heard[HEAD], home), **quadratic}
+        others = {name: heard[name] for name in (QUADRATIC, SPREAD, NOISE) if name in heard}
+        return {**body, HEAD: self.restrict(heard[HEAD], home), **others}
 
     def restrict(self, head: Tensor, home: Params) -> Tensor:
         """The head (n_class, 1 + w), changed so that it never predicts classes without a record at the site."""

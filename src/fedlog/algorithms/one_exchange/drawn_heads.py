@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
@@ -76,7 +76,7 @@ class CCVR(DrawnHead):
                 hint="project the features first: --project 64",
             )
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head trained on features drawn from the classes' Gaussians."""
         return self.train(*self._draw(moments))
 

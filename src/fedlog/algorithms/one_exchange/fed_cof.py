@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
 from fedlog.core.heads.class_means import MeanScatter, estimate_gram, gram_of_records, solve_unit_ridge
 from fedlog.core.heads.personal import mix_moments
@@ -64,7 +64,7 @@ class FedCOF(OneExchange):
         head = solve_unit_ridge(Statistics(scatter.sums), gram)
         return {"seed": server["seed"], SUMS: scatter.sums, **second, HEAD: head}
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head of these class sums, with the second moments as the Gram matrix."""
         return solve_unit_ridge(moments.statistics, moments.gram())
 
@@ -78,4 +78,4 @@ class FedCOF(OneExchange):
             return None
         gram = pack(gram_of_records(own, self.gamma))[None]
         everyone = self._read_moments(heard, (SUMS, SECOND))
-        return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength), Noise())
+        return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, Noise, OneExchange, to_float32
+from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, OneExchange, to_float32
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNCM, FedRidge
 from fedlog.core.heads.gaussian import QuadraticHead, find_needed_detail
 from fedlog.core.heads.personal import STRENGTHS
@@ -56,17 +56,17 @@ class FedHeads(OneExchange):
         needs = {find_needed_detail(name) for name in self.names}
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor | QuadraticHead:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
         """The first head; `step` solves all."""
-        return self._methods[self.names[0]].solve(moments, noise)
+        return self._methods[self.names[0]].solve(moments, noise_std)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """All heads of the summed moments."""
         state = super().step(exchange, server, total)
         if state is server:
             return server
-        moments, noise = Moments.from_arrays(total.arrays, self.detail), Noise(total.noise_std)
-        others = {f"{HEAD}.{name}": self._methods[name].solve_parts(moments, noise)[HEAD] for name in self.names[1:]}
+        given = Moments.from_arrays(total.arrays, self.detail), total.noise_std
+        others = {f"{HEAD}.{name}": self._methods[name].solve_parts(*given)[HEAD] for name in self.names[1:]}
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from fedlog.algorithms.one_exchange.base import AT_HOME, Classes, Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import Classes, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule
 from fedlog.core.heads.regression import NumberHead, solve_regression
 from fedlog.core.stats import Detail, Moments
@@ -40,9 +38,9 @@ class FedRegression(OneExchange):
         """One exchange of the moments of features and number, joined into one vector."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
-    def solve_parts(self, moments: Moments, noise: Noise) -> Params:
+    def solve_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the posterior from the summed moments, by name."""
-        head = NumberHead.of(solve_regression(moments, self.strength, noise.std))
+        head = NumberHead.of(solve_regression(moments, self.strength, noise_std))
         return dict(zip(PARTS, head.arrays, strict=True))
 
     def broadcast(self, server: Params) -> Message:
@@ -54,10 +52,5 @@ class FedRegression(OneExchange):
     def hear(self, message: Message, known: Params) -> Params:
         """The parts of the posterior by name; a head of zeros if the message is the seed."""
         if message.kind is Kind.SEED:
-            return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
+            return super().hear(message, known)
         return dict(zip(PARTS, message.arrays, strict=True))
-
-    def deploy(self, home: Params, heard: Params) -> Params:
-        """The frozen body with the posterior as its head."""
-        body = {name: value for name, value in home.items() if name not in AT_HOME}
-        return {**body, **{name: heard[name] for name in PARTS if name in heard}}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedlog.algorithms.one_exchange.base import Noise, OneExchange
+from fedlog.algorithms.one_exchange.base import OneExchange
 from fedlog.core.heads.gaussian import (
     ABSENT,
     QuadraticHead,
@@ -31,7 +31,7 @@ from fedlog.core.heads.personal import personal_fedlog_head
 from fedlog.core.heads.ridge import ridge_head, ridge_near_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Detail, Moments, Statistics
+from fedlog.core.stats import Detail, Moments, Statistics, least_count_for_mean
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 
@@ -49,7 +49,7 @@ class FedLogOnce(OneExchange):
         if not self.nu >= 0:
             raise InputError(f"option nu of fedlog-once must not be negative, found: {self.nu}")
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head of maximum posterior."""
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
@@ -65,9 +65,9 @@ class FedNCM(OneExchange):
     name = "fed-ncm"
     sends_moments_for_personal = False
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head that chooses the nearest class mean of all records."""
-        return nearest_mean_head(moments.statistics, noise.count_above)
+        return nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The same for the site's class means, with `strength` records added at each global mean (half a head row)."""
@@ -88,7 +88,7 @@ class FedNB(OneExchange):
     name = "fed-nb"
     detail = Detail.SQUARES
 
-    def solve(self, moments: Moments, noise: Noise) -> QuadraticHead:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The naive Bayes head of the summed moments."""
         return naive_bayes_head(moments, self.share)
 
@@ -105,9 +105,9 @@ class FedLDA(OneExchange):
     name = "fed-lda"
     detail = Detail.SECOND
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The linear discriminant head of the summed moments."""
-        return linear_discriminant_head(moments, self.share, noise.std, noise.count_above)
+        return linear_discriminant_head(moments, self.share, noise_std, least_count_for_mean(noise_std))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class FedQDA(OneExchange):
     name = "fed-qda"
     detail = Detail.CLASS_SECOND
 
-    def solve(self, moments: Moments, noise: Noise) -> QuadraticHead:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The quadratic discriminant head of the summed moments."""
         return quadratic_discriminant_head(moments, self.towards_pooled, self.share)
 
@@ -138,9 +138,9 @@ class FedRidge(OneExchange):
     detail = Detail.SECOND
     sends_moments_for_personal = False
 
-    def solve(self, moments: Moments, noise: Noise) -> Tensor:
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The ridge head of the summed moments."""
-        return ridge_head(moments, self.strength, noise.std, noise.count_above)
+        return ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
 
     def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """A ridge head from the site's moments, shrunk to the global head; with strength 0, a plain ridge head."""

@@ -28,7 +28,7 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, initial_head
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.releases import Releases, ReleasesInMemory
+from fedlog.privacy.release_log import ReleaseRecorder
 from fedlog.settings.training import Initialisation, Judge, RunSettings
 from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
@@ -84,7 +84,7 @@ class Simulation:
     protection: Protection | None = None
     secure: SecureSums | None = None
     limits: Limits | None = None  # bounds on statistics, in a run with a clip and without privacy
-    releases: Releases = field(default_factory=ReleasesInMemory)  # records each release before it is sent
+    releases: ReleaseRecorder = field(default_factory=ReleaseRecorder)
     round_number: int = 0
     profiles: bool = False  # whether records have the seconds of each part of a round
     workers: Workers = field(init=False)

@@ -39,8 +39,7 @@ from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
 from fedlog.privacy.accounting import BudgetSpentError
-from fedlog.privacy.release_log import FILE_NAME
-from fedlog.privacy.releases import ReleasesInFile
+from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
 from fedlog.settings.spec import RunSpec, as_plain, from_plain
@@ -111,7 +110,7 @@ def _run(
 ) -> Summary:
     spec = run.spec
     try:
-        backends, releases = _read_backends(folder), ReleasesInFile(folder / FILE_NAME)
+        backends, releases = _read_backends(folder), ReleaseRecorder(folder / FILE_NAME)
         simulation = prepare(run, federation, callback.features_computed, backends, releases).start()
     except BaseException:
         _remove_empty_folders(made)

@@ -23,7 +23,7 @@ from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.privacy.releases import Releases, ReleasesInMemory
+from fedlog.privacy.release_log import ReleaseRecorder
 from fedlog.settings.execution import Execution
 from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, limits_of
 from fedlog.settings.resolve import ResolvedRun
@@ -35,7 +35,7 @@ def prepare(
     federation: Federation | None = None,
     progress: Progress | None = None,
     backends: Mapping[str, str] | None = None,
-    releases: Releases | None = None,
+    releases: ReleaseRecorder | None = None,
 ) -> Simulation:
     """The simulation of a run, not started yet, on the given federation or else on the data that the run names.
 
@@ -59,7 +59,7 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    limits, releases = limits_of(spec.clip, algorithm), releases or ReleasesInMemory()
+    limits, releases = limits_of(spec.clip, algorithm), releases or ReleaseRecorder()
     return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, releases)
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.frozen import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport as check_method_transport
@@ -140,7 +139,7 @@ class Plan(Section):
         """The run's method, for heads of this shape."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.build(self.method, self.model_plan(n_class, width), options)
-        return freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
+        return registry.freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
 
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without privacy."""
