@@ -1,22 +1,35 @@
-"""Answer the requests of a run at a site. The site is a cohort of one client, loaded and saved for each message."""
+"""Answer the requests of a run at a site. The site is a cohort of one client, loaded and saved for each message.
+
+A process that answers several messages keeps the run's `SiteContext` (data, body and method) in memory. It is made anew
+as soon as one of the files it was made from has changed: the data, the body, the schema, the plan or the site's
+settings.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
+from fedlog.data.site import refuse_split_by_time
+from fedlog.engine.protocol.cohort import Cohort
+from fedlog.engine.training.tasks import with_learning_rates
+from fedlog.errors import InputError
 from fedlog.files.durable import is_full
+from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, as_refusal, run_tag
 from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
 from fedlog.flower.protocol.plan import encode_welcome, read_hello
+from fedlog.flower.protocol.promise import PrivacyRequirement
 from fedlog.flower.site.budget import (
     record_exact_statistics,
     record_release_at_site,
@@ -24,14 +37,19 @@ from fedlog.flower.site.budget import (
     refuse_run_without_record,
 )
 from fedlog.flower.site.caps import check_plain_runs, check_training
-from fedlog.flower.site.context import SiteContext, site_context
+from fedlog.flower.site.context import SiteContext
+from fedlog.flower.site.data import refuse_body_across_records, refuse_trained_body
 from fedlog.flower.site.finish import finish
 from fedlog.flower.site.run_state import RunState, step_of
 from fedlog.settings.training import Judge, World
+from fedlog.wire.codec import WireError
 
 NO_SPACE = "the disk of this site is full"
 ONE = (0,)  # a site's cohort has one client
 WORK_KINDS = (FrameKind.WORK, FrameKind.WORK_ANEW)
+# The number of runs for which a process keeps data and method; a site seldom takes part in more than one at once.
+KEPT_RUNS = 4
+_kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
 def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
@@ -65,8 +83,8 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     if request.kind not in (*WORK_KINDS, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of(folder, request.run)
-    context = site_context(folder, state)
-    context.check_plan()  # again, after the greeting: the site may have set or lowered its limit since then
+    context = load_context(folder, state)
+    check_plan(context)  # again, after the greeting: the site may have set or lowered its limit since then
     if context.by_record:
         state.check_body(context.profile)
     if context.plan.world is World.CLOSED:
@@ -76,14 +94,91 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
     stored = state.find_stored_reply((request.round_number, request.exchange), request.payload)
     if stored is not None:
-        context.log("answered again", round=request.round_number, kind=kind.name)
+        context.folder.log("answered again", run=context.plan.name, round=request.round_number, kind=kind.name)
         return request.reply(kind, stored)
     if request.kind in WORK_KINDS:
         return request.reply(kind, do_work(request, context, state))
-    _count_answer(context, state)
+    state.count_answer(context.most_answers)
     if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
-    return request.reply(kind, finish(request, context, state))
+    cohort = context.new_cohort(context.algorithm, None)
+    earlier = state.state_before((request.round_number, request.exchange))
+    if earlier is not None:
+        cohort.load([earlier])
+    _hear(context, cohort, request.payload)
+    return request.reply(kind, finish(request, context, state, cohort))
+
+
+def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
+    """Return the site's context in a run that has begun at this site.
+
+    The context of an earlier message is used again if no file that it was made from has changed.
+    """
+    digest, context = _kept.pop(state.path, (None, None))
+    if context is None or digest is None or digest != _digest_sources(context, state):
+        context = SiteContext(folder, folder.read_config(), state.plan())
+        digest = _digest_sources(context, state)
+        if context != SiteContext(folder, folder.read_config(), state.plan()):
+            digest = None  # a file changed after it was read, so the digest is not that of this context
+    if digest is not None:
+        _kept[state.path] = (digest, context)
+        while len(_kept) > KEPT_RUNS:
+            del _kept[next(iter(_kept))]
+    return context
+
+
+def forget_contexts() -> None:
+    """Drop the contexts that this process keeps between messages."""
+    _kept.clear()
+
+
+def _digest_sources(context: SiteContext, state: RunState) -> str | None:
+    """Return the digest of the files that a context is made from; None if a function makes the data."""
+    folder, data = context.folder, Path(context.config.data or "")
+    files = [folder.config_file, state.plan_file, folder.schema_file]
+    files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
+    found = hashlib.sha256()
+    try:
+        files += context.body_files
+        for path in files:
+            with path.open("rb") as file:
+                found.update(f"{path}\n".encode() + hashlib.file_digest(file, "sha256").digest())
+    except (OSError, InputError):
+        return None
+    return found.hexdigest()
+
+
+def check_plan(context: SiteContext) -> None:
+    """Refuse a plan that promises less than this site requires, or needs something that the site lacks.
+
+    The data are not read, so that a FrameError tells nothing about them.
+    """
+    config, plan = context.config, context.plan
+    with as_refusal():
+        if context.plan_error is not None:
+            raise context.plan_error
+        if config.privacy is not None:
+            PrivacyRequirement.read(config.privacy).check(plan.promise)
+        if plan.secure is not None:
+            with _hide_details(context, "expected the list of the sites' keys with this site's key, found none"):
+                read_own_roster(context.folder)
+        if context.by_record:
+            refuse_split_by_time(context.schema)
+            trained = "expected bodies that never saw private data, found one that a run has trained"
+            with _hide_details(context, trained):
+                refuse_trained_body(config)
+        if plan.promise is not None:
+            refuse_body_across_records(context.body)
+
+
+@contextmanager
+def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
+    """Turn an InputError in the block into a FrameError with this sentence; its text goes to the site's log."""
+    try:
+        yield
+    except InputError as error:
+        context.folder.log("warning", run=context.plan.name, reason=error.message)
+        raise FrameError(sentence) from None
 
 
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
@@ -96,7 +191,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
         expected = run_tag(plan.name).hex()
         raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
-    context.check_plan()
+    check_plan(context)
     refuse_run_without_record(folder)
     with as_refusal():
         check_plain_runs(folder, config.caps, plan)
@@ -104,7 +199,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     if context.guard is not None:
         refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
     state.accept_plan(plan, context.profile)
-    context.log("welcome", method=plan.method, rounds=plan.rounds, body=context.body.name)
+    folder.log("welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=context.body.name)
     _check_clock(context, request.payload)
     # In a private run nothing leaves in the greeting but facts about the body; the clock is checked at the check-in.
     now = time.time() if plan.promise is None else None
@@ -116,15 +211,8 @@ def _check_clock(context: SiteContext, hello: bytes) -> None:
     sent = read_time(hello)
     behind = 0.0 if sent is None else min(0.0, time.time() - sent)
     if words := describe_clock(behind):
-        context.log("warning", reason=f"the clock of this machine is {words}, or more; set it by a time service")
-
-
-def _count_answer(context: SiteContext, state: RunState) -> None:
-    """Count a new answer; refuse to give it if the site has given as many in this run as its caps allow."""
-    most = context.most_answers
-    if most is not None and state.count_answers() >= most:
-        raise FrameError(f"this site gives at most {most} different answers in a run, and has given that many")
-    state.add_answer()
+        reason = f"the clock of this machine is {words}, or more; set it by a time service"
+        context.folder.log("warning", run=context.plan.name, reason=reason)
 
 
 def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
@@ -136,15 +224,19 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if earlier is None:  # the body has not been trained yet: the exchange must train it
         with as_refusal():
             check_training(context.config.caps, context.plan, exchange.phases, context.config)
-    _count_answer(context, state)
-    cohort = context.cohort_after(earlier)
+    state.count_answer(context.most_answers)
+    if earlier is None:
+        context.renew_cohort()
+    else:
+        context.cohort.load([earlier])  # replaces all that a message changes, also if the last one failed halfway
+    cohort = context.cohort
     loaded = time.perf_counter()
     if earlier is None:
         context.warn()
     opening, broadcast = None, request.payload
     if context.plan.secure is not None:
         opening, broadcast = context.secure_sum(state).open(request.payload)
-    context.hear(cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
+    _hear(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.guard is None else state.record_head(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
@@ -161,8 +253,9 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if upload is None:
         raise FrameError(f"expected a method in which sites send uploads, found: {context.plan.method}")
     state.save_step(step, request.payload, upload, cohort.save)
-    context.log(
+    context.folder.log(
         "worked",
+        run=context.plan.name,
         round=request.round_number,
         of=context.plan.rounds,
         head_since=head_since,
@@ -186,4 +279,21 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):
         raise FrameError(f"{algorithm.name} has no exchange {request.exchange} in round {request.round_number}")
-    return context.at_round(algorithm.schedule.round[request.exchange], request.round_number)
+    exchange = algorithm.schedule.round[request.exchange]
+    return with_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
+
+
+def _hear(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
+    """Give a broadcast to the cohort; with `anew`, the cohort first forgets which messages it received and sent.
+
+    Numbers that are not finite are refused here, before the answer is counted as a release.
+    """
+    if not context.gets_own_broadcasts:
+        cohort.hear(broadcast)
+    else:
+        try:
+            cohort.hear_own({0: broadcast}, ONE if anew else ())
+        except WireError as error:  # its message is about the server's bytes, so it may be sent
+            raise FrameError(error.message) from None
+    if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):
+        raise FrameError("expected finite numbers in the broadcast, found NaN or infinity")

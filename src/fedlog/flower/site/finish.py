@@ -17,7 +17,7 @@ from fedlog.core.heads.regression import NumberMetrics, number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.training.tasks import Pool
+from fedlog.engine.training.tasks import Pool, with_learning_rates
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.site.context import SiteContext
@@ -48,17 +48,12 @@ class ScoredModel:
         return self.validation.accuracy or 0.0
 
 
-def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
+def finish(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
-    If single records are protected, the federated model is always kept, and the local-only one is saved beside it under
-    a name that says so.
+    The cohort has heard the last broadcast. If single records are protected, the federated model is always kept, and
+    the local-only one is saved beside it under a name that says so.
     """
-    cohort = context.new_cohort(context.algorithm, None)
-    earlier = state.state_before((request.round_number, request.exchange))
-    if earlier is not None:
-        cohort.load([earlier])
-    context.hear(cohort, request.payload)
     models = {
         "federated": _score(context, _take_model(cohort, context.algorithm)),
         "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
@@ -77,8 +72,9 @@ def finish(request: Frame, context: SiteContext, state: RunState) -> bytes:
     write_json(folder / "report.json", {"kept": kept, **moved, UNSEEN: unseen, **figures})
     report = json.dumps(_report(context, kept, models)).encode()
     state.save_step((request.round_number, request.exchange), request.payload, report, cohort.save)
-    context.log(
+    context.folder.log(
         "finished",
+        run=context.plan.name,
         model=str(folder),
         kept=kept,
         **_figures("test_{}", models[kept]),
@@ -186,7 +182,8 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     cohort = context.new_cohort(context.local_only, context.guard)
     for number in range(1, rounds + 1):
         for exchange in context.local_only.schedule.round:
-            cohort.exchange(number, context.at_round(exchange, number), ONE)
+            now = with_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
+            cohort.exchange(number, now, ONE)
     return _take_model(cohort, context.local_only)
 
 

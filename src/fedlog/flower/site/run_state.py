@@ -126,14 +126,13 @@ class RunState:
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
 
-    def count_answers(self) -> int:
-        """The number of different answers that this site has given, or begun to give, in the run."""
+    def count_answer(self, most: int | None) -> None:
+        """Count a new answer before it is given; refuse it if the site has begun `most` different ones in this run."""
         path = self.path / ANSWERS
-        return int(path.read_text()) if path.exists() else 0
-
-    def add_answer(self) -> None:
-        """Count one answer more."""
-        write_file(self.path / ANSWERS, f"{self.count_answers() + 1}\n")
+        begun = int(path.read_text()) if path.exists() else 0
+        if most is not None and begun >= most:
+            raise FrameError(f"this site gives at most {most} different answers in a run, and has given that many")
+        write_file(path, f"{begun + 1}\n")
 
     def read_heads(self) -> dict[int, str]:
         """Round -> digest of the head that the round began with, for the rounds in which this site was asked."""
