@@ -17,7 +17,6 @@ from fedlog.data.partition import (
     by_order,
     by_shards,
     by_site,
-    by_user,
     group_people,
     hold_out,
     hold_out_people,
@@ -160,18 +159,6 @@ def test_iid_deals_every_record_once_in_even_parts(n: int, extra: int, clients: 
 
 
 @LAW
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.data())
-def test_by_user_gives_each_user_all_of_its_records_and_nobody_elses(users: list[int], data: st.DataObject) -> None:
-    test_users = data.draw(st.lists(st.sampled_from(users), max_size=30))
-    train, test = torch.tensor(users), torch.tensor(test_users, dtype=torch.int64)
-    deal = by_user(train, test)
-    assert_dealt_once(deal, len(train), len(test))
-    for user, of_train, of_test in zip(sorted(set(users)), deal.train, deal.test, strict=True):
-        assert {user} == set(train[of_train].tolist())
-        assert set(test[of_test].tolist()) <= {user}
-
-
-@LAW
 @given(people=st.integers(2, 30), records=st.integers(1, 4), data=st.data(), seed=seeds)
 def test_sites_hold_whole_people_who_are_either_trained_on_or_tested_on(
     people: int, records: int, data: st.DataObject, seed: int
@@ -287,7 +274,6 @@ TEN = labels_with([20] * 10, 0)
         (lambda: by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
         (lambda: by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
         (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
-        (lambda: by_user(TEN, torch.tensor([11])), "user 11"),
         (
             lambda: group_people(TEN, sites=6, key=Key(0)),
             "people, at least one each to train on and one to test on, found: 10",

@@ -74,11 +74,11 @@ def test_the_test_split_does_not_depend_on_the_seed(tmp_path: Path) -> None:
 
 
 def test_the_first_users_only(tmp_path: Path) -> None:
-    federation = read_leaf(celeba_folder(tmp_path), users=2, image_size=8)
+    federation = read_leaf(celeba_folder(tmp_path), users=2)
     assert [shard.name for shard in federation.shards] == ["0042", "0007"]
-    assert federation.input_shape == (3, 8, 8)
+    assert federation.input_shape == (3, 84, 84)
     with pytest.raises(InputError, match="has 3 users, fewer than asked for: 4"):
-        read_leaf(tmp_path, users=4, image_size=8)
+        read_leaf(tmp_path, users=4)
 
 
 def test_the_classes_are_those_of_the_whole_folder_whoever_takes_part(tmp_path: Path) -> None:

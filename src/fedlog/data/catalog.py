@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data import pools
@@ -31,8 +30,6 @@ from fedlog.data.partition import (
 from fedlog.data.pools import Pools, recordings
 from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
-
-Value = TypeVar("Value", int, float)
 
 DEFAULT_DIRICHLET_ALPHA = 0.5
 DEFAULT_CLASSES_PER_CLIENT = 2
@@ -60,14 +57,16 @@ _PARTITIONS: dict[str, tuple[Partition, ...]] = {
     "circle": ("ordered", "shards", "dirichlet", "iid"),
     "har": ("user", "person", "shards", "dirichlet", "iid"),
     "leaf": ("user",),
-    "diabetes": ("unequal",),
-    "wine-alcohol": ("unequal",),
-    "wine": ("unequal",),
-    "breast-cancer": ("unequal",),
 }
 _PEOPLE = 30  # in UCI HAR
 _HELD_OUT_OF_A_PERSON = 0.25
 _LABEL_PARTITIONS: tuple[Partition, ...] = ("shards", "dirichlet", "iid")
+# Why these partitions take no limit on the number of records.
+_USED_WHOLE = {
+    "user": "the user partition uses all records of each person",
+    "person": "the person partition uses all records of each person",
+    "unequal": "it is small and always used whole",
+}
 
 
 def load_federation(spec: DataSpec) -> Federation:
@@ -91,7 +90,21 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     """Hold out a share of each client's training records for validation, as the specification says."""
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it already has validation records")
-    return check_federation(_with_validation(federation, spec, Key(spec.seed).child("data", "validation")))
+    if spec.validation_fraction == 0:
+        return check_federation(federation)
+    train, fraction, shards = federation.train, spec.validation_fraction, []
+    of_recording = recordings(train.inputs) if spec.partition == "person" else None
+    for index, shard in enumerate(federation.shards):
+        key = Key(spec.seed).child("data", "validation", index)
+        # Windows of one person overlap, so they must not be on both sides of the split.
+        if of_recording is not None:
+            kept, held = hold_out_recordings(shard.train, train.labels, of_recording, fraction, key)
+        elif spec.name == "har":
+            kept, held = hold_out_people(shard.train, train.known_users, fraction, key)
+        else:
+            kept, held = hold_out(shard.train, train.labels, fraction, key)
+        shards.append(replace(shard, train=kept, validation=held))
+    return check_federation(replace(federation, shards=tuple(shards)))
 
 
 def has_own_content(name: str) -> bool:
@@ -112,7 +125,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
         return spec
     refuse_settings(spec, ("label", "schema", "site_column", "split_seed"), f"they are for {SITES}FOLDER")
     default = DEFAULTS[spec.name]
-    allowed = _PARTITIONS.get(spec.name, _LABEL_PARTITIONS)
+    allowed = ("unequal",) if default.partition == "unequal" else _PARTITIONS.get(spec.name, _LABEL_PARTITIONS)
     partition = spec.partition or default.partition
     if partition not in allowed:
         raise InputError(
@@ -126,10 +139,8 @@ def resolve_data(spec: DataSpec) -> DataSpec:
                 f"{flag} needs the {needed} partition, found: {partition}",
                 hint=f"leave out {flag}, or use --partition {needed}",
             )
-    if partition in ("user", "person"):
-        refuse_settings(
-            spec, ("train_records", "test_records"), f"the {partition} partition uses all records of each person"
-        )
+    if partition in _USED_WHOLE:
+        refuse_settings(spec, ("train_records", "test_records"), _USED_WHOLE[partition])
     if spec.clients is not None and spec.clients < 1:
         raise InputError(f"the number of clients must be at least 1, found: {spec.clients}", hint="--clients 10")
     if partition == "person" and (spec.clients or 1) > _PEOPLE:
@@ -142,17 +153,16 @@ def resolve_data(spec: DataSpec) -> DataSpec:
             f"the number of training records must be at least 1, found: {spec.train_records}",
             hint="--train-records 1000",
         )
-    shards_default = DEFAULT_CLASSES_PER_CLIENT if default.classes_per_client is None else default.classes_per_client
-    return replace(
-        spec,
-        partition=partition,
-        clients=_default_if_none(spec.clients, _PEOPLE if partition == "person" else default.clients),
-        classes_per_client=_default_if_none(spec.classes_per_client, shards_default) if partition == "shards" else None,
-        dirichlet_alpha=_default_if_none(spec.dirichlet_alpha, DEFAULT_DIRICHLET_ALPHA)
-        if partition == "dirichlet"
-        else None,
-        train_records=_default_if_none(spec.train_records, default.train_records),
-    )
+    defaults: dict[str, Any] = {
+        "partition": partition,
+        "clients": _PEOPLE if partition == "person" else default.clients,
+        "train_records": default.train_records,
+    }
+    if partition == "shards":
+        defaults["classes_per_client"] = default.classes_per_client or DEFAULT_CLASSES_PER_CLIENT
+    if partition == "dirichlet":
+        defaults["dirichlet_alpha"] = DEFAULT_DIRICHLET_ALPHA
+    return replace(spec, **{name: value for name, value in defaults.items() if getattr(spec, name) is None})
 
 
 def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
@@ -160,7 +170,9 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
     if spec.partition == "unequal":
-        return _unequal_federation(spec, key)
+        from fedlog.data.unequal_tables import read_unequal_table  # here, because polars is slow to import
+
+        return read_unequal_table(spec.name, spec.clients or 0, key)
     found = _read_pools(spec, folder, key.child("pools"))
     found = replace(
         found,
@@ -201,13 +213,6 @@ def _keep_first(records: Records, wanted: int | None, part: str, flag: str, name
     return records.at(torch.arange(wanted))
 
 
-def _unequal_federation(spec: DataSpec, key: Key) -> Federation:
-    from fedlog.data.unequal_tables import read_unequal_table  # here, because polars is slow to import
-
-    refuse_settings(spec, ("train_records", "test_records"), "it is small and always used whole")
-    return read_unequal_table(spec.name, spec.clients or 0, key)
-
-
 def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
     if spec.name == "digits":
         return pools.digits()
@@ -230,7 +235,7 @@ def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
     if spec.partition == "iid":
         return iid(train, test, clients=clients, key=key)
     if spec.partition == "dirichlet":
-        alpha = DEFAULT_DIRICHLET_ALPHA if spec.dirichlet_alpha is None else spec.dirichlet_alpha
+        alpha = spec.dirichlet_alpha or 0.0
         return by_dirichlet(train, test, clients=clients, alpha=alpha, n_class=n_class, key=key)
     classes = spec.classes_per_client or 0
     return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
@@ -238,7 +243,7 @@ def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
 
 def _join_halves(found: Pools) -> Records:
     """The training and test records together."""
-    users = torch.cat([_require_users(found.train), _require_users(found.test)])
+    users = torch.cat([found.train.known_users, found.test.known_users])
     inputs = torch.cat([found.train.inputs, found.test.inputs])
     return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
 
@@ -246,7 +251,7 @@ def _join_halves(found: Pools) -> Records:
 def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Division]:
     # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
     everybody = _join_halves(found)
-    users, of_recording = _require_users(everybody), recordings(everybody.inputs)
+    users, of_recording = everybody.known_users, recordings(everybody.inputs)
     split = [
         hold_out_recordings(
             (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
@@ -260,30 +265,12 @@ def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Divi
 def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Division]:
     # All people are grouped anew; a person's records are then all for training or all for test.
     everybody = _join_halves(found)
-    users = _require_users(everybody)
+    users = everybody.known_users
     groups = group_people(users, sites=sites, key=key)
     held_out = torch.tensor([person for site in groups for person in site.test_people])
     for_test = torch.isin(users, held_out)
     train, test = everybody.at((~for_test).nonzero()[:, 0]), everybody.at(for_test.nonzero()[:, 0])
-    return replace(found, train=train, test=test), by_site(_require_users(train), _require_users(test), groups)
-
-
-def _with_validation(federation: Federation, spec: DataSpec, key: Key) -> Federation:
-    if spec.validation_fraction == 0:
-        return federation
-    train, shards = federation.train, []
-    of_recording = recordings(train.inputs) if spec.partition == "person" else None
-    for index, shard in enumerate(federation.shards):
-        here, fraction, own = shard.train, spec.validation_fraction, key.child(index)
-        # Windows of one person overlap, so they must not be on both sides of the split.
-        if of_recording is not None:
-            kept, held = hold_out_recordings(here, train.labels, of_recording, fraction, own)
-        elif spec.name == "har":
-            kept, held = hold_out_people(here, _require_users(train), fraction, own)
-        else:
-            kept, held = hold_out(here, train.labels, fraction, own)
-        shards.append(replace(shard, train=kept, validation=held))
-    return replace(federation, shards=tuple(shards))
+    return replace(found, train=train, test=test), by_site(train.known_users, test.known_users, groups)
 
 
 def _site_federation(spec: DataSpec) -> Federation:
@@ -295,13 +282,3 @@ def _site_federation(spec: DataSpec) -> Federation:
     several = "," in named and not Path(named).exists()
     sources = SiteSources.at(named.split(",") if several else named, spec.site_column)
     return load_sites(sources, spec.label, spec.schema, spec.split_seed, preparation)
-
-
-def _require_users(records: Records) -> Tensor:
-    if records.users is None:
-        raise InputError("these records do not say which user they are from")
-    return records.users
-
-
-def _default_if_none(value: Value | None, default: Value | None) -> Value | None:
-    return default if value is None else value

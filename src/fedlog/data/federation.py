@@ -36,6 +36,13 @@ class Records:
         return int(self.labels.shape[0])
 
     @property
+    def known_users(self) -> Tensor:
+        """The user that each record is from; InputError if the records do not say it."""
+        if self.users is None:
+            raise InputError("these records do not say which user they are from")
+        return self.users
+
+    @property
     def numbers(self) -> Tensor:
         """The numbers to predict; InputError if the records have classes instead."""
         if self.targets is None:

@@ -7,7 +7,8 @@ JSON file has `users`, `num_samples` and `user_data`: for each user `x` (numbers
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_image
-from fedlog.data.partition import by_user, hold_out
+from fedlog.data.partition import hold_out
 from fedlog.data.sources import sha256_of
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -35,49 +36,52 @@ SPLIT_KEY = Key(0).child("leaf", "test split")
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """Records of several users; image files are not read yet."""
+class _UserRecords:
+    """The records of one user; image files are not read yet."""
 
-    users: tuple[str, ...]
     inputs: list[Any]
     labels: list[int]
-    owner: list[int]
-    classes: frozenset[int]
-    """All labels in the folder, also those of users who are left out."""
+
+    def at(self, positions: Tensor) -> _UserRecords:
+        """The records at these positions."""
+        chosen = positions.tolist()
+        return _UserRecords([self.inputs[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
-def read_leaf(folder: Path, *, users: int | None = None, image_size: int = IMAGE_SIZE) -> Federation:
+def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
     """A federation with one client for each user of the folder, or for its first `users` users.
 
     LEAF's `train` and `test` are used if they exist; otherwise 20 % of each user's records in `all_data` are for test.
     """
     parts = leaf_parts(folder)
     data = parts[0].parent
+    train, classes = _read_users(parts[0], users)
     if len(parts) == 2:
-        train, test = _read_table(parts[0], users), _read_table(parts[1], None)
-        odd = set(train.users) - set(test.users)
-        if users is None:
-            odd |= set(test.users) - set(train.users)
+        test, test_classes = _read_users(parts[1], None)
+        classes |= test_classes
+        odd = train.keys() ^ test.keys() if users is None else train.keys() - test.keys()
         if odd:
             raise InputError(f"{data}: train and test must have the same users; only in one of them: {min(odd)}")
-        test = _select_users(test, train.users)
+        test = {name: records for name, records in test.items() if name in train}
     else:
-        train, test = _split_table(_read_table(parts[0], users), data)
-    classes = sorted(train.classes | test.classes)
-    if classes != list(range(len(classes))):
-        raise InputError(f"{data}: labels must be 0, 1, 2 and so on, found: {classes}")
-    pools = [_make_records(table, data, image_size) for table in (train, test)]
-    owners = [torch.tensor(table.owner) for table in (train, test)]
-    deal = by_user(owners[0], owners[1])
+        halves = {name: _split_user(name, records, data) for name, records in train.items()}
+        train, test = ({name: half[part] for name, half in halves.items()} for part in (0, 1))
+    if sorted(classes) != list(range(len(classes))):
+        raise InputError(f"{data}: labels must be 0, 1, 2 and so on, found: {sorted(classes)}")
+    numbers = {name: number for number, name in enumerate(train)}  # test may list the users in another order
+    pools = [_make_records(part, numbers, data) for part in (train, test)]
     federation = Federation(
         name="leaf",
         n_class=len(classes),
         input_shape=tuple(pools[0].inputs.shape[1:]),
         train=pools[0],
         test=pools[1],
-        shards=tuple(Shard(*own) for own in zip(train.users, deal.train, deal.test, strict=True)),
+        shards=tuple(
+            Shard(name, *((pool.known_users == number).nonzero()[:, 0] for pool in pools))
+            for name, number in numbers.items()
+        ),
         transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,
-        class_names=tuple(str(label) for label in classes),
+        class_names=tuple(str(label) for label in sorted(classes)),
     )
     return check_federation(federation)
 
@@ -110,31 +114,28 @@ def _json_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def _read_table(folder: Path, limit: int | None) -> _Table:
-    """The records of the first `limit` users, or of all; `classes` are always those of all users."""
-    seen: dict[str, int] = {}
+def _read_users(folder: Path, limit: int | None) -> tuple[dict[str, _UserRecords], set[int]]:
+    """The records of the first `limit` users (None: of all), and the labels of all users."""
+    seen: set[str] = set()
     classes: set[int] = set()
-    records: list[Any] = []
-    all_labels: list[int] = []
-    owner: list[int] = []
+    kept: dict[str, _UserRecords] = {}
     for path in _json_files(folder):
-        for user, inputs, labels in _read_users(path):
+        for user, records in _read_file(path):
             if user in seen:
                 raise InputError(f"{path}: a user must be in only one file; repeated: {user}")
-            place = seen[user] = len(seen)
-            classes.update(labels)
-            if limit is None or place < limit:
-                records.extend(inputs)
-                all_labels.extend(labels)
-                owner.extend([place] * len(labels))
-    if limit is not None and len(seen) < limit:
+            seen.add(user)
+            classes.update(records.labels)
+            if limit is None or len(kept) < limit:
+                kept[user] = records
+    if limit is not None and len(kept) < limit:
         raise InputError(
-            f"{folder} has {len(seen)} users, fewer than asked for: {limit}", hint=f"--clients {len(seen)}"
+            f"{folder} has {len(kept)} users, fewer than asked for: {limit}", hint=f"--clients {len(kept)}"
         )
-    return _Table(tuple(seen)[:limit], records, all_labels, owner, frozenset(classes))
+    return kept, classes
 
 
-def _read_users(path: Path) -> list[tuple[str, list[Any], list[int]]]:
+def _read_file(path: Path) -> list[tuple[str, _UserRecords]]:
+    """The users of one JSON file with their records."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         found = []
@@ -145,66 +146,48 @@ def _read_users(path: Path) -> list[tuple[str, list[Any], list[int]]]:
                     f"{path}: user {user}: expected {expected} records, found {len(inputs)} inputs and {len(labels)} "
                     "labels"
                 )
-            found.append((str(user), list(inputs), [int(label) for label in labels]))
+            found.append((str(user), _UserRecords(list(inputs), [int(label) for label in labels])))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a LEAF file: {type(error).__name__}: {error}") from error
     return found
 
 
-def _select_users(table: _Table, users: tuple[str, ...]) -> _Table:
-    """The records of these users, with users numbered in this order, which may differ from that in the files."""
-    place = {user: at for at, user in enumerate(users)}
-    kept = _select(table, [i for i, at in enumerate(table.owner) if table.users[at] in place])
-    return replace(kept, users=users, owner=[place[table.users[at]] for at in kept.owner])
-
-
-def _select(table: _Table, positions: list[int]) -> _Table:
-    return _Table(
-        table.users,
-        [table.inputs[i] for i in positions],
-        [table.labels[i] for i in positions],
-        [table.owner[i] for i in positions],
-        table.classes,
+def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserRecords, _UserRecords]:
+    """The training and the test records of one user."""
+    labels = torch.tensor(records.labels)
+    # `hold_out` keeps a record of each class; for a user with one record a class, the classes are ignored.
+    for classes, fraction in ((labels, TEST_FRACTION), (torch.zeros_like(labels), 0.5)):
+        kept, held = hold_out(torch.arange(len(labels)), classes, fraction, SPLIT_KEY.child(name))
+        if len(held):
+            return records.at(kept), records.at(held)
+    raise InputError(
+        f"{data}: user {name} needs at least 2 records, one for test, found: {len(labels)}",
+        hint="run LEAF's preprocess.sh with -k 5, which leaves out users with few records",
     )
 
 
-def _split_table(table: _Table, data: Path) -> tuple[_Table, _Table]:
-    owner, labels = np.array(table.owner), torch.tensor(table.labels)
-    for_test: list[int] = []
-    for user, name in enumerate(table.users):
-        positions = torch.from_numpy(np.flatnonzero(owner == user))
-        # `hold_out` keeps a record of each class; for a user with one record a class, the classes are ignored.
-        _, held = hold_out(positions, labels, TEST_FRACTION, SPLIT_KEY.child(name))
-        if len(held) == 0:
-            _, held = hold_out(positions, torch.zeros_like(labels), 0.5, SPLIT_KEY.child(name))
-        if len(held) == 0:
-            raise InputError(
-                f"{data}: user {name} needs at least 2 records, one for test, found: {len(positions)}",
-                hint="run LEAF's preprocess.sh with -k 5, which leaves out users with few records",
-            )
-        for_test.extend(held.tolist())
-    chosen = set(for_test)
-    return _select(table, [i for i in range(len(owner)) if i not in chosen]), _select(table, sorted(chosen))
+def _make_records(users: Mapping[str, _UserRecords], numbers: Mapping[str, int], data: Path) -> Records:
+    """The records of all users in one pool, marked with their users' numbers."""
+    owners = [numbers[name] for name, records in users.items() for _ in records.labels]
+    labels = [label for records in users.values() for label in records.labels]
+    inputs = [each for records in users.values() for each in records.inputs]
+    return Records(_read_inputs(inputs, data), torch.tensor(labels), torch.tensor(owners))
 
 
-def _make_records(table: _Table, data: Path, image_size: int) -> Records:
-    return Records(_read_inputs(table, data, image_size), torch.tensor(table.labels), torch.tensor(table.owner))
-
-
-def _read_inputs(table: _Table, data: Path, image_size: int) -> Tensor:
-    if any(isinstance(value, str) for value in table.inputs):
-        images = np.empty((len(table.inputs), 3, image_size, image_size), np.uint8)
-        for index, name in enumerate(table.inputs):
-            images[index] = _read_one_image(data / IMAGE_FOLDER, str(name), image_size)
+def _read_inputs(inputs: list[Any], data: Path) -> Tensor:
+    if any(isinstance(value, str) for value in inputs):
+        images = np.empty((len(inputs), 3, IMAGE_SIZE, IMAGE_SIZE), np.uint8)
+        for index, name in enumerate(inputs):
+            images[index] = _read_one_image(data / IMAGE_FOLDER, str(name))
         return torch.from_numpy(images)
     try:
-        return torch.tensor(table.inputs, dtype=torch.float32)
+        return torch.tensor(inputs, dtype=torch.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"{data}: the entries x of all users must be numbers of the same shape: {error}") from error
 
 
-def _read_one_image(folder: Path, name: str, size: int) -> NDArray[np.uint8]:
+def _read_one_image(folder: Path, name: str) -> NDArray[np.uint8]:
     path = folder / name
     if Path(name).name != name or not path.is_file():
         raise InputError(f"missing image: {path}", hint="LEAF's CelebA needs the images in data/raw/img_align_celeba")
-    return read_image(path, channels=3, size=(size, size))
+    return read_image(path, channels=3, size=(IMAGE_SIZE, IMAGE_SIZE))

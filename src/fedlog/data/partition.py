@@ -106,19 +106,6 @@ def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) ->
     return Division(dealt[0], dealt[1])
 
 
-def by_user(train_users: Tensor, test_users: Tensor) -> Division:
-    """One client for each user, in the order of the user numbers."""
-    train, test = train_users.numpy(), test_users.numpy()
-    users = np.unique(train)
-    strangers = np.setdiff1d(test, users)
-    if len(strangers):
-        raise InputError(f"user {strangers[0]} has test records but no training records")
-    return Division(
-        train=tuple(_sort_positions(np.flatnonzero(train == user)) for user in users),
-        test=tuple(_sort_positions(np.flatnonzero(test == user)) for user in users),
-    )
-
-
 def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
     """One client for each site, with the records of its training people and of its test people."""
     return Division(
