@@ -79,7 +79,7 @@ kind = "numeric"
         (('["a", "b"]', '["a"]'), "at least 2 label values"),
         (('["a", "b"]', '["a", "a"]'), "more than once: a"),
         (('["a", "b"]', "[0, 1]"), "list of texts"),
-        (('"numeric"', '"number"'), "found: number"),
+        (('"numeric"', '"number"'), "found: 'number'"),
         (('column = "x"', 'column = "y"'), "must not be features"),
         (("[label]", "[lable]"), "lable"),
         (('kind = "numeric"', 'kind = "categorical"'), "categories"),

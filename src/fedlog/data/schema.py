@@ -13,17 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedlog.errors import InputError
-from fedlog.files.toml import parse_toml, read_toml
+from fedlog.files.toml import parse_toml, quote_toml, read_toml
 
 VERSION = 1
 DRAFTS = "`fedlog federate schema DATA > schema.toml` drafts one"
 Range = tuple[float, float]
+Text = Annotated[str, Meta(min_length=1)]
+Size = Annotated[int, Meta(gt=0)]
 TEXT_BYTES = 2048  # so many bytes of a text's UTF-8 form are used
 
 
@@ -110,34 +114,81 @@ def parse_schema(text: str, where: str) -> Schema:
     return _read_schema(parse_toml(text, where), where)
 
 
+# How each entry of a schema file is read, and how errors describe it.
+_ENTRIES: dict[str, tuple[Any, str]] = {
+    "column": (Text, "a non-empty text for column"),
+    "group": (Text, "a non-empty text for group"),
+    "time": (Text, "a non-empty text for time"),
+    "values": (tuple[str, ...], 'values = ["0", "1"], a list of texts,'),
+    "categories": (tuple[str, ...], 'categories = ["a", "b"], a list of texts,'),
+    "kind": (FeatureKind, f"kind {' or '.join(FeatureKind)}"),
+    "shape": (Annotated[tuple[Size, ...], Meta(min_length=1)], "shape = [channels, height, width] or [width]"),
+    "label": (dict[str, Any], "a [label] section"),
+    "split": (dict[str, Any], "a [split] section"),
+    "input": (dict[str, Any], "an [input] section"),
+    "feature": (list[dict[str, Any]], "[[feature]] tables"),
+}
+
+
+def _read_entries(
+    section: Mapping[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The entries of a section, checked and converted; InputError for one that is missing, unknown or wrong."""
+    unknown = sorted(set(section) - {*needed, *optional})
+    if unknown:
+        known = ", ".join(sorted((*needed, *optional)))
+        raise InputError(f"expected only {known} in {where}, found: {', '.join(unknown)}", hint=DRAFTS)
+    found: dict[str, Any] = {}
+    for name in (*needed, *(name for name in optional if name in section)):
+        given = section.get(name)
+        if name == "range":
+            found[name] = check_range(given, where)
+            continue
+        kind, form = _ENTRIES[name]
+        try:
+            found[name] = msgspec.convert(given, kind)
+        except msgspec.ValidationError:
+            raise InputError(f"expected {form} in {where}, found: {given!r}", hint=DRAFTS) from None
+    return found
+
+
 def _read_schema(document: dict[str, Any], where: str) -> Schema:
-    _check_names(document, {"version", "label", "split", "input", "feature"}, where)
     if document.get("version") != VERSION:
         raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}", hint=DRAFTS)
-    label = _read_section(document, "label", where)
-    _check_names(label, {"column", "values", "range"}, f"{where}, [label]")
+    rest = {name: value for name, value in document.items() if name != "version"}
+    sections = _read_entries(rest, where, ("label",), ("split", "input", "feature"))
+    label = _read_entries(sections["label"], f"{where}, [label]", ("column",), ("values", "range"))
     if ("values" in label) == ("range" in label):
         raise InputError(
             f"expected values (of classes) or range = [low, high] (of a number) in {where}, [label], found: "
             + ("both" if "values" in label else "neither")
         )
-    column, number = _read_text(label, "column", f"{where}, [label]"), _read_range(label, f"{where}, [label]")
-    split = _read_section(document, "split", where) if "split" in document else {}
-    _check_names(split, {"group", "time"}, f"{where}, [split]")
-    entries = document.get("feature", [])
-    if not isinstance(entries, list):
-        raise InputError(f"expected [[feature]] tables in {where}, found: {type(entries).__name__}")
+    split = _read_entries(sections.get("split", {}), f"{where}, [split]", (), ("group", "time"))
+    features, inputs = sections.get("feature", ()), {}
+    if "input" in sections:
+        inputs = _read_entries(sections["input"], f"{where}, [input]", ("shape",), ("range",))
     schema = Schema(
-        label_column=column,
-        label_values=_read_texts(label, "values", f"{where}, [label]") if number is None else (column,),
-        features=tuple(_read_feature(entry, f"{where}, feature {i}") for i, entry in enumerate(entries, start=1)),
-        input_shape=_read_shape(document, where),
-        input_range=_read_range(document.get("input", {}), f"{where}, [input]"),
-        group_column=_read_text(split, "group", f"{where}, [split]") if "group" in split else None,
-        time_column=_read_text(split, "time", f"{where}, [split]") if "time" in split else None,
-        number=number,
+        label_column=label["column"],
+        label_values=label.get("values", (label["column"],)),
+        features=tuple(_read_feature(each, f"{where}, feature {i}") for i, each in enumerate(features, start=1)),
+        input_shape=inputs.get("shape", ()),
+        input_range=inputs.get("range"),
+        group_column=split.get("group"),
+        time_column=split.get("time"),
+        number=label.get("range"),
     )
     return check_schema(schema, where)
+
+
+def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
+    entries = _read_entries(section, where, ("column", "kind"), ("categories", "range"))
+    column, kind = entries["column"], entries["kind"]
+    if (kind is FeatureKind.CATEGORICAL) is not ("categories" in entries):
+        found = f"a {kind} column with{'' if 'categories' in entries else 'out'} categories: {column}"
+        raise InputError(f"expected categories for categorical columns only in {where}, found {found}")
+    if kind is not FeatureKind.NUMERIC and "range" in entries:
+        raise InputError(f"expected no range for a {kind} column in {where}, found one: {column}")
+    return Feature(**entries)
 
 
 def check_schema(schema: Schema, where: str) -> Schema:
@@ -166,66 +217,21 @@ def check_schema(schema: Schema, where: str) -> Schema:
 
 def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comments at the top; `parse_schema` reads it back."""
-    lines = [f"# {comment}".rstrip() for comment in comments]
-    lines += [f"version = {VERSION}", "", "[label]", f"column = {quote_toml(schema.label_column)}"]
-    if schema.number is None:
-        lines.append(f"values = {_quote_list(schema.label_values)}")
-    else:
-        lines.append(f"range = {list(schema.number)}")
-    if schema.group_column or schema.time_column:
-        lines += ["", "[split]"]
-        lines += [f"group = {quote_toml(schema.group_column)}"] if schema.group_column else []
-        lines += [f"time = {quote_toml(schema.time_column)}"] if schema.time_column else []
-    if schema.input_shape:
-        lines += ["", "[input]", f"shape = {list(schema.input_shape)}"]
-        lines += [f"range = {list(schema.input_range)}"] if schema.input_range else []
+    values = schema.label_values if schema.number is None else None
+    sections: list[tuple[str, dict[str, Any]]] = [
+        ("[label]", {"column": schema.label_column, "values": values, "range": schema.number}),
+        ("[split]", {"group": schema.group_column, "time": schema.time_column}),
+        ("[input]", {"shape": schema.input_shape or None, "range": schema.input_range}),
+    ]
     for feature in schema.features:
-        lines += [
-            "",
-            "[[feature]]",
-            f"column = {quote_toml(feature.column)}",
-            f"kind = {quote_toml(feature.kind.value)}",
-        ]
-        if feature.kind is FeatureKind.CATEGORICAL:
-            lines.append(f"categories = {_quote_list(feature.categories)}")
-        if feature.range is not None:
-            lines.append(f"range = {list(feature.range)}")
+        categories = feature.categories if feature.kind is FeatureKind.CATEGORICAL else None
+        entries = {"column": feature.column, "kind": feature.kind, "categories": categories, "range": feature.range}
+        sections.append(("[[feature]]", entries))
+    lines = [*(f"# {comment}".rstrip() for comment in comments), f"version = {VERSION}"]
+    for title, entries in sections:
+        written = [f"{name} = {quote_toml(value)}" for name, value in entries.items() if value is not None]
+        lines += ["", title, *written] if written else []
     return "\n".join(lines) + "\n"
-
-
-def quote_toml(text: str) -> str:
-    """The text as a TOML basic string."""
-    # A JSON string is also a TOML basic string, except for DEL: JSON does not escape it, and TOML requires that.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _quote_list(texts: tuple[str, ...]) -> str:
-    return "[" + ", ".join(quote_toml(text) for text in texts) + "]"
-
-
-def _read_feature(entry: object, where: str) -> Feature:
-    if not isinstance(entry, dict):
-        raise InputError(f"expected a table in {where}, found: {type(entry).__name__}")
-    _check_names(entry, {"column", "kind", "categories", "range"}, where)
-    column = _read_text(entry, "column", where)
-    try:
-        kind = FeatureKind(_read_text(entry, "kind", where))
-    except ValueError:
-        kinds = " or ".join(kind.value for kind in FeatureKind)
-        raise InputError(f"expected kind {kinds} in {where} ({column}), found: {entry['kind']}") from None
-    if kind is not FeatureKind.CATEGORICAL and "categories" in entry:
-        raise InputError(f"expected no categories for a {kind} column in {where}, found some: {column}")
-    if kind is not FeatureKind.NUMERIC and "range" in entry:
-        raise InputError(f"expected no range for a {kind} column in {where}, found one: {column}")
-    categories = _read_texts(entry, "categories", f"{where} ({column})") if kind is FeatureKind.CATEGORICAL else ()
-    return Feature(column, kind, categories, _read_range(entry, f"{where} ({column})"))
-
-
-def _read_range(section: Mapping[str, Any], where: str) -> Range | None:
-    """The entry `range` of a section; None if there is none."""
-    if "range" not in section:
-        return None
-    return check_range(section["range"], where)
 
 
 def check_range(given: Any, where: str) -> Range:
@@ -235,52 +241,6 @@ def check_range(given: Any, where: str) -> Range:
     if len(ends) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)) or not numbers[0] < numbers[1]:
         raise InputError(f"expected range = [low, high], two numbers, in {where}, found: {given!r}")
     return numbers[0], numbers[1]
-
-
-def _read_shape(document: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    if "input" not in document:
-        return ()
-    section = _read_section(document, "input", where)
-    _check_names(section, {"shape", "range"}, f"{where}, [input]")
-    shape = section.get("shape")
-    sizes = shape if isinstance(shape, list) else []
-    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise InputError(f"expected shape = [channels, height, width] or [width] in {where}, [input], found: {shape!r}")
-    return tuple(sizes)
-
-
-def _read_section(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    section = document.get(name)
-    if not isinstance(section, dict):
-        raise InputError(
-            f"expected a [{name}] section in {where}, found: {'none' if section is None else section!r}", hint=DRAFTS
-        )
-    return section
-
-
-def _read_text(section: Mapping[str, Any], name: str, where: str) -> str:
-    value = section.get(name)
-    if not isinstance(value, str) or not value:
-        raise InputError(f"expected a non-empty text for {name} in {where}, found: {value!r}")
-    return value
-
-
-def _read_texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
-    values = section.get(name)
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError(
-            f"expected a list of texts for {name} in {where}, found: {values!r}",
-            hint='numbers are written as texts too: ["0", "1"]',
-        )
-    return tuple(values)
-
-
-def _check_names(section: Mapping[str, Any], names: set[str], where: str) -> None:
-    unknown = sorted(set(section) - names)
-    if unknown:
-        raise InputError(
-            f"expected only {', '.join(sorted(names))} in {where}, found: {', '.join(unknown)}", hint=DRAFTS
-        )
 
 
 def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:

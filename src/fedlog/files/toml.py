@@ -1,8 +1,10 @@
-"""Read TOML files and texts as dictionaries, with errors that name the file."""
+"""Read TOML files and texts as dictionaries, with errors that name the file, and write values as TOML."""
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,9 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise InputError(f"{where}: not valid TOML: nested too deeply") from None
+
+
+def quote_toml(value: str | Sequence[str | float]) -> str:
+    """A text, or a list of texts or numbers, in the notation of TOML."""
+    # JSON is also TOML here, except for the character DEL: JSON does not escape it, and TOML requires that.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

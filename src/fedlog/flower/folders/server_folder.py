@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedlog.data.schema import quote_toml
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.files.lock import lock_folder
-from fedlog.files.toml import read_toml
+from fedlog.files.toml import quote_toml, read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
 from fedlog.flower.folders.folder import Folder, PathIn
 from fedlog.settings.fields import read_exactly

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from fedlog.data.schema import quote_toml
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.names import did_you_mean
-from fedlog.files.toml import read_toml
+from fedlog.files.toml import quote_toml, read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.flower.folders.folder import Folder, PathIn
 from fedlog.models.named_files import name_with_whole_path

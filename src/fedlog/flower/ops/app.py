@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedlog import __version__
-from fedlog.data.schema import quote_toml
 from fedlog.files.durable import write_file
+from fedlog.files.toml import quote_toml
 from fedlog.flower.protocol.plan import Plan, SettingValue, plan_settings
 from fedlog.flower.server.run_folder import RoundRules
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedlog.data.schema import load_schema, quote_toml
+from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
+from fedlog.files.toml import quote_toml
 from fedlog.flower.folders.folder import check_site_name
 from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, create_site_key
 from fedlog.flower.folders.roster import KEY
