@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,20 @@ def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: 
     assert fedlog_c[2:] == ("3", "91.00 ± 0.58", "", "", "")
 
 
+def write_grids(folder: Path, method: str, accuracy: Callable[[int, int], float]) -> None:
+    """Write every cell of the method in the recipe's grids; its accuracy follows from grid and setting."""
+    for number, grid in enumerate(RECIPE_GRIDS):
+        for at, row in enumerate(list_settings(method, grid)):
+            for cell in cells(grid, folder, CellChoice((row.name,))):
+                write_run(cell, [accuracy(number, at)], 100)
+
+
 @pytest.fixture
 def grids(tmp_path: Path) -> Path:
     """Every setting of FedAvg at 50 %; in two of three grids the third setting has 60 %, in the other the last 65 %."""
-    for number, grid in enumerate(RECIPE_GRIDS):
-        rows = list_settings("fedavg", grid)
-        for at, row in enumerate(rows):
-            (cell,) = cells(grid, tmp_path, CellChoice((row.name,)))
-            higher = 0.6 if number < 2 and at == 2 else 0.65 if number == 2 and at == 7 else 0.5
-            write_run(cell, [higher], 100)
+    write_grids(
+        tmp_path, "fedavg", lambda grid, at: 0.6 if grid < 2 and at == 2 else 0.65 if (grid, at) == (2, 7) else 0.5
+    )
     return tmp_path
 
 
@@ -55,8 +61,16 @@ def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids
     assert settings.options == {}
 
 
+def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path: Path) -> None:
+    rows = list_settings("fedlog", RECIPE_GRIDS[0])
+    write_grids(tmp_path, "fedlog", lambda _, at: 0.5 + at / 100)  # the heads from statistics come last
+    chosen = choose_settings(tmp_path)["fedlog"].chosen
+    assert chosen == [row for row in rows if row.spec.options["first_head"] == "random"][-1]
+    assert rows[-1].spec.options["first_head"] == "statistics"
+
+
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
-    (cell,) = cells(RECIPE_GRIDS[1], grids, CellChoice((list_settings("fedavg", RECIPE_GRIDS[1])[3].name,)))
+    cell, *_ = cells(RECIPE_GRIDS[1], grids, CellChoice((list_settings("fedavg", RECIPE_GRIDS[1])[3].name,)))
     cell.records.unlink()
     assert choose_settings(grids) == {}
 

@@ -94,7 +94,7 @@ GRID_HAR = _grid(
     "UCI HAR in six sites of people",
     RunSpec(data="har", rounds=20, **_VALIDATION),
     "people of each site who are held out of the training records",
-    SEEDS[:1],
+    SEEDS,  # six sites a seed decide little
     TABLE_METHODS,
 )
 

@@ -37,7 +37,12 @@ def choose_settings(results: Path) -> dict[str, RecipeChoice]:
 
 
 def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
-    """The setting with the highest mean over the grids, the first of equals; None if a cell is missing."""
+    """The setting with the highest mean over the grids, the first of equals; None if a cell is missing.
+
+    FedLog's first head stays random. One from statistics takes an exchange of untrained features, which bodies that
+    differ cannot have and sites refuse: a default must not need it.
+    """
+    rows = list_settings(method, grids[0].experiment)
     by_grid = []
     for grid in grids:
         finals = [grid.final(row.name) for row in list_settings(method, grid.experiment)]
@@ -45,8 +50,9 @@ def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
             return None
         by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
     totals = [sum(accuracies) for accuracies in zip(*by_grid, strict=True)]
-    at = totals.index(max(totals))
+    able = [at for at, row in enumerate(rows) if row.spec.options.get("first_head") != "statistics"]
+    at = max(able, key=lambda at: totals[at])
     gains = {
         grid.experiment.data[0]: accuracies[at] - accuracies[0] for grid, accuracies in zip(grids, by_grid, strict=True)
     }
-    return RecipeChoice(list_settings(method, grids[0].experiment)[at], gains)
+    return RecipeChoice(rows[at], gains)
