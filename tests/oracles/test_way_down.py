@@ -13,7 +13,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
-from fedlog.engine.protocol.client_store import NEVER
+from fedlog.engine.protocol.client_store import NEVER, OwnMessages
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -284,3 +284,13 @@ def test_methods_that_cannot_skip_or_close_their_world_say_so(method: str) -> No
             simulation(method, **course)
     with pytest.raises(InputError, match="keeps every client's last upload"):
         simulation("fedlog", {"carry": 0.5}, skip_below=0.1)
+
+
+def test_a_stored_message_of_more_than_ten_arrays_keeps_their_order() -> None:
+    message = Message(Kind.PARAMETERS, tuple(torch.full((1,), float(at)) for at in range(12)))
+    stored = OwnMessages(copies={3: message}, sent={3: message}).as_tensors()
+    restored = OwnMessages()
+    restored.restore({(3, name.removeprefix("3/")): value for name, value in sorted(stored.items())})
+    for found in (restored.copies[3], restored.sent[3]):
+        assert found.kind is Kind.PARAMETERS
+        assert torch.cat(found.arrays).tolist() == list(range(12))

@@ -79,17 +79,18 @@ class OwnMessages:
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
         """Restore the messages from the tensors of `as_tensors`, given by client and the rest of the name."""
-        found: dict[str, dict[int, Message]] = {"received": {}, "sent": {}}
-        self.heard = {}
-        for (index, entry), value in sorted(tensors.items(), key=lambda item: item[0]):
-            _, sort, rest = entry.split("/", 2)
-            if sort == "heard":
+        self.heard, self.copies, self.sent = {}, {}, {}
+        arrays: dict[tuple[str, int, int], dict[int, Tensor]] = {}
+        for (index, entry), value in tensors.items():
+            _, name, rest = entry.split("/", 2)
+            if name == "heard":
                 self.heard.setdefault(index, {})[rest] = value
-                continue
-            kind = Kind(int(rest.partition("/")[0]))
-            before = found[sort][index].arrays if index in found[sort] else ()
-            found[sort][index] = Message(kind, (*before, value))
-        self.copies, self.sent = found["received"], found["sent"]
+            else:
+                kind, position = map(int, rest.split("/"))
+                arrays.setdefault((name, index, kind), {})[position] = value
+        for (name, index, kind), parts in arrays.items():
+            messages = self.copies if name == "received" else self.sent
+            messages[index] = Message(Kind(kind), tuple(parts[position] for position in sorted(parts)))
 
 
 @dataclass
