@@ -39,8 +39,6 @@ from fedlog.privacy.secagg.messages import (
 from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.shamir import SHARE_BYTES
 from fedlog.privacy.secagg.terms import (
-    TURNS_OF_FIRST_ROUND,
-    TURNS_OF_LATER_ROUNDS,
     Step,
     Terms,
     smallest_safe_threshold,
@@ -218,7 +216,7 @@ def main(out: Path = RECORDS, clients: tuple[int, ...] = CLIENTS) -> None:
     record = {
         "command": "python -m benchmarks.secagg",
         "settings": {"value_bytes": VALUE_BYTES, "dropouts": "one in twenty, at least one, before the masked vector"},
-        "turns": {"first_round": TURNS_OF_FIRST_ROUND, "later_rounds": TURNS_OF_LATER_ROUNDS},
+        "turns": {"first_round": len(Step), "later_rounds": len(Step) - 1},
         "made_with": {
             "python": platform.python_version(),
             "cryptography": cryptography.__version__,

@@ -25,10 +25,10 @@ from fedlog.privacy.mechanisms import (
     Sampler,
     add_noise,
     client_message,
+    moments_of_records,
     plan_noise,
     planned_closeness,
     sensitivity_to_client,
-    statistics_of_records,
 )
 from fedlog.privacy.protection import Bound, Protection
 
@@ -51,10 +51,10 @@ def test_one_record_moves_the_statistics_by_at_most_the_stated_sensitivity(
     seed: int, n: int, width: int, scale: float, clip: Clip, grid: float
 ) -> None:
     features, labels = records(seed, n, width, scale)
-    whole = statistics_of_records(features, labels, 4, clip, grid).sums
+    whole = moments_of_records(features, labels, 4, clip, grid).statistics.sums
     for gone in range(n):
         rest = [row for row in range(n) if row != gone]
-        without = statistics_of_records(features[rest], labels[rest], 4, clip, grid).sums
+        without = moments_of_records(features[rest], labels[rest], 4, clip, grid).statistics.sums
         moved = float(torch.linalg.vector_norm(whole - without))
         assert 1.0 <= moved <= clip.sensitivity(width) * (1 + 1e-15)
     assert torch.equal(whole, torch.round(whole / grid) * grid)
@@ -94,7 +94,7 @@ def test_rounding_to_nearest_would_have_broken_the_bound() -> None:
     features, clip = torch.full((1, 8), 0.5), Clamp(0.3)
     rounded = torch.round(clip(features.double()) * 2) / 2
     assert float(torch.linalg.vector_norm(rounded)) > math.sqrt(clip.sensitivity(9) ** 2 - 1)
-    kept = statistics_of_records(features, torch.tensor([0]), 2, clip, 0.5).sums
+    kept = moments_of_records(features, torch.tensor([0]), 2, clip, 0.5).statistics.sums
     assert float(torch.linalg.vector_norm(kept)) <= clip.sensitivity(9)
 
 
@@ -217,4 +217,4 @@ def test_impossible_mechanisms_are_refused() -> None:
     with pytest.raises(InputError):
         Mechanism(Unit.RECORD, Trust.LOCAL, 1.0, 1.0, honest_survivors=3)
     with pytest.raises(InputError):
-        statistics_of_records(torch.zeros((1, 2)), torch.tensor([0]), 2, Clamp(1.0), grid=2.0)
+        moments_of_records(torch.zeros((1, 2)), torch.tensor([0]), 2, Clamp(1.0), grid=2.0)

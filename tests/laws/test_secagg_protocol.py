@@ -15,7 +15,7 @@ from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, mak
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, statistics_of_records
+from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, moments_of_records
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack
 from fedlog.privacy.secagg.messages import (
@@ -286,7 +286,7 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     for number in members:
         features = 3 * torch.randn((10, 6), generator=Key(number).torch())
         labels = torch.randint(0, 3, (10,), generator=Key(number, ("labels",)).torch())
-        exact = statistics_of_records(features, labels, 3, Clamp(2.0), mechanism.grid).sums
+        exact = moments_of_records(features, labels, 3, Clamp(2.0), mechanism.grid).statistics.sums
         messages[number] = add_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
     words = {number: fixed.to_words(message) for number, message in messages.items()}
     found = run_round(

@@ -38,7 +38,7 @@ from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_if_covered, add_up
 from fedlog.privacy.calibration import epsilon_of
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, statistics_of_records
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, moments_of_records
 from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
 from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
 from fedlog.settings.resolve import resolve
@@ -427,7 +427,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
         (features,) = backend.features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
-        sums = statistics_of_records(features, data.labels, 2, clip, 2.0**-20).sums
+        sums = moments_of_records(features, data.labels, 2, clip, 2.0**-20).statistics.sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)
 

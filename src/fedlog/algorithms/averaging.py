@@ -83,14 +83,19 @@ class Averaging(Algorithm):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The mean of the shared layers, weighted by records; the old state if there are no records."""
-        *sums, records = total.arrays
-        if records.item() == 0:
-            return server
-        return {"seed": server["seed"], **{name: s / records for name, s in zip(self.shared, sums, strict=True)}}
+        return average(server, self.shared, total)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The whole model, as in `open`."""
         return {**home, **heard}
+
+
+def average(server: Params, names: tuple[str, ...], total: Contribution) -> Params:
+    """The server's state with the mean of these parameters, weighted by records; the old state without records."""
+    *sums, records = total.arrays
+    if records.item() == 0:
+        return server
+    return {**server, **{name: summed / records for name, summed in zip(names, sums, strict=True)}}
 
 
 def _train_everything(epochs: int, learning_rate: float) -> Phase:

@@ -27,7 +27,7 @@ from fedlog.algorithms.shape import (
 )
 from fedlog.core.keys import Key
 from fedlog.core.sensing import Sensing, recover
-from fedlog.errors import InputError, RunError
+from fedlog.errors import RunError
 from fedlog.models.body import Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -51,11 +51,9 @@ class CSFL(Algorithm):
     name = "cs-fl"
 
     def __post_init__(self) -> None:
-        if self.threshold < 0 or not 0 < self.reduction <= 1 or self.iterations < 1:
-            raise InputError(
-                f"cs-fl needs threshold >= 0, a reduction above 0 and at most 1, iterations >= 1, found: "
-                f"threshold {self.threshold}, reduction {self.reduction}, iterations {self.iterations}"
-            )
+        self._check_option("threshold", self.threshold >= 0, "must not be negative")
+        self._check_option("reduction", 0 < self.reduction <= 1, "must be above 0 and at most 1")
+        self._check_option("iterations", self.iterations >= 1, "must be at least 1")
 
     @property
     def schedule(self) -> Schedule:

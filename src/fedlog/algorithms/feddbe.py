@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedlog.algorithms.averaging import average
 from fedlog.algorithms.losses import NearGlobalMean
 from fedlog.algorithms.shape import (
     EVERYTHING,
@@ -23,7 +24,6 @@ from fedlog.algorithms.shape import (
     Work,
     cross_entropy,
 )
-from fedlog.errors import InputError
 from fedlog.models.body import SHIFT, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -43,11 +43,8 @@ class FedDBE(Algorithm):
     name = "feddbe"
 
     def __post_init__(self) -> None:
-        if self.kappa < 0 or not 0 < self.momentum <= 1:
-            raise InputError(
-                f"feddbe needs kappa >= 0 and a momentum above 0 and at most 1, found: "
-                f"kappa {self.kappa}, momentum {self.momentum}"
-            )
+        self._check_option("kappa", self.kappa >= 0, "must not be negative")
+        self._check_option("momentum", 0 < self.momentum <= 1, "must be above 0 and at most 1")
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -102,12 +99,7 @@ class FedDBE(Algorithm):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The mean, weighted by records, of the mean features (opening) or of the models (rounds)."""
-        *sums, records = total.arrays
-        if records.item() == 0:
-            return server
-        if exchange == OPENING:
-            return {**server, "mean": sums[0] / records}
-        return {**server, **{name: s / records for name, s in zip(self.shared, sums, strict=True)}}
+        return average(server, ("mean",) if exchange == OPENING else self.shared, total)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The averaged model with the client's shift."""

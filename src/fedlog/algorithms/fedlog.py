@@ -73,10 +73,8 @@ class FedLog(Algorithm):
     sends_statistics = True
 
     def __post_init__(self) -> None:
-        if not self.nu >= 0:
-            raise InputError(f"option nu of {self.name} must not be negative, found: {self.nu}")
-        if not self.head_norm > 0:
-            raise InputError(f"option head_norm of {self.name} must be above 0, found: {self.head_norm}")
+        self._check_option("nu", self.nu >= 0, "must not be negative")
+        self._check_option("head_norm", self.head_norm > 0, "must be above 0")
         if self.carry is not None and not 0 <= self.carry <= 1:
             raise InputError(
                 f"carry, the share of the old posterior that is kept, must be 0 to 1, found: {self.carry}",
@@ -196,10 +194,8 @@ class FedLogC(FedLog):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha < 0 or self.beta < 0:
-            raise InputError(
-                f"options alpha and beta of {self.name} must not be negative, found: {self.alpha}, {self.beta}"
-            )
+        self._check_option("alpha", self.alpha >= 0, "must not be negative")
+        self._check_option("beta", self.beta >= 0, "must not be negative")
         if self.margin is not None and self.margin <= 0:
             raise InputError(
                 f"option margin of {self.name} must be above 0, found: {self.margin}",

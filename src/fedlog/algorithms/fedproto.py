@@ -25,7 +25,6 @@ from fedlog.algorithms.shape import (
 )
 from fedlog.core.heads.gaussian import head_of_means
 from fedlog.core.keys import Key
-from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -52,8 +51,7 @@ class FedProto(Algorithm):
     may_federate = True
 
     def __post_init__(self) -> None:
-        if self.regularisation < 0:
-            raise InputError(f"option regularisation of fedproto must not be negative, found: {self.regularisation}")
+        self._check_option("regularisation", self.regularisation >= 0, "must not be negative")
 
     @property
     def schedule(self) -> Schedule:

@@ -79,12 +79,16 @@ class Release:
         if not 0 <= self.wrap_probability < 1:
             found = self.wrap_probability
             raise InputError(f"{where}: wrap_probability must be at least 0 and below 1, found: {found!r}")
-        if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None):
-            raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
-        if self.grid is not None and not (math.isfinite(self.grid) and self.grid > 0):
-            raise InputError(f"{where}: grid must be a finite number above 0, found: {self.grid!r}")
+        _check_grid(where, self.noise, self.grid)
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
             raise InputError(f"{where}: only distributed noise has shares: {self.shares}")
+
+
+def _check_grid(where: str, noise: NoiseKind, grid: float | None) -> None:
+    if (noise is NoiseKind.DISCRETE) != (grid is not None):
+        raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {grid!r}")
+    if grid is not None and not (math.isfinite(grid) and grid > 0):
+        raise InputError(f"{where}: grid must be a finite number above 0, found: {grid!r}")
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,7 @@ class TrainingRound:
             raise InputError(f"{where}: noise, clip or sample rate out of range: {self}")
         if self.round < 0 or self.steps < 1 or self.coordinates < 1:
             raise InputError(f"{where}: round, steps or coordinates out of range: {self}")
-        if (self.noise is NoiseKind.DISCRETE) != (self.grid is not None) or not (self.grid is None or self.grid > 0):
-            raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {self.grid!r}")
+        _check_grid(where, self.noise, self.grid)
 
     @property
     def unit(self) -> Unit:

@@ -186,29 +186,23 @@ def plan_noise(
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
 
-def statistics_of_records(features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float) -> Statistics:
-    """The statistics of records; each record is clipped and rounded towards zero to the grid before it is added.
+def moments_of_records(
+    features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail = Detail.MEANS
+) -> Moments:
+    """The moments of records; each record is clipped and rounded towards zero to the grid before it is added.
 
     `features` (n, m - 1) are without the constant. Features that are not finite count as 0: an error that depends on a
     record would reveal something about it.
     """
     if grid > 1:
         raise InputError(f"the grid must not be coarser than the constant feature 1, found: {grid:g}")
-    clipped = clip(torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0))
-    return Statistics.of(round_towards_zero(clipped, grid), labels, n_class)
-
-
-def moments_of_records(
-    features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail
-) -> Moments:
-    """The first and second moments of records; each record is clipped and rounded towards zero before it is added."""
-    first = statistics_of_records(features, labels, n_class, clip, grid)
+    clipped = round_towards_zero(clip(_zero_if_not_finite(features)), grid)
+    first = Statistics.of(clipped, labels, n_class)
     shape = second_shape(detail, n_class, features.shape[1])
     if shape is None:
         return Moments(first)
-    finite = torch.nan_to_num(features.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
     second = torch.zeros(shape, dtype=torch.float64)
-    for phi, label in zip(round_towards_zero(clip(finite), grid), labels.tolist(), strict=True):
+    for phi, label in zip(clipped, labels.tolist(), strict=True):
         own = phi.square() if detail is Detail.SQUARES else pack(torch.outer(phi, phi))
         second[0 if detail is Detail.SECOND else label] += round_towards_zero(own, grid)
     return Moments(first, detail, second)
@@ -216,8 +210,11 @@ def moments_of_records(
 
 def client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
     """A client's message, clipped as a whole to L2 norm `norm` and rounded towards zero to the grid."""
-    finite = torch.nan_to_num(sums.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    return round_towards_zero(clip_message(finite, norm), grid)
+    return round_towards_zero(clip_message(_zero_if_not_finite(sums), norm), grid)
+
+
+def _zero_if_not_finite(values: Tensor) -> Tensor:
+    return torch.nan_to_num(values.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def round_towards_zero(values: Tensor, grid: float) -> Tensor:

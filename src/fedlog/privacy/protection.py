@@ -194,19 +194,16 @@ def make_protection(
         honest_survivors=honest_survivors,
         wrap_probability=wraps,
     )
+    sgd: SgdTraining | None = None
     if training is not None:
         distance = planned_closeness(releases, coordinates, mechanism.shares, wraps) + training.planned_closeness
         sigma = sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
-    found = Protection(budget, mechanism, bound, releases, coordinates, _choose_sampler(noise, mechanism.grid))
-    if training is not None:
-        work = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))
-        found = replace(found, training=work)
-    return (
-        found
-        if trust is not Trust.DISTRIBUTED
-        else replace(found, fixed_point=_choose_fixed_point(found, shape, clients))
-    )
+        sgd = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))
+    distributed = trust is Trust.DISTRIBUTED
+    fixed_point = _choose_fixed_point(mechanism, bound, clients, coordinates) if distributed else None
+    sampler = _choose_sampler(noise, mechanism.grid)
+    return Protection(budget, mechanism, bound, releases, coordinates, sampler, fixed_point, sgd)
 
 
 def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
@@ -244,9 +241,7 @@ def _choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]
     return lambda key: sampler
 
 
-def _choose_fixed_point(found: Protection, shape: tuple[int, int], clients: int) -> FixedPoint:
-    mechanism, largest = found.mechanism, found.bound.message_norm
-    if largest is None:
-        largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity
+def _choose_fixed_point(mechanism: Mechanism, bound: Bound, clients: int, coordinates: int) -> FixedPoint:
+    largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity if bound.message_norm is None else bound.message_norm
     std = mechanism.std_of_sum(clients)
-    return choose_fixed_point(mechanism.grid, clients * largest, std, found.coordinates, WRAP_PROBABILITY)
+    return choose_fixed_point(mechanism.grid, clients * largest, std, coordinates, WRAP_PROBABILITY)

@@ -122,7 +122,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
 
     A last line that is cut off counts as an unbounded loss: the release that it announced may have left.
     """
-    lines, torn = _split_torn_line(text)
+    lines, cut_off = _split_lines(text)
     if not lines:
         raise InputError(
             f"{where}: expected a budget in line 1, found no whole line",
@@ -136,9 +136,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
             budget = found
         elif found is not None:
             events.append(found)
-    if torn:
-        events.append(_make_torn_release(torn, len(lines) + 1))
-    return ReleaseLog(budget, tuple(events))
+    return ReleaseLog(budget, (*events, *cut_off))
 
 
 def read_log(path: Path) -> ReleaseLog:
@@ -229,8 +227,7 @@ def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Seque
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
     """Write a new record from a copy and the releases that the copy lacks, in one step."""
-    lines, torn = _split_torn_line(source.read_text(encoding="utf-8"))
-    cut_off = [_make_torn_release(torn, len(lines) + 1)] if torn else []
+    lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock(path):
         _create(path, [*lines, *map(release_line, (*cut_off, *missing))])
 
@@ -257,20 +254,17 @@ def _create(path: Path, lines: Sequence[str]) -> None:
 
 def _append(path: Path, line: str) -> None:
     """Add one line. If the last line was cut off, first replace it with an unbounded loss."""
-    lines, torn = _split_torn_line(path.read_text(encoding="utf-8", errors="replace"))
-    if torn:
-        _create(path, [*lines, release_line(_make_torn_release(torn, len(lines) + 1))])
+    lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
+    if cut_off:
+        _create(path, [*lines, *map(release_line, cut_off)])
     append_line(path, line)
 
 
-def _split_torn_line(text: str) -> tuple[list[str], str]:
-    """The complete lines, and the rest after the last of them."""
-    *lines, torn = text.split("\n")
-    return lines, torn
-
-
-def _make_torn_release(torn: str, number: int) -> Unbounded:
-    return Unbounded(0, "unknown", f"line {number} of its record was cut off after {len(torn)} characters")
+def _split_lines(text: str) -> tuple[list[str], list[Unbounded]]:
+    """The complete lines, and an unbounded loss for a last line that is cut off, if there is one."""
+    *lines, rest = text.split("\n")
+    reason = f"line {len(lines) + 1} of its record was cut off after {len(rest)} characters"
+    return lines, [Unbounded(0, "unknown", reason)] if rest else []
 
 
 def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -57,7 +56,4 @@ class Ledger:
     @staticmethod
     def from_rows(rows: list[tuple[int, str, str, int]]) -> Ledger:
         """The ledger that `as_rows` came from."""
-        entries: Mapping[tuple[int, Direction, str], int] = {
-            (at, Direction(way), kind): bits for at, way, kind, bits in rows
-        }
-        return Ledger(Counter(entries))
+        return Ledger(Counter({(at, Direction(way), kind): bits for at, way, kind, bits in rows}))

@@ -125,7 +125,4 @@ def lift(message: Message) -> Contribution:
 
 def total(contributions: Sequence[Contribution]) -> Contribution:
     """The sum of the contributions, added in this order in float64."""
-    summed = contributions[0]
-    for contribution in contributions[1:]:
-        summed = summed + contribution
-    return summed
+    return sum(contributions[1:], contributions[0])

@@ -43,8 +43,7 @@ class DrawnHead(OneExchange):
     sends_moments_for_personal = False
 
     def __post_init__(self) -> None:
-        if not self.penalty >= 0:
-            raise InputError(f"option penalty of {self.name} must not be negative, found: {self.penalty}")
+        self._check_option("penalty", self.penalty >= 0, "must not be negative")
 
     def train(self, features: Tensor, labels: Tensor) -> Tensor:
         """The head (n_class, 1 + w) trained on drawn features (n, w)."""
@@ -68,8 +67,7 @@ class CCVR(DrawnHead):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.drawn < 1:
-            raise InputError(f"option drawn of ccvr must be at least 1, found: {self.drawn}")
+        self._check_option("drawn", self.drawn >= 1, "must be at least 1")
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
                 f"the covariances of ccvr are too large to send: {self.plan.n_class} of {self.plan.width} features",
@@ -114,10 +112,8 @@ class FedPFT(DrawnHead):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.parts < 1:
-            raise InputError(f"option parts of fedpft must be at least 1, found: {self.parts}")
-        if self.fewest is not None and self.fewest < 1:
-            raise InputError(f"option fewest of fedpft must be at least 1, found: {self.fewest}")
+        self._check_option("parts", self.parts >= 1, "must be at least 1")
+        self._check_option("fewest", self.fewest is None or self.fewest >= 1, "must be at least 1")
 
     @property
     def schedule(self) -> Schedule:

@@ -20,7 +20,6 @@ from fedlog.core.heads.class_means import MeanScatter, estimate_gram, gram_of_re
 from fedlog.core.heads.personal import mix_moments
 from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.core.triangle import pack
-from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -37,8 +36,7 @@ class FedCOF(OneExchange):
     sends_statistics = False
 
     def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise InputError(f"option gamma of fedcof must be above 0, found: {self.gamma}")
+        self._check_option("gamma", self.gamma > 0, "must be above 0")
 
     @property
     def schedule(self) -> Schedule:

@@ -25,8 +25,7 @@ class FedRegression(OneExchange):
     detail = Detail.SECOND
 
     def __post_init__(self) -> None:
-        if self.strength is not None and not self.strength > 0:
-            raise InputError(f"option strength of fed-regression must be above 0, found: {self.strength}")
+        self._check_option("strength", self.strength is None or self.strength > 0, "must be above 0")
         if self.personal or self.classes is not Classes.ALL:
             raise InputError(
                 "fed-regression has no classes and no personal heads: all sites share one posterior",

@@ -32,7 +32,6 @@ from fedlog.core.heads.ridge import ridge_head, ridge_near_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Detail, Moments, Statistics, least_count_for_mean
-from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 
 
@@ -46,8 +45,7 @@ class FedLogOnce(OneExchange):
     sends_moments_for_personal = False
 
     def __post_init__(self) -> None:
-        if not self.nu >= 0:
-            raise InputError(f"option nu of fedlog-once must not be negative, found: {self.nu}")
+        self._check_option("nu", self.nu >= 0, "must not be negative")
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head of maximum posterior."""

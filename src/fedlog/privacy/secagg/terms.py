@@ -24,9 +24,6 @@ class Step(IntEnum):
 
 
 FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own vector and learn the other's
-TURNS_OF_FIRST_ROUND = len(Step)
-TURNS_OF_LATER_ROUNDS = len(Step) - 1
-"""The keys of a later round come with the last reply of the round before."""
 
 
 @dataclass(frozen=True)
