@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, scores
 from fedlog.audit.finding import Audit, Fault, Finding
 from fedlog.core.clip import parse_clip
@@ -34,7 +34,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Params, build_body
+from fedlog.models.body import Body, Params, build_body
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.privacy.protection import Bound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
@@ -170,27 +170,25 @@ class _TrainedRounds:
 def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _TrainedRounds:
     """Train the clients with the engine, as in a run, and keep their messages before noise is added."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
-    parts = torch.split(torch.arange(len(data)), [len(own) for own in clients])
-    shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
-    federation = Federation("audit", CLASSES, (INPUTS,), data, data, shards, IDENTITY, ("0", "1"))
+    federation = make_federation(data, [len(own) for own in clients], CLASSES)
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
-    bodies = [build_body("canary", lambda: _ConstantLinear(weight), (INPUTS,), guard.bound.clip)] * len(clients)
+    bodies = [
+        build_body("canary", lambda: make_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), guard.bound.clip)
+    ] * len(clients)
     plan = model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of all records, in float64, so that the balance of the client is exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
     tap = _StoreMessages(**_fields_of(guard))
-    members = clients_of(federation, bodies, algorithm)
-    cohort = Cohort(algorithm, federation, members, engine, key, protection=tap)
-    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    cohort = start_cohort(algorithm, federation, bodies, engine, key, tap)
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
-        cohort.exchange(1 + number, exchange, [member.index for member in members])
+        cohort.exchange(1 + number, exchange, range(len(clients)))
     server = Server(_PublishSum(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
-    each = len(members)
-    handed = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
-    return _TrainedRounds(handed, guard, exchange, server, noise)
+    each = len(clients)
+    by_round = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
+    return _TrainedRounds(by_round, guard, exchange, server, noise)
 
 
 def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
@@ -206,13 +204,30 @@ def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
     return [balanced, _make_balanced(extra=1)], [balanced]
 
 
-class _ConstantLinear(nn.Linear):
-    """A linear body with equal weights."""
+def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federation:
+    """A federation of the audit's clients: client i has the next `sizes[i]` records, and is tested on the first."""
+    parts = torch.split(torch.arange(len(data)), list(sizes))
+    shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
+    names = tuple(str(label) for label in range(classes))
+    return Federation("audit", classes, data.inputs.shape[1:], data, data, shards, IDENTITY, names)
 
-    def __init__(self, weight: float) -> None:
-        super().__init__(INPUTS, WIDTH)
-        nn.init.constant_(self.weight, weight)
-        nn.init.zeros_(self.bias)
+
+def make_layer(inputs: int, width: int, weight: float, bias: bool = False) -> nn.Linear:
+    """A linear body with equal weights; its bias, if it has one, is 0."""
+    layer = nn.Linear(inputs, width, bias=bias)
+    nn.init.constant_(layer.weight, weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def start_cohort(
+    algorithm: Algorithm, federation: Federation, bodies: Sequence[Body], engine: Engine, key: Key, guard: Protection
+) -> Cohort:
+    """All clients of the federation, after they have heard the server's first broadcast."""
+    cohort = Cohort(algorithm, federation, clients_of(federation, bodies, algorithm), engine, key, protection=guard)
+    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    return cohort
 
 
 def _make_balanced(extra: int) -> Records:

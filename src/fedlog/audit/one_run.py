@@ -20,19 +20,18 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 from scipy.stats import binom
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
+from fedlog.audit.canary import make_federation, make_layer, start_cohort
 from fedlog.audit.finding import Audit, Fault, Finding, Training
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
-from fedlog.data.federation import Federation, Records, Shard
-from fedlog.data.transforms import IDENTITY
+from fedlog.data.federation import Federation, Records
 from fedlog.engine.clients import clients_of, model_plan
-from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
@@ -140,16 +139,11 @@ def _make_messages(
     guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
     """The clients' protected messages for the sum; client i has `sizes[i]` of the records."""
-    parts = torch.split(torch.arange(len(data)), list(sizes))
-    shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
-    names = tuple(str(label) for label in range(classes))
-    federation = Federation("audit", classes, (INPUTS,), data, data, shards, IDENTITY, names)
-    bodies = [build_body("canary", lambda: _make_layer(INPUTS, 1.0), (INPUTS,), clip)] * len(sizes)
+    federation = make_federation(data, sizes, classes)
+    bodies = [build_body("canary", lambda: make_layer(INPUTS, WIDTH, 1.0), (INPUTS,), clip)] * len(sizes)
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
-    members = clients_of(federation, bodies, algorithm)
-    cohort = Cohort(algorithm, federation, members, engine, key, protection=guard)
-    cohort.hear(UPLOAD_CODEC.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    cohort = start_cohort(algorithm, federation, bodies, engine, key, guard)
     (exchange,) = algorithm.schedule.round
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 
@@ -170,11 +164,8 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     inputs = torch.zeros(len(present), count)
     inputs[torch.arange(len(present)), torch.from_numpy(present)] = 1000.0
     data = Records(inputs, torch.zeros(len(present), dtype=torch.int64))
-    every = torch.arange(len(data))
-    federation = Federation(
-        "audit", 2, (count,), data, data, (Shard("one", every, every[:1], every[:0]),), IDENTITY, ("0", "1")
-    )
-    body = build_body("canaries", lambda: _make_layer(count, 0.0), (count,), parse_clip(audit.clip))
+    federation = make_federation(data, [len(data)], 2)
+    body = build_body("canaries", lambda: make_layer(count, WIDTH, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
@@ -196,9 +187,3 @@ def _train(
     (fit,) = backend.train([Task(client, work, algorithm.schedule.round[0].phases, key.child("training"))])
     (weights,) = (value for name, value in fit.params.items() if name != HEAD)
     return weights
-
-
-def _make_layer(inputs: int, weight: float) -> nn.Linear:
-    layer = nn.Linear(inputs, WIDTH, bias=False)
-    nn.init.constant_(layer.weight, weight)
-    return layer

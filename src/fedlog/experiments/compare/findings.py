@@ -38,19 +38,14 @@ def gather_answers(
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
     for site in sites:
-        scores = {seed: _score(own[seed], part, site) for seed in seeds}
+        scores = {seed: own[seed].scores.part(part)[site] for seed in seeds}
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
-        compared = None if reference is None else {seed: _score(reference[seed], part, site) for seed in seeds}
+        compared = None if reference is None else {seed: reference[seed].scores.part(part)[site] for seed in seeds}
         answers = _join(scores, compared)
         if len(answers.rows):
             found.append(answers)
     return found
-
-
-def _score(run: ScoredRun, part: str, site: str) -> ClientScore:
-    held: Mapping[str, ClientScore] = getattr(run.scores, part)
-    return held[site]
 
 
 def _join(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
@@ -205,11 +200,11 @@ class Findings:
         return estimate(differences, self.splits, confidence) if differences else None
 
     def _has_rows(self, part: str, site: str) -> bool:
-        return any(getattr(run.scores, part)[site].rows for run in self.runs.values())
+        return any(run.scores.part(part)[site].rows for run in self.runs.values())
 
     def _count(self, part: str, site: str) -> int:
         """How many different rows of the site were scored; in one repetition only, if their positions are unknown."""
-        scores: list[ClientScore] = [getattr(run.scores, part)[site] for run in self.by_seed(self.labels[0]).values()]
+        scores = [run.scores.part(part)[site] for run in self.by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
             return scores[0].rows
@@ -221,7 +216,7 @@ class Findings:
         """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
         found = {}
         for seed, run in self.by_seed(label).items():
-            held: Mapping[str, ClientScore] = getattr(run.scores, part)
+            held = run.scores.part(part)
             values = [getattr(held[site], figure) for site in sites or held]
             known = [value for value in values if value is not None]
             if known:

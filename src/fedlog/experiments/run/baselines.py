@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlog.data.data_spec import DIVISION
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
 from fedlog.experiments.run.records import Summary
@@ -13,20 +14,7 @@ from fedlog.settings.spec import RunSpec
 
 BASELINES = ("local", "fedavg")
 # Two runs have the same clients with the same held-out records if these settings are equal.
-SAME_SETTINGS = (
-    "data_sha256",
-    "clients",
-    "partition",
-    "classes_per_client",
-    "dirichlet_alpha",
-    "train_records",
-    "test_records",
-    "validation_fraction",
-    "seed",
-    "split_seed",
-    "judge",
-    "body",
-)
+SAME_SETTINGS = ("data_sha256", *DIVISION, "validation_fraction", "seed", "split_seed", "judge", "body")
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,10 @@ class RunScores:
     test: dict[str, ClientScore]
     training: dict[str, list[int]]
 
+    def part(self, name: str) -> Mapping[str, ClientScore]:
+        """Every client's scores on `validation` or on `test` rows."""
+        return {"validation": self.validation, "test": self.test}[name]
+
     def write(self, folder: Path) -> None:
         """Write the scores into the run's folder."""
         write_json(folder / SCORES, asdict(self))

@@ -34,12 +34,11 @@ def experiments(name: str) -> tuple[Experiment, ...]:
 
 def experiment(name: str) -> Experiment:
     """The experiment with this name; InputError if there is none."""
-    if name in APART:
-        return APART[name]
-    if name not in EXPERIMENTS:
+    known = {**EXPERIMENTS, **APART}
+    if name not in known:
         hint = did_you_mean(name, EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}")
         raise InputError(f"unknown experiment: {name}", hint=hint)
-    return EXPERIMENTS[name]
+    return known[name]
 
 
 def on_disk(results: Path) -> list[Experiment]:

@@ -54,13 +54,13 @@ def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentSta
 
 def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
     found = cells(experiment, out)
-    states = [cell.state() for cell in found]
     missing = _find_missing_data(experiment.data, data_folder(data_dir))
-    to_do = [cell for cell, state in zip(found, states, strict=True) if state is not CellState.DONE]
-    done = [cell for cell in found if cell not in to_do]
-    hours = None if missing else _estimate_hours(to_do, done, jobs)
-    others = tuple(cell.folder for cell, state in zip(found, states, strict=True) if state is CellState.OTHER)
-    return ExperimentStatus(experiment, missing, len(found), states.count(CellState.DONE), others, hours)
+    by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}
+    for cell in found:
+        by_state[cell.state()].append(cell)
+    done, others = by_state[CellState.DONE], tuple(cell.folder for cell in by_state[CellState.OTHER])
+    hours = None if missing else _estimate_hours([cell for cell in found if cell not in done], done, jobs)
+    return ExperimentStatus(experiment, missing, len(found), len(done), others, hours)
 
 
 def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
