@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 
@@ -82,32 +82,31 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 
 
 def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
-    """Each client's body: the only one named, or several dealt out at random in equal numbers."""
-    clip = "" if spec.clip is None else f"@{spec.clip}"
+    """Each client's body: its own (`north=cnn`), the only one named, or one of several, dealt out in equal numbers."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
-    if own:
-        return _make_own_bodies(spec, federation, own, clip)
-    made = [body(name + clip, federation.input_shape) for name in spec.body]
-    if spec.body_file is not None:
-        made = [with_weights(each, Path(spec.body_file)) for each in made]
-    order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
-    turn = {int(client): at % len(made) for at, client in enumerate(order)}
-    return [made[turn[client]] for client in range(len(federation.shards))]
-
-
-def _make_own_bodies(spec: RunSpec, federation: Federation, own: Mapping[str, str], clip: str) -> list[Body]:
-    """The bodies of settings such as `north=cnn`; clients that are not named take the body without a client's name."""
     common = [name for name in spec.body if "=" not in name]
-    unknown = [name for name in own if name not in federation.clients]
-    missing = [name for name in federation.clients if name not in own]
+    if own:
+        _check_own_bodies(own, common, federation.clients)
+        names = [own[client] if client in own else common[0] for client in federation.clients]
+    else:
+        order = Key(spec.seed).child("bodies").numpy().permutation(len(federation.shards))
+        turn = {int(client): at % len(common) for at, client in enumerate(order)}
+        names = [common[turn[client]] for client in range(len(federation.shards))]
+    clip = "" if spec.clip is None else f"@{spec.clip}"
+    made = {name: body(name + clip, federation.input_shape) for name in dict.fromkeys((*common, *own.values()))}
+    if spec.body_file is not None:
+        made = {name: with_weights(each, Path(spec.body_file)) for name, each in made.items()}
+    return [made[name] for name in names]
+
+
+def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
+    """Refuse bodies of unknown clients, and clients that have no body or more than one."""
+    unknown = [name for name in own if name not in clients]
+    missing = [name for name in clients if name not in own]
     if unknown or len(common) > 1 or (missing and not common):
         problem = f"no client is called {', '.join(unknown)}" if unknown else f"no body for {', '.join(missing)}"
         problem = f"more than one body for the others: {', '.join(common)}" if len(common) > 1 else problem
-        raise InputError(problem, hint=f"--body CLIENT=NAME for each of {', '.join(federation.clients[:10])}")
-    made = {name: body(name + clip, federation.input_shape) for name in {*own.values(), *common}}
-    if spec.body_file is not None:
-        made = {name: with_weights(each, Path(spec.body_file)) for name, each in made.items()}
-    return [made[own[client] if client in own else common[0]] for client in federation.clients]
+        raise InputError(problem, hint=f"--body CLIENT=NAME for each of {', '.join(clients[:10])}")
 
 
 def _check_device(execution: Execution) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import TO_THE_LETTER, beta_for_growth, table
@@ -18,43 +20,45 @@ MAIN_ROWS = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "feddbe", "local")
 HELD_OUT = 0.2  # the share of each client's training records that is held out for validation
 
 
+def _vary(found: Experiment, name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
+    """Another version of an experiment: `name` and `title` are added to its own, and it shows no costs."""
+    name, title = f"{found.name}-{name}", f"{found.title}{title}"
+    return replace(found, name=name, title=title, shape=Shape.CURVES, rows=tuple(rows), remarks=(remark,), **changes)
+
+
 def _moments_kept(data: str) -> Experiment:
     """Table 1 with Adam's moments kept for the run, for the methods with bodies that stay at their clients."""
     found = table(data)
     rows = [found.row(method) for method in MOMENTS_KEPT]
-    return replace(
+    return _vary(
         found,
-        name=f"{found.name}-moments",
-        title=f"{found.title}, with Adam's moments kept for the run",
-        shape=Shape.CURVES,  # costs are those of Table 1
-        rows=tuple(replace(row, spec=replace(row.spec, moments=AdamMoments.RUN)) for row in rows),
-        remarks=(
-            "The authors make Adam anew for each local epoch, and so does Table 1; here it stays with its body. Chosen "
-            "by `details-mnist`, on images that no table uses. The printed values are those of Table 1.",
-        ),
+        "moments",
+        ", with Adam's moments kept for the run",
+        (replace(row, spec=replace(row.spec, moments=AdamMoments.RUN)) for row in rows),
+        "The authors make Adam anew for each local epoch, and so does Table 1; here it stays with its body. Chosen "
+        "by `details-mnist`, on images that no table uses. The printed values are those of Table 1.",
     )
 
 
 def _rate_falling(data: str) -> Experiment:
     """Table 1 with Adam's moments kept and a learning rate that falls towards the last round."""
     kept = _moments_kept(data)
-    rows = [
-        replace(row, spec=replace(row.spec, decay=Decay.COSINE, options={**row.spec.options, "learning_rate": rate}))
-        for row, rate in ((kept.row(method), rate) for method, rate in FALLING_FROM.items())
-    ]
-    at = list(FALLING_FROM).index("fedlog-c")
-    rows.insert(at + 1, _with_weight_decay(rows[at]))
-    return replace(
+    rows = []
+    for method, rate in FALLING_FROM.items():
+        row = kept.row(method)
+        options = {**row.spec.options, "learning_rate": rate}
+        rows.append(replace(row, spec=replace(row.spec, decay=Decay.COSINE, options=options)))
+        if method == "fedlog-c":
+            rows.append(_with_weight_decay(rows[-1]))
+    return _vary(
         kept,
-        name=f"{kept.name}-decay",
-        title=f"{kept.title} and a falling learning rate",
-        rows=tuple(rows),
-        remarks=(
-            "Adam stays with its body, and its rate falls along half a cosine to the last round, where the paper has a "
-            "level 0.001. Chosen by `select-rate-mnist`, on images that no table uses; the weight decay and the push "
-            "beside it likewise, by `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`. The printed "
-            "values are those of Table 1.",
-        ),
+        "decay",
+        " and a falling learning rate",
+        rows,
+        "Adam stays with its body, and its rate falls along half a cosine to the last round, where the paper has a "
+        "level 0.001. Chosen by `select-rate-mnist`, on images that no table uses; the weight decay and the push "
+        "beside it likewise, by `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`. The printed "
+        "values are those of Table 1.",
     )
 
 
@@ -71,21 +75,16 @@ def _chosen_rounds(data: str) -> Experiment:
     """The main rows of Table 1, with each client's round chosen on its validation records."""
     found = table(data)
     rows = [found.row(method) for method in MAIN_ROWS]
-    return replace(
+    return _vary(
         found,
-        name=f"{found.name}-chosen-rounds",
-        title=f"{found.title}, each client's round chosen on validation records",
-        shape=Shape.CURVES,
-        rows=tuple(
-            Row(row.name, row.label, replace(row.spec, validation_fraction=HELD_OUT, judge=Judge.BOTH)) for row in rows
-        ),
+        "chosen-rounds",
+        ", each client's round chosen on validation records",
+        (Row(row.name, row.label, replace(row.spec, validation_fraction=HELD_OUT, judge=Judge.BOTH)) for row in rows),
+        f"Each client holds {HELD_OUT:.0%} of its training records out, as validation records, and uses its model "
+        "of the round that is best on them, the first of equals. So the final round is lower than in Table 1: a "
+        "client trains on fewer records.",
         seeds=(0, 1, 2),
         threshold=None,
-        remarks=(
-            f"Each client holds {HELD_OUT:.0%} of its training records out, as validation records, and uses its model "
-            "of the round that is best on them, the first of equals. So the final round is lower than in Table 1: a "
-            "client trains on fewer records.",
-        ),
     )
 
 
@@ -94,19 +93,16 @@ def _paper_formula(data: str) -> Experiment:
     found = table(data)
     row = found.row("fedlog-c")
     options = {"alpha": 0.3, "beta": beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
-    return replace(
+    return _vary(
         found,
-        name=f"{found.name}-letter",
-        title=f"{found.title}, FedLog-C to the letter of the paper",
-        shape=Shape.CURVES,
-        rows=(replace(row, label=f"{row.label} to the letter", spec=replace(row.spec, options=options)),),
+        "letter",
+        ", FedLog-C to the letter of the paper",
+        [replace(row, label=f"{row.label} to the letter", spec=replace(row.spec, options=options))],
+        "A push without bound, a random first head and distances after dropout, as in the paper's formula; the "
+        "loss stays a batch mean. Its pull and its push are the highest in `select-fedlog-c-letter-mnist`, on "
+        "images that no table uses.",
         threshold=None,
         reference=None,
-        remarks=(
-            "A push without bound, a random first head and distances after dropout, as in the paper's formula; the "
-            "loss stays a batch mean. Its pull and its push are the highest in `select-fedlog-c-letter-mnist`, on "
-            "images that no table uses.",
-        ),
     )
 
 

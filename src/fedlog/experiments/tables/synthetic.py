@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,10 @@ def _models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, ...]:
         return tuple(load_file(Path(folder) / f"{client.name}.safetensors") for client in clients)
 
 
-def accuracy(found: OneRound, pool: Records, positions: Mapping[int, Tensor]) -> float:
-    """The accuracy after the round on these records, mean over clients; `positions` gives each client its records."""
+def _mean_accuracy(found: OneRound, records: Sequence[Records]) -> float:
+    """The accuracy after the round, mean over clients; `records` has those of each client."""
     shares = []
-    for client, params in zip(found.clients, found.after, strict=True):
-        own = pool.at(positions[client.index])
+    for client, params, own in zip(found.clients, found.after, records, strict=True):
         with torch.inference_mode():
             guessed = logits(client.body.features(params, own.inputs, None), params).argmax(1)
         shares.append(float((guessed == own.labels).double().mean()))
@@ -134,15 +133,15 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     (folder / RECORDS).unlink(missing_ok=True)
     write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
     federation = load_federation(data_spec(spec))
-    train = {at: shard.train for at, shard in enumerate(federation.shards)}
-    test = {at: shard.test for at, shard in enumerate(federation.shards)}
+    train = [federation.train.at(shard.train) for shard in federation.shards]
+    test = [federation.test.at(shard.test) for shard in federation.shards]
     for iterations in range(1, int(spec.options["epochs"]) + 1):
         start = time.perf_counter()
         found = one_round(replace(spec, options={**spec.options, "epochs": iterations}), federation)
         line = IterationRecord(
             iterations,
-            accuracy(found, federation.train, train),
-            accuracy(found, federation.test, test),
+            _mean_accuracy(found, train),
+            _mean_accuracy(found, test),
             found.bits_up,
             found.bits_down,
             round(time.perf_counter() - start, 4),

@@ -106,15 +106,9 @@ def _make_random_federation(size: Size) -> Federation:
         inputs = torch.randint(0, 256, (records, *size.input_shape), generator=generator, dtype=torch.uint8)
         return Records(inputs, torch.randint(0, size.n_class, (records,), generator=generator))
 
-    shards = tuple(
-        Shard(
-            f"client-{at}",
-            torch.arange(at * size.train, (at + 1) * size.train),
-            torch.arange(at * size.test, (at + 1) * size.test),
-            torch.empty(0, dtype=torch.int64),
-        )
-        for at in range(size.sample)
-    )
+    train, test = torch.arange(size.sample * size.train), torch.arange(size.sample * size.test)
+    parts = zip(torch.split(train, size.train), torch.split(test, size.test), strict=True)
+    shards = tuple(Shard(f"client-{at}", own, held_out) for at, (own, held_out) in enumerate(parts))
     names = tuple(str(label) for label in range(size.n_class))
-    train, test = pool(size.sample * size.train), pool(size.sample * size.test)
-    return Federation("random", size.n_class, size.input_shape, train, test, shards, size.transform, names)
+    pools = pool(len(train)), pool(len(test))
+    return Federation("random", size.n_class, size.input_shape, *pools, shards, size.transform, names)
