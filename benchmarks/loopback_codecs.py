@@ -25,7 +25,7 @@ from fedlog.flower.folders.caps import Caps
 from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan
-from fedlog.settings.training import Down
+from fedlog.settings.training import BroadcastForm
 from fedlog.wire.codec import CODECS
 
 WAYS = (*CODECS, "rows+q4:q4:differences")
@@ -41,7 +41,7 @@ def plan_of(way: str) -> Plan:
         rounds=ROUNDS,
         codec=up,
         codec_down=down or None,
-        down=Down.DIFFERENCES if differences else Down.WHOLE,
+        down=BroadcastForm.DIFFERENCES if differences else BroadcastForm.WHOLE,
     )
 
 

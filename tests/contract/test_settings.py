@@ -21,11 +21,11 @@ from fedlog.errors import InputError
 from fedlog.flower.protocol.plan import Plan, make_plan, plan_settings, read_plan, read_plan_settings
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
 from fedlog.settings.data import Partition
-from fedlog.settings.fields import about
+from fedlog.settings.fields import find_setting_info
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, as_plain, from_plain, from_toml, list_deployed_settings
+from fedlog.settings.spec import RunSpec, list_deployed_settings, spec_as_values, spec_from_toml, spec_from_values
 from fedlog.settings.training import AdamMoments, Decay, Optimiser, Recipe
 
 SETTINGS = fields(RunSpec)
@@ -41,7 +41,7 @@ def _flags(names: list[str], given: list[str]) -> dict[str, Any]:
 
 def test_every_setting_says_what_it_is() -> None:
     assert len(SETTINGS) >= 45
-    assert all(len(about(entry).help) > 5 for entry in SETTINGS)
+    assert all(len(find_setting_info(entry).help) > 5 for entry in SETTINGS)
     assert {*RECIPE, *PRIVATE, "method", "options", "rounds", "codec"} <= {
         entry.name for entry in list_deployed_settings()
     }
@@ -76,9 +76,9 @@ def test_flags_files_and_programs_mean_the_same_run(tmp_path: Path) -> None:
     by_program = RunSpec(
         data="circle", rounds=2, body=("mlp:4",), moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=0.25
     )
-    assert by_flags == from_toml(tmp_path / "run.toml") == by_program
+    assert by_flags == spec_from_toml(tmp_path / "run.toml") == by_program
     run = resolve(by_program)
-    assert from_plain(json.loads(json.dumps(as_plain(run.spec))), "here") == run.spec
+    assert spec_from_values(json.loads(json.dumps(spec_as_values(run.spec))), "here") == run.spec
     assert run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
 
 
@@ -172,7 +172,7 @@ def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
 )
 def test_a_mistake_names_the_setting_what_is_expected_and_where(values: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(InputError) as refused:
-        from_plain(values, "here")
+        spec_from_values(values, "here")
     assert refused.value.message.startswith(said)
     assert hint in (refused.value.hint or "")
 
@@ -201,11 +201,11 @@ from fedlog.engine.training.tasks import adam_arguments
 from fedlog.flower.protocol.plan import make_plan, plan_settings, read_plan, read_plan_settings
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, from_toml
+from fedlog.settings.spec import RunSpec, spec_from_toml
 from pathlib import Path
 
 Path("run.toml").write_text("beta2 = 0.5")
-spec = from_toml(Path("run.toml"))
+spec = spec_from_toml(Path("run.toml"))
 top = Parser()
 add_arguments(top)
 typed = RunSpec(**read_given_settings(top.parse_args(["run", "server", "--beta2", "0.5"])))

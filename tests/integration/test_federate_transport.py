@@ -40,15 +40,15 @@ from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
-from fedlog.settings.training import Down, World
+from fedlog.settings.training import BroadcastForm, World
 from fedlog.wire.codec import codec, is_same_message
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
 OPTIONS = {"epochs": 2, "learning_rate": 0.01}
 CLASSES = {"east": (0, 1), "north": (1, 2), "south": (0, 2)}
-DIFFERENCES = {"codec": "rows+q8", "codec_down": "q4", "down": Down.DIFFERENCES}
-CLOSED = {"codec": "rows+q8", "down": Down.DIFFERENCES, "world": World.CLOSED}
+DIFFERENCES = {"codec": "rows+q8", "codec_down": "q4", "down": BroadcastForm.DIFFERENCES}
+CLOSED = {"codec": "rows+q8", "down": BroadcastForm.DIFFERENCES, "world": World.CLOSED}
 SKIPPING = {**DIFFERENCES, "skip_below": 0.4}
 
 
@@ -108,7 +108,7 @@ def watch(post: InProcess) -> list[tuple[str, FrameKind, int, bytes]]:
     ("method", "how"),
     [
         ("fedlog", DIFFERENCES),
-        ("fedlog-c", {"codec": "rows+q4+zstd", "codec_down": "q4+zstd", "down": Down.DIFFERENCES}),
+        ("fedlog-c", {"codec": "rows+q4+zstd", "codec_down": "q4+zstd", "down": BroadcastForm.DIFFERENCES}),
         ("fedproto", DIFFERENCES),
         ("lg-fedavg-1", {**DIFFERENCES, "codec": "q8"}),
         ("fedlog", {"codec": "rows", "world": World.CLOSED}),
@@ -345,7 +345,7 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
         ({"codec_down": "rows+q8"}, "codec rows\\+q8 cannot be used in a private run"),
         ({"codec_down": "rows", "world": World.CLOSED}, "a closed world cannot be used in a private run: the rows"),
         ({"skip_below": 0.1}, "skipping cannot be used in a private run: whether a message is skipped"),
-        ({"codec": "q8", "down": Down.DIFFERENCES}, "differences cannot be used in a private run"),
+        ({"codec": "q8", "down": BroadcastForm.DIFFERENCES}, "differences cannot be used in a private run"),
     ],
 )
 def test_private_plans_refuse_what_shows_classes_or_news(how: dict[str, Any], said: str) -> None:

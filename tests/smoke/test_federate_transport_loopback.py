@@ -14,7 +14,7 @@ from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
-from fedlog.settings.training import Down, World
+from fedlog.settings.training import BroadcastForm, World
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_real_processes_send_what_the_simulator_sends(tmp_path: Path) -> None:
             seed=4,
             codec="rows+q8",
             codec_down="rows+q4",
-            down=Down.DIFFERENCES,
+            down=BroadcastForm.DIFFERENCES,
             world=World.CLOSED,
             skip_below=0.3,
         )

@@ -27,7 +27,7 @@ from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
 from fedlog.report.parts.curves import Curve, curve_plots
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.style import style_of
-from fedlog.settings.differences import find_differences, repeat_command
+from fedlog.settings.differences import find_differences, write_repeat_command
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
@@ -128,7 +128,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_command_on_the_page_repeats_the_run(settings: dict[str, Any]) -> None:
     spec = resolve(RunSpec(**settings)).spec
-    words = shlex.split(repeat_command(spec))
+    words = shlex.split(write_repeat_command(spec))
     assert words[:2] == ["fedlog", "run"]
     named = read_given_settings(parse_arguments(words[1:]))
     again = apply_recipe(RunSpec(**named), named)

@@ -46,7 +46,7 @@ from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, executor
 from fedlog.files.python_words import speak_python
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, from_plain
+from fedlog.settings.spec import RunSpec, spec_from_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -350,4 +350,4 @@ def _common_spec(data: Federation | str, choices: Choices, settings: Mapping[str
     of_options = [name for given in (choices.options or {}).values() for name in given]
     check_options(choices.methods, [*settings, *of_recipes, *of_options])
     name = data.name if isinstance(data, Federation) else data
-    return from_plain({**separate_options(settings), "data": name}, "fedlog.compare")
+    return spec_from_values({**separate_options(settings), "data": name}, "fedlog.compare")

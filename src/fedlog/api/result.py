@@ -30,7 +30,7 @@ from fedlog.files.json_text import write_json
 from fedlog.files.python_words import speak_python
 from fedlog.models.folder import load_model, load_models, model_names, save_run_models
 from fedlog.models.model import Model
-from fedlog.settings.spec import RunSpec, as_plain
+from fedlog.settings.spec import RunSpec, spec_as_values
 from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Result:
             raise InputError(f"{path} is not empty", hint="choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         save_run_models(path / MODELS, dict(self.models))
-        config = {"digest": self.spec.digest, "spec": as_plain(self.spec), "made_with": dict(self.made_with)}
+        config = {"digest": self.spec.digest, "spec": spec_as_values(self.spec), "made_with": dict(self.made_with)}
         write_json(path / CONFIG, config)
         for record in self.records:
             records.append(path / RECORDS, record)

@@ -26,7 +26,7 @@ from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, from_plain
+from fedlog.settings.spec import RunSpec, spec_from_values
 
 SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of each method"
 Body = str | nn.Module | Callable[..., nn.Module]
@@ -117,7 +117,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
         if key not in known and key not in options:
             raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))
     given = separate_options(settings)
-    return apply_recipe(from_plain({**given, "data": data, "method": name}, "fedlog.run"), given)
+    return apply_recipe(spec_from_values({**given, "data": data, "method": name}, "fedlog.run"), given)
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:

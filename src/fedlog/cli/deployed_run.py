@@ -26,8 +26,8 @@ from fedlog.report.pages.deployed_page import (
     write_deployed_page,
 )
 from fedlog.report.parts.render import Live
-from fedlog.settings.differences import Difference, describe_value
-from fedlog.settings.fields import about
+from fedlog.settings.differences import SettingDifference, describe_value
+from fedlog.settings.fields import find_setting_info
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import Recipe
@@ -129,18 +129,22 @@ def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     return found
 
 
-def _compare_settings(plan: Plan) -> tuple[tuple[Difference, ...], tuple[tuple[str, str], ...]]:
+def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
     """The settings that differ from the defaults of the plan's method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = plan_settings(plan), plan_settings(usual_plan)
-    names = [entry.name for entry in list_deployed_settings() if about(entry).flag and entry.name != "method"]
+    names = [
+        entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag and entry.name != "method"
+    ]
     values = [(name, here.get(key, ""), usual.get(key, "")) for name in names if (key := name.replace("_", "-"))]
     differences = [
-        Difference(name, _empty_to_none(own), _empty_to_none(other)) for name, own, other in values if own != other
+        SettingDifference(name, _empty_to_none(own), _empty_to_none(other))
+        for name, own, other in values
+        if own != other
     ]
     options, usual_options = _all_options(plan), _all_options(usual_plan)
     differences += [
-        Difference(name, value, usual_options[name], is_option=True)
+        SettingDifference(name, value, usual_options[name], is_option=True)
         for name, value in options.items()
         if value != usual_options[name]
     ]
@@ -159,7 +163,7 @@ def _empty_to_none(value: Any) -> Any:
     return None if value == "" else value
 
 
-def _repeat_command(server: Path, method: str, differences: Sequence[Difference]) -> str:
+def _repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
     """The command that starts a new run with the same settings at this server."""
     # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]

@@ -16,7 +16,7 @@ from fedlog.data.sites import SiteSources
 from fedlog.errors import InputError
 from fedlog.experiments.compare.advice import AdviceKind
 from fedlog.files.durable import write_file
-from fedlog.settings.fields import about
+from fedlog.settings.fields import find_setting_info
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 
@@ -109,7 +109,7 @@ def format_run_command(spec: RunSpec) -> str:
     words = ["fedlog federate run server"]
     for entry in list_deployed_settings():
         value = getattr(spec, entry.name)
-        if about(entry).flag and value is not None and (entry.name in always or value != entry.default):
+        if find_setting_info(entry).flag and value is not None and (entry.name in always or value != entry.default):
             words.append(f"--{entry.name.replace('_', '-')} {shlex.quote(str(value))}")
     words += [f"--set {name}={value}" for name, value in spec.options.items() if value is not None]
     return " ".join(words)

@@ -24,10 +24,10 @@ from fedlog.experiments.run.dry_run import forecast
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.toml import read_toml
-from fedlog.settings.fields import Recorded, about
+from fedlog.settings.fields import Recorded, find_setting_info
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
-from fedlog.settings.spec import RunSpec, from_toml
+from fedlog.settings.spec import RunSpec, spec_from_toml
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +86,7 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = read_given_settings(args)
     if args.resume is not None:
         # Where a run is computed, and where its data are, may change; the content of the data is checked.
-        may_change = {entry.name for entry in fields(RunSpec) if about(entry).recorded is Recorded.NEVER}
+        may_change = {entry.name for entry in fields(RunSpec) if find_setting_info(entry).recorded is Recorded.NEVER}
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
@@ -96,9 +96,9 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         spec = replace(read_spec(args.resume), **given)
         # The stored number of processes was chosen for the CPU; on another device one process is enough.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
-    device = given.get("device") or (from_toml(args.config).device if args.config else "cpu")
+    device = given.get("device") or (spec_from_toml(args.config).device if args.config else "cpu")
     start = RunSpec(jobs=cores() if device == "cpu" else 1)
-    spec = from_toml(args.config, start) if args.config else start
+    spec = spec_from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     in_file = read_toml(args.config, "the configuration") if args.config else {}
     return apply_recipe(spec, given={*in_file, *given}), args.out or _new_folder(spec)

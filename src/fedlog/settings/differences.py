@@ -11,17 +11,17 @@ from fedlog.algorithms import registry
 from fedlog.data.catalog import DEFAULTS
 from fedlog.data.data_spec import SITES
 from fedlog.errors import InputError
-from fedlog.settings.fields import Recorded, about
+from fedlog.settings.fields import Recorded, find_setting_info
 from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, as_plain
+from fedlog.settings.spec import RunSpec, spec_as_values
 
 # These are not part of a run's digest, but a repeated run needs them: they say where to find records and parameters.
 NEEDED = ("label", "schema", "site_column", "body_file")
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """One setting of a run, and the value it would have had by default."""
 
     name: str
@@ -49,28 +49,28 @@ def describe_value(value: Any) -> str:
     return str(value) if isinstance(value, str) else json.dumps(value)
 
 
-def find_differences(spec: RunSpec) -> list[Difference]:
+def find_differences(spec: RunSpec) -> list[SettingDifference]:
     """The settings of a resolved run that differ from the preset of its data set and method."""
-    own, usual = as_plain(spec), as_plain(_make_usual_run(spec))
+    own, usual = spec_as_values(spec), spec_as_values(_make_default_run(spec))
     found = []
     for entry in fields(RunSpec):
-        name, known = entry.name, about(entry)
+        name, known = entry.name, find_setting_info(entry)
         if name in ("data", "method", "options") or not known.flag:
             continue
         if known.recorded is Recorded.NEVER and name not in NEEDED:
             continue
         if own[name] is not None and own[name] != usual[name]:
-            found.append(Difference(name, own[name], usual[name]))
+            found.append(SettingDifference(name, own[name], usual[name]))
     options = usual["options"]
     found += [
-        Difference(name, value, options.get(name), is_option=True)
+        SettingDifference(name, value, options.get(name), is_option=True)
         for name, value in own["options"].items()
         if value is not None and value != options.get(name)
     ]
     return found
 
 
-def _make_usual_run(spec: RunSpec) -> RunSpec:
+def _make_default_run(spec: RunSpec) -> RunSpec:
     """The run that `fedlog run` makes if only this data set and method are given."""
     bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())
     try:
@@ -81,7 +81,7 @@ def _make_usual_run(spec: RunSpec) -> RunSpec:
         return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
 
 
-def repeat_command(spec: RunSpec) -> str:
+def write_repeat_command(spec: RunSpec) -> str:
     """The command that repeats a resolved run; for a federation made in Python, the call of `fedlog.run`."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
@@ -100,6 +100,6 @@ def _write_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _write_python_call(spec: RunSpec, found: list[Difference]) -> str:
+def _write_python_call(spec: RunSpec, found: list[SettingDifference]) -> str:
     settings = "".join(f", {each.name}={each.value!r}" for each in found)
     return f"fedlog.run(federation, {spec.method!r}{settings})"

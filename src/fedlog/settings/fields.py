@@ -38,7 +38,7 @@ class Recorded(Enum):
 
 
 @dataclass(frozen=True)
-class About:
+class SettingInfo:
     """The facts about a setting besides its name, type and default."""
 
     help: str
@@ -52,14 +52,14 @@ class About:
 
 
 def setting(default: Any, text: str, **more: Any) -> Any:
-    """A dataclass field with this default and help text; `more` are further fields of `About`.
+    """A dataclass field with this default and help text; `more` are further fields of `SettingInfo`.
 
     The default None means: not set.
     """
-    about = About(text, **more)
+    info = SettingInfo(text, **more)
     if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"about": about})
-    return field(default=default, metadata={"about": about})
+        return field(default_factory=lambda: dict(default), metadata={"info": info})
+    return field(default=default, metadata={"info": info})
 
 
 late_setting = partial(setting, recorded=Recorded.UNLESS_DEFAULT, deployed=True)
@@ -69,9 +69,9 @@ local_setting = partial(setting, recorded=Recorded.NEVER)
 """Make a setting that is in no digest: it says where files are or how a run is computed."""
 
 
-def about(entry: Field[Any]) -> About:
-    """The `About` of a field, which `setting` stored in it."""
-    found: About = entry.metadata["about"]
+def find_setting_info(entry: Field[Any]) -> SettingInfo:
+    """The `SettingInfo` of a field, which `setting` stored in it."""
+    found: SettingInfo = entry.metadata["info"]
     return found
 
 
@@ -88,11 +88,11 @@ class Section:
             try:
                 object.__setattr__(self, entry.name, check_value(entry.name, value, hint))
             except InputError as error:
-                if error.hint is None and "about" in entry.metadata:
-                    raise InputError(error.message, hint=f"{entry.name}: {about(entry).help}") from None
+                if error.hint is None and "info" in entry.metadata:
+                    raise InputError(error.message, hint=f"{entry.name}: {find_setting_info(entry).help}") from None
                 raise
 
-    def part(self, section: type[Value]) -> Value:
+    def take_section(self, section: type[Value]) -> Value:
         """The settings of one section, if this class inherits from it."""
         names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
         return section(**{name: getattr(self, name) for name in names})
@@ -120,7 +120,7 @@ def value_type(hint: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def choices(hint: Any) -> tuple[str, ...]:
+def list_choices(hint: Any) -> tuple[str, ...]:
     """The words that a setting accepts; empty if it accepts other values than a few words."""
     kind = value_type(hint)
     if get_origin(kind) is Literal:
@@ -144,7 +144,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
     """The message about a wrong value, and a hint with the accepted words if there are any."""
-    words, kind, known = name.replace("_", " "), value_type(hint), choices(hint)
+    words, kind, known = name.replace("_", " "), value_type(hint), list_choices(hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
     if get_origin(kind) is tuple:
@@ -166,7 +166,7 @@ def _describe_bounds(hint: Any) -> str:
     return " and ".join(f"{word} {bound}" for word, bound in given if bound is not None)
 
 
-def read_exactly(kind: type[Value], values: object, what: str) -> Value:
+def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
     """The dataclass made from these JSON values; InputError for a missing or unknown field or a wrong type.
 
     For messages from the network. Only fields that may be None can be left out. `what` names the values in errors.
@@ -182,7 +182,7 @@ def read_exactly(kind: type[Value], values: object, what: str) -> Value:
         part = value_type(hints[name])
         nested = isinstance(part, type) and hasattr(part, "__dataclass_fields__")
         if nested and not (value is None and name not in needed):
-            read[name] = read_exactly(part, value, f"{name} in {what}")
+            read[name] = read_dataclass(part, value, f"{name} in {what}")
         else:
             read[name] = check_value(name, value, hints[name])
     return kind(**read)

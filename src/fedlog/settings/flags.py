@@ -10,7 +10,7 @@ from typing import Any, get_origin
 from fedlog.errors import InputError
 from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.fields import about, choices, type_hints, value_type
+from fedlog.settings.fields import find_setting_info, list_choices, type_hints, value_type
 from fedlog.settings.privacy import PrivacySettings, SumSettings
 from fedlog.settings.spec import LengthSettings, RunSpec
 from fedlog.settings.training import Optimiser, RoundSettings
@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
             continue
         group = parser.add_argument_group(title, NOTES.get(title))
         for entry in entries:
-            if about(entry).flag:
+            if find_setting_info(entry).flag:
                 _add_flag(group, entry)
         if title == "method and training":
             group.add_argument(
@@ -41,11 +41,11 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
-    known, hint = about(entry), type_hints(RunSpec)[entry.name]
+    known, hint = find_setting_info(entry), type_hints(RunSpec)[entry.name]
     arguments: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
     if get_origin(hint) is tuple:
         arguments["action"] = "append"
-    elif words := choices(hint):
+    elif words := list_choices(hint):
         arguments["choices"] = words
     else:
         arguments["type"] = value_type(hint)

@@ -52,7 +52,7 @@ class Promise(Section):
         return Budget(self.epsilon, self.delta)
 
     @property
-    def frozen(self) -> bool:
+    def needs_frozen_bodies(self) -> bool:
         """Whether the sites of a deployment must leave their bodies untrained: they must if records are protected."""
         return self.unit is Unit.RECORD
 
@@ -89,7 +89,7 @@ class SecureSumTerms:
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
     """The promise that the settings ask for, or None without --privacy; `noise` is the default source of noise."""
     if given.privacy is None:
-        _refuse_settings_that_need(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
+        _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
     if given.epsilon is None or given.delta is None:
         raise InputError(f"--privacy {given.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")
@@ -109,7 +109,7 @@ def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | Non
 def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | None:
     """The settings of DP-SGD; None if the run does not use it."""
     if given.body_training is not BodyTraining.DP_SGD:
-        _refuse_settings_that_need(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
+        _refuse_settings_without(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
         return None
     if promise is None or promise.unit is not Unit.RECORD:
         raise InputError(
@@ -123,11 +123,13 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
     return DpSgd(clip, rate, given.sgd_noise)
 
 
-def resolve_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SecureSumTerms | None:
+def resolve_secure_sums(
+    given: SumSettings, promise: Promise | None, refused_share: float | None
+) -> SecureSumTerms | None:
     """The terms of the run's secure sums; None if the run has none."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
-        _refuse_settings_that_need(
+        _refuse_settings_without(
             given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed"
         )
         return None
@@ -256,7 +258,7 @@ def _make_clip(clip: str | None, algorithm: Algorithm) -> Clip | None:
     return clip_with_target(features) if predicts_numbers(algorithm) else features
 
 
-def limits_of(clip: str | None, algorithm: Algorithm) -> Limits | None:
+def make_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
     """The limits that uploads are checked against in a run without privacy.
 
     None without a clip, and for methods that predict numbers: without privacy their targets have no bound.
@@ -273,7 +275,7 @@ def normalise_clip(clip: str | None) -> str | None:
     return f"{kind}:{float(number):g}"
 
 
-def _refuse_settings_that_need(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
+def _refuse_settings_without(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
     found = [name for name in names if getattr(given, name) is not None]
     if found:
         raise InputError(f"these settings need {needed}: {', '.join(found)}", hint=hint)

@@ -32,7 +32,7 @@ from fedlog.settings.promise import (
     normalise_clip,
     resolve_dp_sgd,
     resolve_promise,
-    resolve_sums,
+    resolve_secure_sums,
 )
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import (
@@ -71,11 +71,11 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     """
     defaults = preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normalise_clip(spec.clip))
-    spec = _freeze_encoders(_with_maps(spec))
+    spec = _freeze_encoders(_append_feature_maps(spec))
     spec = replace(spec, body_file_sha256=_digest_files(_list_parameter_files(spec)))
     promise = resolve_promise(spec, NoiseSource.FLOAT)
     dp_sgd = resolve_dp_sgd(spec, promise)
-    sums = resolve_sums(spec, promise, spec.refused_share)
+    sums = resolve_secure_sums(spec, promise, spec.refused_share)
     _check_bodies(spec)
     _check_dp_sgd(spec, dp_sgd)
     _check_promise(spec, promise)
@@ -87,10 +87,10 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
         rounds=(registry.find_own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
-        optimiser=spec.part(Optimiser),
-        execution=spec.part(Execution),
+        optimiser=spec.take_section(Optimiser),
+        execution=spec.take_section(Execution),
     )
-    data = data_spec(spec)
+    data = make_data_spec(spec)
     if federation is None:
         data = resolve_data(data)
     else:
@@ -104,7 +104,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
             )
     written = replace(
         spec,
-        options=_resolve_options(spec.method, defaults.options(spec.method), options_given(spec)),
+        options=_resolve_options(spec.method, defaults.options(spec.method), list_given_options(spec)),
         carry=None,  # now one of the options
         codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
         skip_below=spec.skip_below or None,
@@ -122,13 +122,13 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     return ResolvedRun(written, settings, data, promise, dp_sgd, sums)
 
 
-def with_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
+def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
     """The run with the digest of its data: of the given federation, or of the files that its data name."""
     digest = content_digest(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
-def data_spec(spec: RunSpec) -> DataSpec:
+def make_data_spec(spec: RunSpec) -> DataSpec:
     """The specification's settings of data, before defaults are filled in."""
     named = {
         name: value for name, value in _take_values(spec, DataSettings).items() if name not in ("data", "data_sha256")
@@ -138,7 +138,7 @@ def data_spec(spec: RunSpec) -> DataSpec:
     return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
 
 
-def options_given(spec: RunSpec) -> Mapping[str, Any]:
+def list_given_options(spec: RunSpec) -> Mapping[str, Any]:
     """The method's options that were given, with `--carry` among them."""
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
@@ -158,7 +158,7 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
     return {name: getattr(value, "value", value) for name, value in options.items()}
 
 
-def _with_maps(spec: RunSpec) -> RunSpec:
+def _append_feature_maps(spec: RunSpec) -> RunSpec:
     """The specification with its feature maps appended to the name of each body: `identity+project:64`."""
     asked = {"project": spec.project, "expand": spec.expand, "buckets": spec.buckets}
     maps = "".join(f"+{name}:{number}" for name, number in asked.items() if number is not None)

@@ -19,7 +19,7 @@ from fedlog.settings.fields import (
     Recorded,
     Section,
     ShareBelowOne,
-    about,
+    find_setting_info,
     setting,
     type_hints,
 )
@@ -65,7 +65,7 @@ class RunSpec(
     @property
     def digest(self) -> str:
         """A text that is equal for two resolved specifications exactly if they are the same experiment."""
-        values = as_plain(self)
+        values = spec_as_values(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
@@ -74,7 +74,7 @@ class RunSpec(
 
 
 def _is_recorded(entry: Field[Any], value: Any) -> bool:
-    recorded = about(entry).recorded
+    recorded = find_setting_info(entry).recorded
     if value is None or recorded is Recorded.NEVER:
         return False
     return recorded is Recorded.ALWAYS or value != entry.default
@@ -82,18 +82,18 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
     """The settings of the simulator that runs over Flower have too."""
-    return (entry for entry in fields(RunSpec) if about(entry).deployed)
+    return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 
-def as_plain(spec: RunSpec) -> dict[str, Any]:
+def spec_as_values(spec: RunSpec) -> dict[str, Any]:
     """The specification as JSON values."""
-    values = {name: _make_plain(value) for name, value in asdict(spec).items()}
+    values = {name: _as_plain_value(value) for name, value in asdict(spec).items()}
     values["body"] = list(spec.body)
-    values["options"] = {name: _make_plain(value) for name, value in spec.options.items()}
+    values["options"] = {name: _as_plain_value(value) for name, value in spec.options.items()}
     return values
 
 
-def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
+def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
     """The specification `start` with these values; InputError, naming `where`, for an unknown name or a wrong type."""
     known = type_hints(RunSpec)
     for name in values:
@@ -104,10 +104,10 @@ def from_plain(values: Mapping[str, Any], where: str, start: RunSpec | None = No
         return replace(start or RunSpec(), **values)
 
 
-def from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
+def spec_from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
     """The specification `start` with the values of a TOML file."""
-    return from_plain(read_toml(path, "the configuration"), str(path), start)
+    return spec_from_values(read_toml(path, "the configuration"), str(path), start)
 
 
-def _make_plain(value: Any) -> Any:
+def _as_plain_value(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value

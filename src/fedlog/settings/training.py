@@ -76,7 +76,7 @@ class Initialisation(StrEnum):
     SEPARATE = "separate"
 
 
-class Down(StrEnum):
+class BroadcastForm(StrEnum):
     """Whether broadcasts hold whole values or differences."""
 
     WHOLE = "whole"
@@ -135,7 +135,9 @@ class RoundSettings(Section):
         metavar="NAME",
     )
     codec_down: str | None = late_setting(None, "how broadcasts are written (default: as uploads are)", metavar="NAME")
-    down: Down = late_setting(Down.WHOLE, "broadcasts: whole, or the difference to what each client has")
+    down: BroadcastForm = late_setting(
+        BroadcastForm.WHOLE, "broadcasts: whole, or the difference to what each client has"
+    )
     world: World = late_setting(
         World.OPEN, "closed: a client gets only the rows of the classes it holds (over Flower: each site decides)"
     )
@@ -163,7 +165,7 @@ class RoundSettings(Section):
         return Transport(
             codec=self.codec,
             codec_down=self.codec_down,
-            differences=self.down is Down.DIFFERENCES,
+            differences=self.down is BroadcastForm.DIFFERENCES,
             closed_world=self.world is World.CLOSED,
             skip_below=self.skip_below,
         )

@@ -19,7 +19,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.presets import apply_recipe, preset
-from fedlog.settings.spec import RunSpec, from_plain
+from fedlog.settings.spec import RunSpec, spec_from_values
 from fedlog.wire.codec import codec as make_codec
 
 LOCAL, POOLED = "local", "pooled"
@@ -105,7 +105,7 @@ def _with_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
     shared = {name: value for name, value in spec.options.items() if name in options}
-    return from_plain({**settings, "options": {**shared, **own}}, "the comparison", spec)
+    return spec_from_values({**settings, "options": {**shared, **own}}, "the comparison", spec)
 
 
 def check_options(methods: Sequence[str], names: Sequence[str]) -> None:

@@ -41,8 +41,8 @@ from fedlog.models.model import Model
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
 from fedlog.settings.privacy import BodyTraining
-from fedlog.settings.resolve import ResolvedRun, resolve, with_data_digest
-from fedlog.settings.spec import RunSpec, as_plain, from_plain
+from fedlog.settings.resolve import ResolvedRun, add_data_digest, resolve
+from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
 from fedlog.wire.ledger import Direction
 
 SECONDS_TO_WAIT_FOR_LOCK = 10.0
@@ -77,7 +77,7 @@ def execute(
         federation = hold_out_validation(federation, run.data)
     elif has_own_content(run.data.name):
         federation = load(run.data)
-    run = with_data_digest(run, federation)
+    run = add_data_digest(run, federation)
     found = read_finished_summary(folder)
     if found is None or read_spec(folder).digest != run.digest:
         made = enter_run_folder(folder, run.spec)
@@ -150,7 +150,7 @@ def read_spec(folder: Path) -> RunSpec:
     """The resolved specification of a run folder."""
     path = folder / CONFIG
     try:
-        return from_plain(parse_json(path.read_text())["spec"], str(path))
+        return spec_from_values(parse_json(path.read_text())["spec"], str(path))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
@@ -223,7 +223,7 @@ def _remove_empty_folders(made: list[Path]) -> None:
 
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Write `config.json`: the run's settings, its backends and the software versions."""
-    written = {"digest": spec.digest, "spec": as_plain(spec), "backends": simulation.engine.name_backends()}
+    written = {"digest": spec.digest, "spec": spec_as_values(spec), "backends": simulation.engine.name_backends()}
     write_json(folder / CONFIG, {**written, "made_with": made_with()})
 
 

@@ -25,7 +25,7 @@ from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.privacy.release_log import ReleaseRecorder
 from fedlog.settings.execution import Execution
-from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, limits_of
+from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, make_limits
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
@@ -59,7 +59,7 @@ def prepare(
         decisions=decisions_of(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
-    limits, releases = limits_of(spec.clip, algorithm), releases or ReleaseRecorder()
+    limits, releases = make_limits(spec.clip, algorithm), releases or ReleaseRecorder()
     return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, releases)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import Down, World
+from fedlog.settings.training import BroadcastForm, World
 from fedlog.wire.codec import CODECS
 
 SEEDS = (0, 1, 2)
@@ -26,11 +26,11 @@ WAYS: dict[str, RunSpec] = {
     "rows+f16": RunSpec(codec="rows+f16"),
     "rows+q8": RunSpec(codec="rows+q8"),
     "rows+q4": RunSpec(codec="rows+q4"),
-    "q8-up-q4-differences": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES),
-    "q4-differences": RunSpec(codec="rows+q4+zstd", codec_down="q4+zstd", down=Down.DIFFERENCES),
-    "closed-world": RunSpec(codec="rows+q8", down=Down.DIFFERENCES, world=World.CLOSED),
-    "skip-0.05": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES, skip_below=0.05),
-    "skip-0.2": RunSpec(codec="rows+q8", codec_down="q4", down=Down.DIFFERENCES, skip_below=0.2),
+    "q8-up-q4-differences": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES),
+    "q4-differences": RunSpec(codec="rows+q4+zstd", codec_down="q4+zstd", down=BroadcastForm.DIFFERENCES),
+    "closed-world": RunSpec(codec="rows+q8", down=BroadcastForm.DIFFERENCES, world=World.CLOSED),
+    "skip-0.05": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.05),
+    "skip-0.2": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.2),
 }
 OTHERS = ("fedproto", "lg-fedavg-1", "fedavg")
 OTHERS_WAYS = ("f32", "rows+q8", "q8-up-q4-differences")

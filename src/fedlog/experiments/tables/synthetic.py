@@ -33,8 +33,8 @@ from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, initial_head, logits
 from fedlog.models.catalog import body
-from fedlog.settings.resolve import data_spec
-from fedlog.settings.spec import RunSpec, as_plain
+from fedlog.settings.resolve import make_data_spec
+from fedlog.settings.spec import RunSpec, spec_as_values
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport
@@ -131,8 +131,8 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     # Deleted first: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
-    write_json(folder / CONFIG, {"digest": spec.digest, "spec": as_plain(spec), "made_with": made_with()})
-    federation = load_federation(data_spec(spec))
+    write_json(folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": made_with()})
+    federation = load_federation(make_data_spec(spec))
     train = [federation.train.at(shard.train) for shard in federation.shards]
     test = [federation.test.at(shard.test) for shard in federation.shards]
     for iterations in range(1, int(spec.options["epochs"]) + 1):

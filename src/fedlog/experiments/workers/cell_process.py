@@ -29,7 +29,7 @@ from fedlog.experiments.run.execute import KeptFiles, execute, hold_run_folder
 from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
-from fedlog.settings.spec import RunSpec, as_plain, from_plain
+from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def make_order(cell: Cell, data_dir: Path | None) -> str:
 
 def write_order(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
     """An order as one line of JSON, for a process that sees the same folders. A run is a name, folder and settings."""
-    listed = [{"name": run, "folder": str(path.resolve()), "spec": as_plain(spec)} for run, path, spec in runs]
+    listed = [{"name": run, "folder": str(path.resolve()), "spec": spec_as_values(spec)} for run, path, spec in runs]
     # The data folder is not in the specification: its file is committed and must not name a folder of this machine.
     where = None if data_dir is None else str(data_dir.resolve())
     return json.dumps({"cell": name, "work": work, "runs": listed, "data_dir": where})
@@ -119,7 +119,7 @@ def execute_order(order: Mapping[str, Any]) -> Outcome:
     for run in order["runs"]:
         folder = Path(run["folder"])
         with _note_failure(failed, run["name"]):
-            spec = from_plain(run["spec"], run["name"])
+            spec = spec_from_values(run["spec"], run["name"])
             if order["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
             elif order["work"] == Shape.SYNTHETIC.name:

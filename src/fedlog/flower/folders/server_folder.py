@@ -10,7 +10,7 @@ from fedlog.files.lock import lock_folder
 from fedlog.files.toml import quote_toml, read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
 from fedlog.flower.folders.folder import Folder, PathIn
-from fedlog.settings.fields import read_exactly
+from fedlog.settings.fields import read_dataclass
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
 CONNECTION = "federation"
@@ -51,7 +51,7 @@ class ServerFolder(Folder):
     def read_config(self) -> ServerConfig:
         """The settings of `init`; an InputError if this is not a server's folder."""
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
-        return read_exactly(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
+        return read_dataclass(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 
     def write_connection(self, port: int) -> None:
         """Write the file in which the program `flwr` finds the SuperLink's address and certificate."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
-from fedlog.settings.fields import read_exactly
+from fedlog.settings.fields import read_dataclass
 
 CHECK_IN_PATH = "/fedlog/check-in"
 LIMIT_BYTES = 1024
@@ -48,7 +48,7 @@ class CheckInAnswer:
 def read_check_in_answer(payload: bytes) -> CheckInAnswer:
     """The gate's answer in these bytes; InputError for any other content."""
     try:
-        return read_exactly(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
+        return read_dataclass(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
     except ValueError:
         raise InputError("expected the gate's answer to a check-in, found something else") from None
 

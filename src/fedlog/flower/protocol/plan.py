@@ -31,7 +31,7 @@ from fedlog.flower.protocol.handshake import Identity, read_greeting, time_field
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
-from fedlog.settings.fields import Section, read_exactly
+from fedlog.settings.fields import Section, read_dataclass
 from fedlog.settings.presets import OWN_DATA, apply_recipe
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
@@ -44,11 +44,11 @@ from fedlog.settings.promise import (
     normalise_clip,
     plan_protection,
     resolve_promise,
-    resolve_sums,
+    resolve_secure_sums,
 )
-from fedlog.settings.resolve import options_given
-from fedlog.settings.spec import RunSpec, from_plain, list_deployed_settings
-from fedlog.settings.training import Decay, Down, Optimiser, World
+from fedlog.settings.resolve import list_given_options
+from fedlog.settings.spec import RunSpec, list_deployed_settings, spec_from_values
+from fedlog.settings.training import BroadcastForm, Decay, Optimiser, World
 from fedlog.wire.transport import Transport
 
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ class Plan(Section):
     codec: str = "f32"
     codec_down: str | None = None
     """The codec of broadcasts; None: the same as for uploads."""
-    down: Down = Down.WHOLE
+    down: BroadcastForm = BroadcastForm.WHOLE
     world: World = World.OPEN
     """Closed: a site that meets only the classes in its training rows gets only these rows of the head."""
     skip_below: Annotated[float, Meta(ge=0)] | None = None
@@ -115,7 +115,7 @@ class Plan(Section):
         return Transport(
             self.codec,
             self.codec_down,
-            self.down is Down.DIFFERENCES,
+            self.down is BroadcastForm.DIFFERENCES,
             self.world is World.CLOSED,
             self.skip_below,
         )
@@ -128,7 +128,9 @@ class Plan(Section):
     @property
     def equal_bodies(self) -> bool:
         """Whether all sites must have the same untrained body, so that their features can be added up."""
-        return registry.find_own_rounds(self.method) is not None or (self.promise is not None and self.promise.frozen)
+        return registry.find_own_rounds(self.method) is not None or (
+            self.promise is not None and self.promise.needs_frozen_bodies
+        )
 
     @property
     def hides_figures(self) -> bool:
@@ -139,7 +141,7 @@ class Plan(Section):
         """The run's method, for heads of this shape."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.build(self.method, self.model_plan(n_class, width), options)
-        return registry.freeze_bodies(built) if self.promise is not None and self.promise.frozen else built
+        return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without privacy."""
@@ -199,8 +201,8 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     sites on the list of keys, and is called only if the run has secure sums.
     """
     promise = resolve_promise(spec, NoiseSource.DISCRETE)
-    sums = resolve_sums(spec, promise, spec.refused_share)
-    options = registry.read_options(spec.method, options_given(spec))
+    sums = resolve_secure_sums(spec, promise, spec.refused_share)
+    options = registry.read_options(spec.method, list_given_options(spec))
     sites = 0 if sums is None else count_sites()
     return check_plan(
         Plan(
@@ -216,7 +218,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             skip_below=spec.skip_below or None,
             largest_share=spec.largest_share,
             batch_size=OWN_DATA.batch_size if spec.batch_size is None else spec.batch_size,
-            optimiser=spec.part(Optimiser),
+            optimiser=spec.take_section(Optimiser),
             clip=normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
             secure=None if sums is None else SumRules(choose_survivors(sums.honest, sites), sites),
@@ -245,7 +247,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
     except ValueError as error:
         raise InputError(f"the app's settings: options must be JSON: {error}") from None
     values = {name: value for name, value in given.items() if name in known}
-    spec = from_plain({**values, "options": options}, "the app's settings")
+    spec = spec_from_values({**values, "options": options}, "the app's settings")
     # Without a recipe the settings come from a complete plan, and nothing has to be filled in.
     return apply_recipe(spec, given=values) if "recipe" in values else spec
 
@@ -296,7 +298,7 @@ def _check_promise(promise: Promise) -> None:
 
 def read_plan(values: object) -> Plan:
     """The plan in these JSON values; InputError if they are not a plan that a site accepts."""
-    return check_plan(read_exactly(Plan, values, "a plan"))
+    return check_plan(read_dataclass(Plan, values, "a plan"))
 
 
 def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:

@@ -13,7 +13,7 @@ from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, initial_head
-from fedlog.settings.promise import limits_of
+from fedlog.settings.promise import make_limits
 from fedlog.wire.codec import is_same_message
 
 
@@ -33,7 +33,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
         guard,
         transport,
         refused_share=refused_share,
-        limits=limits_of(plan.clip, algorithm),
+        limits=make_limits(plan.clip, algorithm),
         # With secure sums the server gets no single upload, and in a private run it must not keep any.
         remembers=plan.secure is None and plan.promise is None,
         largest_share=plan.largest_share,

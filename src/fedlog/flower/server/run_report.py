@@ -17,7 +17,7 @@ from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.protocol.plan import Plan, is_body_name
 from fedlog.flower.protocol.promise import read_spending
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.settings.fields import NotNegative, Share, read_exactly
+from fedlog.settings.fields import NotNegative, Share, read_dataclass
 from fedlog.wire.ledger import Direction
 
 
@@ -64,7 +64,7 @@ def read_report(payload: bytes) -> dict[str, Any]:
 
 def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str) -> dict[str, Any]:
     try:
-        report = read_exactly(kind, parse_json(payload[:65536]), what)
+        report = read_dataclass(kind, parse_json(payload[:65536]), what)
         good = is_body_name(report.body)
     except (ValueError, InputError):
         good = False

@@ -74,7 +74,7 @@ class SiteContext:
     @cached_property
     def by_record(self) -> bool:
         """Whether single records are protected; then all sites have the same body and no run trains it."""
-        return self.plan.promise is not None and self.plan.promise.frozen
+        return self.plan.promise is not None and self.plan.promise.needs_frozen_bodies
 
     @cached_property
     def profile(self) -> SiteProfile:

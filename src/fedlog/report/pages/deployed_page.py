@@ -27,7 +27,7 @@ from fedlog.report.parts.plots import Plot, Point, Series
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
 from fedlog.report.parts.style import Style, style_numbered, style_of
 from fedlog.report.parts.tables import TextTable
-from fedlog.settings.differences import Difference
+from fedlog.settings.differences import SettingDifference
 from fedlog.wire.bits_text import choose_unit, describe_bits
 
 ACCURACY_STAYS_AT_SITES = "How well each model does is known to its site alone: report.json beside the model there."
@@ -84,7 +84,7 @@ class DeployedRun:
     bits_by_kind: Mapping[tuple[str, str], int]  # (up or down, kind)
     budget: Mapping[str, float] | None  # epsilon and delta that the plan promises
     spent: Mapping[str, Any] | None
-    differences: tuple[Difference, ...]
+    differences: tuple[SettingDifference, ...]
     other_settings: tuple[tuple[str, str], ...]
     command: str
     made_with: Mapping[str, str] = field(default_factory=dict)

@@ -23,8 +23,8 @@ from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, percent, render_page
 from fedlog.report.parts.style import style_of
-from fedlog.settings.differences import Difference, describe_value, find_differences, repeat_command
-from fedlog.settings.spec import as_plain
+from fedlog.settings.differences import SettingDifference, describe_value, find_differences, write_repeat_command
+from fedlog.settings.spec import spec_as_values
 from fedlog.wire.bits_text import describe_bits
 
 
@@ -61,7 +61,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         time_bars=run_plots.time_bars(mean_seconds_by_part(facts.lines)),
         differences=differences,
         other_settings=_other_settings(facts, differences),
-        command=repeat_command(facts.spec),
+        command=write_repeat_command(facts.spec),
         live=live,
     )
 
@@ -149,10 +149,10 @@ def _notes(facts: RunFacts) -> list[str]:
     return found
 
 
-def _other_settings(facts: RunFacts, differences: Sequence[Difference]) -> list[tuple[str, str]]:
+def _other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
     """(name, value) of the settings that have their usual values; settings without a value are left out."""
     changed = {each.name for each in differences}
-    values = as_plain(facts.spec)
+    values = spec_as_values(facts.spec)
     values |= values.pop("options")
     return [
         (name, describe_value(value))
