@@ -77,6 +77,7 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
         ("select-equal-chances-mnist", SELECTED["mnist"]),
         ("select-equal-chances-wine", SELECTED["wine"]),
         ("select-equal-chances-table-mnist", tuned_tables.SELECTED["mnist"]),
+        ("select-equal-chances-table-cifar10", tuned_tables.SELECTED["cifar10"]),
         ("select-fedlog-c-letter-mnist", {"fedlog-c": "alpha-0.3-g-1.1"}),
     ],
 )
