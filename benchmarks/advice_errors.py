@@ -110,7 +110,7 @@ def count(kind: str, size: int, what: str, seeds: int, draws: int) -> dict[str, 
         found, gains = compare(rows, fresh, LEARNERS[what], seeds, number)
         told[_judge(advise(found), gains, nothing=what == "nothing to gain")] += 1
         for learner, gain in gains.items():
-            interval = found.gain(learner, "validation")
+            interval = found.estimate_gain(learner, "validation")
             assert interval is not None
             inside += int((interval.low or 0) <= gain <= (interval.high or 0))
             entries += 1

@@ -21,7 +21,7 @@ import torch
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.software import made_with
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.message import Message
@@ -78,7 +78,7 @@ def accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
     """The mean accuracy of the honest sites after the last round, and how often the liar was left out."""
     spec = replace(spec, largest_share=case.largest_share, clip=case.clip, refused_share=0.5)
     refused = 0
-    with prepare(resolve(spec)) as simulation:
+    with make_simulation(resolve(spec)) as simulation:
         liar = simulation.federation.clients[0]
         _let_lie(simulation, liar, LIES[case.lie])
         last: RoundRecord | None = None

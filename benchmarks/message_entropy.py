@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlog.engine.software import made_with
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.tables.bits import WAYS
 from fedlog.settings.resolve import resolve
 from fedlog.wire import numbers
@@ -60,7 +60,7 @@ def entropy(codes: Codes) -> float:
 def measure(method: str, data: str) -> list[dict[str, Any]]:
     """The bits sent in each round and direction, and the entropy of their codes."""
     spec = replace(WAYS[WAY], method=method, data=data, rounds=ROUNDS[data])
-    with prepare(resolve(spec)) as simulation:
+    with make_simulation(resolve(spec)) as simulation:
         up: list[Codes] = []
         down: list[Codes] = []
         work, send = simulation.workers.exchange, simulation.server.send

@@ -16,20 +16,26 @@ from fedlog.core.keys import Key
 from fedlog.data.split import Shares, split_by_class
 from fedlog.experiments.compare.advice import AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
-from fedlog.experiments.compare.row_estimates import Answers, Scale, Splits, estimate, estimate_from_rows
+from fedlog.experiments.compare.row_estimates import (
+    Answers,
+    HeldOutRows,
+    RowValueKind,
+    estimate_from_repetitions,
+    estimate_from_rows,
+)
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.settings.spec import RunSpec
 
-REDRAWN = Splits(redrawn=True, judged_share=1 / 3)
+REDRAWN = HeldOutRows(redrawn=True, judged_share=1 / 3)
 SHARES = st.floats(0, 1)
 SEEDS = 5
 
 
 @given(st.lists(SHARES, min_size=2, max_size=8), SHARES)
 def test_the_interval_is_centred_and_widens_with_the_shared_rows(values: list[float], share: float) -> None:
-    found = estimate(values, Splits(True, share))
-    wider = estimate(values, Splits(True, share + 0.1))
+    found = estimate_from_repetitions(values, HeldOutRows(True, share))
+    wider = estimate_from_repetitions(values, HeldOutRows(True, share + 0.1))
     assert found.low is not None
     assert found.high is not None
     assert found.value == pytest.approx((found.low + found.high) / 2, abs=1e-9)
@@ -39,8 +45,8 @@ def test_the_interval_is_centred_and_widens_with_the_shared_rows(values: list[fl
 def test_the_correction_is_that_of_nadeau_and_bengio() -> None:
     values = [0.1, 0.3, 0.2, 0.25, 0.15]
     expected = t.ppf(0.975, 4) * stdev(values) * math.sqrt(1 / 5 + 1 / 3)
-    assert estimate(values, REDRAWN).half_width == pytest.approx(expected)
-    assert estimate([0.5], REDRAWN).half_width is None
+    assert estimate_from_repetitions(values, REDRAWN).half_width == pytest.approx(expected)
+    assert estimate_from_repetitions([0.5], REDRAWN).half_width is None
 
 
 def judged_once(values: np.ndarray, groups: np.ndarray | None = None) -> Answers:
@@ -51,7 +57,7 @@ def judged_once(values: np.ndarray, groups: np.ndarray | None = None) -> Answers
 
 def test_the_variance_of_rows_is_that_of_agresti_and_min() -> None:
     values = np.random.default_rng(0).permutation([1, 0, 0, 0, 0, -1, 0, 0] * 10)
-    found = estimate_from_rows([judged_once(values)], Scale.DIFFERENCE, by_class=False)
+    found = estimate_from_rows([judged_once(values)], RowValueKind.DIFFERENCE, by_class=False)
     b = c = 10
     n, half = 80, 0.5
     plus, minus = (b + half) / (n + 2), (c + half) / (n + 2)
@@ -61,7 +67,7 @@ def test_the_variance_of_rows_is_that_of_agresti_and_min() -> None:
 
 
 def test_rows_without_a_difference_still_allow_one() -> None:
-    found = estimate_from_rows([judged_once(np.zeros(60))], Scale.DIFFERENCE, by_class=False)
+    found = estimate_from_rows([judged_once(np.zeros(60))], RowValueKind.DIFFERENCE, by_class=False)
     assert found.half_width == pytest.approx(3 / 60)
 
 
@@ -70,14 +76,14 @@ def test_a_row_that_is_judged_again_does_not_count_as_another_row() -> None:
     once = judged_once(values)
     twice = Answers(*(np.concatenate([each, each]) for each in (once.seeds, once.rows, once.classes, once.values)))
     again = replace(twice, seeds=np.concatenate([once.seeds, once.seeds + 4]))
-    widths = [estimate_from_rows([each], Scale.DIFFERENCE, by_class=False).half_width for each in (once, again)]
+    widths = [estimate_from_rows([each], RowValueKind.DIFFERENCE, by_class=False).half_width for each in (once, again)]
     assert widths[0] == pytest.approx(widths[1])
 
 
 def test_rows_of_one_group_count_as_one_draw() -> None:
     values, groups = np.repeat([1, 0, 0, -1, 1, 0], 20), np.repeat(np.arange(6), 20)
-    alone = estimate_from_rows([judged_once(values)], Scale.DIFFERENCE, by_class=False)
-    together = estimate_from_rows([judged_once(values, groups)], Scale.DIFFERENCE, by_class=False)
+    alone = estimate_from_rows([judged_once(values)], RowValueKind.DIFFERENCE, by_class=False)
+    together = estimate_from_rows([judged_once(values, groups)], RowValueKind.DIFFERENCE, by_class=False)
     residual = np.array([1, 0, 0, -1, 1, 0]) - values.mean()
     expected = t.ppf(0.975, 5) * math.sqrt(np.square(residual).sum() / 36 * 6 / 5)
     assert together.half_width == pytest.approx(expected)
@@ -88,8 +94,8 @@ def test_by_class_the_rare_class_counts_as_much_as_the_common_one() -> None:
     classes = np.array([0] * 90 + [1] * 10)
     values = np.where(classes == 1, 1.0, 0.0)
     answers = Answers(np.arange(100) % 4, np.arange(100), classes, values)
-    assert estimate_from_rows([answers], Scale.DIFFERENCE, by_class=True).value == pytest.approx(0.5)
-    assert estimate_from_rows([answers], Scale.DIFFERENCE, by_class=False).value == pytest.approx(0.1)
+    assert estimate_from_rows([answers], RowValueKind.DIFFERENCE, by_class=True).value == pytest.approx(0.5)
+    assert estimate_from_rows([answers], RowValueKind.DIFFERENCE, by_class=False).value == pytest.approx(0.1)
 
 
 def test_repetitions_that_disagree_beyond_their_rows_widen_the_interval() -> None:
@@ -98,7 +104,7 @@ def test_repetitions_that_disagree_beyond_their_rows_widen_the_interval() -> Non
     unstable = np.where(seeds < 2, 1.0, 0.0)  # half of the runs are right throughout, half never
     classes = np.zeros(400, dtype=np.int64)
     widths = [
-        estimate_from_rows([Answers(seeds, rows, classes, values)], Scale.SHARE, by_class=False).half_width or 0
+        estimate_from_rows([Answers(seeds, rows, classes, values)], RowValueKind.SHARE, by_class=False).half_width or 0
         for values in (steady, unstable)
     ]
     assert widths[1] > 10 * widths[0]
@@ -108,7 +114,7 @@ def test_the_same_rows_every_time_add_what_the_runs_differ_by() -> None:
     seeds, rows = np.repeat(np.arange(5), 50), np.tile(np.arange(50), 5)
     values = (rows % 5 < seeds).astype(float)
     found = estimate_from_rows(
-        [Answers(seeds, rows, np.zeros(250, dtype=np.int64), values)], Scale.SHARE, by_class=False
+        [Answers(seeds, rows, np.zeros(250, dtype=np.int64), values)], RowValueKind.SHARE, by_class=False
     )
     between = np.var([0, 0.2, 0.4, 0.6, 0.8], ddof=1) / 5
     assert (found.half_width or 0) > t.ppf(0.975, 1000) * math.sqrt(between)
@@ -145,7 +151,7 @@ def covers(number: int) -> bool:
     for parts in seen:
         seeds, places, classes, values = np.concatenate(parts, axis=1)
         answers.append(Answers(seeds.astype(int), places.astype(int), classes.astype(int), values))
-    found = estimate_from_rows(answers, Scale.DIFFERENCE, by_class=False)
+    found = estimate_from_rows(answers, RowValueKind.DIFFERENCE, by_class=False)
     assert found.low is not None
     assert found.high is not None
     return bool(found.low <= np.mean(true) <= found.high)
@@ -237,9 +243,9 @@ def test_unbalanced_classes_are_judged_by_balanced_accuracy() -> None:
         training = {"a": [900, 100], "b": [900, 100]}
         runs[label, seed] = replace(run, scores=RunScores(score, run.scores.test, training))
     found = Findings("x", runs)
-    assert found.unbalanced
-    assert found.basis == "balanced_accuracy"
-    gain, plain = found.gain("fedlog", "validation"), found.figures["fedlog"].validation_accuracy
+    assert found.is_unbalanced
+    assert found.gain_measure == "balanced_accuracy"
+    gain, plain = found.estimate_gain("fedlog", "validation"), found.figures["fedlog"].validation_accuracy
     assert gain is not None
     assert plain is not None
     assert plain.value > found.figures["local"].validation_accuracy.value  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from fedlog.algorithms.shape import Exchange
 from fedlog.cli.main import main
 from fedlog.engine.protocol.shares import cap_shares
 from fedlog.errors import InputError
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.message import Contribution, Message
@@ -65,7 +65,7 @@ def _lie_about_labels(sums: torch.Tensor, count: float = 1.0, length: float = 1.
 
 def _run_with_liar(spec: RunSpec, lie: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, int]:
     """The mean accuracy of the nine others after two rounds, and how often the liar was left out."""
-    with prepare(resolve(replace(spec, rounds=2, refused_share=0.5))) as simulation:
+    with make_simulation(resolve(replace(spec, rounds=2, refused_share=0.5))) as simulation:
         server: Any = simulation.server
         receive, liar = server.receive, simulation.federation.clients[0]
 
@@ -99,7 +99,7 @@ def test_features_beyond_the_clip_are_left_out_which_no_cap_can_do() -> None:
 
 def test_the_cap_is_named_in_the_records_of_the_round() -> None:
     # The largest of these sites has more than 12 % of all records.
-    with prepare(resolve(replace(BASE, rounds=1, largest_share=0.12))) as simulation:
+    with make_simulation(resolve(replace(BASE, rounds=1, largest_share=0.12))) as simulation:
         (record,) = simulation.rounds()
     assert record.capped
     assert all(share > 0.12 for share in record.capped.values())
@@ -146,4 +146,4 @@ def test_it_is_refused_where_nobody_may_weigh_single_uploads(more: dict[str, obj
 
 def test_it_is_refused_for_uploads_without_counts() -> None:
     with pytest.raises(InputError, match="needs a method that sends statistics"):
-        prepare(resolve(replace(BASE, method="fedavg", largest_share=0.2)))
+        make_simulation(resolve(replace(BASE, method="fedavg", largest_share=0.2)))

@@ -11,7 +11,7 @@ import pytest
 import fedlog
 from fedlog.cli.main import parse_arguments
 from fedlog.cli.running import _choose_spec_and_folder
-from fedlog.experiments.compare.variants import Choices, make_variants
+from fedlog.experiments.compare.variants import VariantChoices, make_variants
 from fedlog.experiments.run.execute import read_spec
 from fedlog.settings.differences import write_repeat_command
 from fedlog.settings.presets import PAPERS_DATA, TUNED, apply_recipe, choose_recipe, preset
@@ -64,7 +64,7 @@ def test_the_command_line_files_and_comparisons_take_the_recipe(tmp_path: Path) 
         TUNED["local"].times_rate * 0.001
     )
     variants = make_variants(
-        RunSpec(data="digits", decay=Decay.NONE), Choices(("fedlog", "local"), given=frozenset({"decay"}))
+        RunSpec(data="digits", decay=Decay.NONE), VariantChoices(("fedlog", "local"), given=frozenset({"decay"}))
     )
     for variant in variants:
         assert variant.spec.moments is TUNED[variant.spec.method].moments

@@ -20,7 +20,7 @@ from fedlog.api.progress import Progress
 from fedlog.cli.main import main
 from fedlog.experiments.run.callbacks import RunStart
 from fedlog.experiments.run.execute import read_spec
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -90,7 +90,7 @@ def _on_a_terminal() -> str:
     """The output of a run of two rounds on a terminal."""
     run = resolve(RunSpec(data="circle", rounds=2, options={"epochs": 1}))
     screen = StringIO()
-    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress, prepare(run) as simulation:
+    with Progress(Console(file=screen, force_terminal=True, width=100)) as progress, make_simulation(run) as simulation:
         progress.run_began(RunStart(run, simulation))
         for record in simulation.rounds():
             progress.round_ended(record)
@@ -289,7 +289,7 @@ def test_a_dry_run_foretells_the_time_from_its_first_round(monkeypatch: pytest.M
 
     spec = RunSpec(data="circle", rounds=40, jobs=2, options={"epochs": 1})
     monkeypatch.setattr(dry_run, "time", Clock())
-    assert dry_run.forecast(spec).seconds == pytest.approx(40 * 3.0 / 2)
+    assert dry_run.forecast_cost(spec).seconds == pytest.approx(40 * 3.0 / 2)
 
 
 def test_a_dry_run_predicts_the_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +318,7 @@ def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_finish", killed)
+        patched.setattr(run, "_finish_run", killed)
         assert main([*SHORT, "--stop-at-accuracy", "0", "--out", "r"]) == 130
     said = capsys.readouterr().err
     assert said.endswith("interrupted\nhint: continue with: fedlog run --resume r\n")
@@ -331,7 +331,7 @@ def test_two_runs_do_not_share_a_folder(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setattr(run, "SECONDS_TO_WAIT_FOR_LOCK", 0.2)
     Path("r").mkdir()
-    with run.hold_run_folder(Path("r")):
+    with run.lock_run_folder(Path("r")):
         assert main([*SHORT, "--out", "r"]) == 2
     assert "r is in use by another run" in capsys.readouterr().err
     assert list(Path("r").iterdir()) == []

@@ -18,7 +18,7 @@ from fedlog.cli.main import main, make_parser
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import RunStart
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.message import Kind, Message
@@ -154,7 +154,7 @@ def test_a_terminal_shows_the_time_left_however_long_a_round_takes() -> None:
     run = resolve(RunSpec(data="circle", rounds=5, options={"epochs": 1}))
     screen = StringIO()
     with Progress(Console(file=screen, force_terminal=True, width=120)) as progress:
-        progress.run_began(RunStart(run, prepare(run)))
+        progress.run_began(RunStart(run, make_simulation(run)))
         for number in (1, 2):
             progress.round_ended(RoundRecord(number, 0.5, [], [], 1, 8, 8, {}, {}, {}, 200.0))
     assert "about 10 min left" in screen.getvalue()

@@ -15,7 +15,7 @@ import fedlog
 from fedlog.cli.main import main
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.compare.variants import DEPLOYED_OPTIONS, Choices, make_variants
+from fedlog.experiments.compare.variants import DEPLOYED_OPTIONS, VariantChoices, make_variants
 from fedlog.flower.protocol.plan import DEFAULT_OPTIONS
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Recipe
@@ -86,13 +86,13 @@ def test_every_seed_holds_out_other_rows_of_the_same_files(table: Path) -> None:
 
 
 def test_codecs_bodies_and_recipes_are_crossed() -> None:
-    choices = Choices(("fedlog", "local"), ("f32", "q8"), ("mlp:4", "mlp:8"), {"": {}, "long": {"rounds": 30}})
+    choices = VariantChoices(("fedlog", "local"), ("f32", "q8"), ("mlp:4", "mlp:8"), {"": {}, "long": {"rounds": 30}})
     found = {variant.label: variant.spec for variant in make_variants(RunSpec(rounds=5), choices)}
     assert len(found) == 2 * 2 * (2 + 1)  # training alone sends nothing, so its codec does not count
     assert found["fedlog q8 mlp:8 long"].rounds == 30
     assert found["local mlp:4"].rounds == 5
     as_printed = RunSpec(data="sites:x", recipe=Recipe.PAPER)
-    assert make_variants(as_printed, Choices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
+    assert make_variants(as_printed, VariantChoices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
     assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
 
 

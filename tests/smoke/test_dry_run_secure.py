@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.experiments.run.dry_run import forecast
+from fedlog.experiments.run.dry_run import forecast_cost
 from fedlog.experiments.run.execute import execute
 from fedlog.settings.spec import RunSpec
 
@@ -22,14 +22,14 @@ SPEC = RunSpec(
 def test_a_dry_run_foretells_the_bits_of_secure_sums(method: str, rounds: int, tmp_path: Path) -> None:
     spec = replace(SPEC, method=method, rounds=rounds)
     found = execute(spec, tmp_path / "run")
-    foretold = forecast(spec)
+    foretold = forecast_cost(spec)
     assert foretold.bits_total == found.bits_up + found.bits_down
     assert foretold.bits_are == "exact"
 
 
 def test_with_simulated_dropouts_the_bits_are_said_to_be_those_without(tmp_path: Path) -> None:
     spec = replace(SPEC, rounds=4)
-    foretold, whole = forecast(replace(spec, dropout_rate=0.3)), forecast(spec)
+    foretold, whole = forecast_cost(replace(spec, dropout_rate=0.3)), forecast_cost(spec)
     assert foretold.bits_total == whole.bits_total
     assert "in all" in foretold.lines()[5]
     assert foretold.lines()[5].endswith("if nobody dropped out")

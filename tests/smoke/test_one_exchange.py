@@ -9,7 +9,7 @@ import pytest
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.models.catalog import body
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -90,7 +90,7 @@ def test_client_privacy_holds_for_second_moments_in_one_release(
 def test_what_cannot_be_is_refused() -> None:
     def prepared(**settings: object) -> None:
         name = "test_one_exchange:vectors"
-        prepare(resolve(RunSpec(data=name, **{"method": "fed-lda", "body": ("identity",), **settings})))  # type: ignore[arg-type]
+        make_simulation(resolve(RunSpec(data=name, **{"method": "fed-lda", "body": ("identity",), **settings})))  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match="cannot be used with secure sums"):
         prepared(method="fedcof", aggregation="secure")

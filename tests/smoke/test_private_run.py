@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.run.private import list_privacy_notices
 from fedlog.models.catalog import body
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -147,7 +147,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     run = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
     assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == run.digest
     assert execute(run.spec, tmp_path / "private").privacy is not None
-    assert any("takes your word" in note for note in list_privacy_notices(run.spec, prepare(run)))
+    assert any("takes your word" in note for note in list_privacy_notices(run.spec, make_simulation(run)))
     with pytest.raises(InputError, match="must have shape"):
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
     named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
@@ -167,7 +167,7 @@ def test_a_body_that_a_run_trained_on_private_data_is_refused_by_name(tmp_path: 
 
 def test_the_accuracies_of_a_private_run_are_said_to_be_outside_the_protocol(tmp_path: Path) -> None:
     run = resolve(_spec(**RECORD, rounds=1))
-    assert any("outside the protocol" in note for note in list_privacy_notices(run.spec, prepare(run)))
+    assert any("outside the protocol" in note for note in list_privacy_notices(run.spec, make_simulation(run)))
     summary = execute(run.spec, tmp_path / "run")
     assert summary.privacy is not None
     assert "outside the protocol" in summary.privacy["accuracies"]

@@ -17,8 +17,8 @@ import fedlog
 from fedlog.cli.main import main, parse_arguments
 from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run.baselines import find_baselines
+from fedlog.experiments.run.client_files import project_means, read_clients, read_geometry
 from fedlog.experiments.run.execute import read_spec
-from fedlog.experiments.run.portraits import project_means, read_clients, read_geometry
 from fedlog.report.compare.comparison_page import comparison_section
 from fedlog.report.exported_tables import find_tables
 from fedlog.report.pages.run_facts import read_run

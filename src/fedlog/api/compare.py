@@ -29,18 +29,18 @@ from fedlog.errors import InputError
 from fedlog.experiments.compare import running
 from fedlog.experiments.compare.advice import WORTH, Advice, advise
 from fedlog.experiments.compare.findings import Findings, VariantFigures
-from fedlog.experiments.compare.reading import read_runs
+from fedlog.experiments.compare.reading import read_findings
 from fedlog.experiments.compare.variants import (
     METHODS,
-    Choices,
     ComparedRun,
+    VariantChoices,
     add_references,
-    check_names,
+    check_codecs_and_bodies,
     check_options,
     drop_methods_needing_equal_bodies,
     list_runs,
+    make_quick,
     make_variants,
-    shorten,
 )
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, executor
@@ -210,7 +210,7 @@ def compare(
         raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
     names = add_references([name_method(method) for method in methods])
-    chosen = Choices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
+    chosen = VariantChoices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
     common = _common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
     # Named data sets are run in parallel processes of one job each; a federation in memory uses all jobs in each run.
@@ -219,14 +219,14 @@ def compare(
     common = _with_validation(common, federation)
     notes: tuple[str, ...] = ()
     own = _own_federation(common, federation)
-    check_names(chosen, common, own)
+    check_codecs_and_bodies(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
     asked_for = () if tuple(methods) == METHODS else tuple(name_method(method) for method in methods)
     chosen, left_out = drop_methods_needing_equal_bodies(chosen, common, asked_for)
     notes = (*notes, *left_out)
     if quick:
-        common, chosen, left_out = shorten(common, chosen, own, asked_for=bool(asked_for))
+        common, chosen, left_out = make_quick(common, chosen, own, asked_for=bool(asked_for))
         notes = (*notes, *left_out)
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
@@ -240,7 +240,7 @@ def repeat(
 ) -> Comparison:
     """Run one method with several seeds, as a comparison without other methods."""
     chosen = _check_seeds(seeds, [spec.method])
-    plan = _ComparisonPlan(replace(spec, jobs=1), Choices((spec.method,)), chosen, None, workers)
+    plan = _ComparisonPlan(replace(spec, jobs=1), VariantChoices((spec.method,)), chosen, None, workers)
     return plan.execute(out, (), progress, WORTH, ())
 
 
@@ -257,7 +257,7 @@ class _ComparisonPlan:
     """Everything a comparison needs to know before its first run."""
 
     common: RunSpec
-    choices: Choices
+    choices: VariantChoices
     seeds: tuple[int, ...]
     federation: Federation | None
     workers: Parallelism
@@ -275,7 +275,7 @@ class _ComparisonPlan:
         with enter_folder(out) as where:
             runs = list_runs(variants, self.seeds, where)
             failed = self._run(runs, where, callbacks, progress)
-            findings = read_runs(self.common.data, runs, failed)
+            findings = read_findings(self.common.data, runs, failed)
             by_label = {(run.variant.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
             kept = results if out is not None else {key: each.keep_in_memory() for key, each in results.items()}
@@ -290,7 +290,7 @@ class _ComparisonPlan:
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.workers.jobs == 1 and self.workers.executor == "processes"):
-                return running.run_here(runs, self._federation_of(), bar, callbacks)
+                return running.run_one_by_one(runs, self._federation_of(), bar, callbacks)
             if callbacks:
                 raise InputError(
                     "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
@@ -301,7 +301,7 @@ class _ComparisonPlan:
             # takes seconds to start.
             orders = len(runs) if on_cluster else self.workers.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
-            return running.run_side_by_side(runs, side_by_side, orders, bar, data_dir)
+            return running.run_in_parallel(runs, side_by_side, orders, bar, data_dir)
 
     def _federation_of(self) -> Callable[[int], Federation | None]:
         """A function from a seed to the federation: split anew by the seed if it has `split_again`, else as given."""
@@ -344,7 +344,7 @@ def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple
     return chosen
 
 
-def _common_spec(data: Federation | str, choices: Choices, settings: Mapping[str, Any]) -> RunSpec:
+def _common_spec(data: Federation | str, choices: VariantChoices, settings: Mapping[str, Any]) -> RunSpec:
     """The settings that all runs share; every other name must be an option of one of the methods."""
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]

@@ -14,6 +14,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.calibration import CALIBRATION
+from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import (
     CONFIG,
     MODELS,
@@ -22,7 +23,6 @@ from fedlog.experiments.run.execute import (
     read_finished_summary,
     read_spec,
 )
-from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import SCORES
 from fedlog.files.durable import write_file

@@ -45,7 +45,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
 def choose_deployable(found: Comparison) -> str:
     """The advised label, if its method can be deployed; else the best label with a method that can."""
     deployable = registry.find_methods(lambda method: method.may_federate)
-    labels = [label for label in found.findings.candidates if found.findings.method_of(label) in deployable]
+    labels = [label for label in found.findings.candidates if found.findings.find_method(label) in deployable]
     if not labels:
         raise InputError(
             "expected a compared method that can be deployed, found none", hint=f"--methods {','.join(deployable)}"

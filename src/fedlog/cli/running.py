@@ -20,7 +20,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
-from fedlog.experiments.run.dry_run import forecast
+from fedlog.experiments.run.dry_run import forecast_cost
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.toml import read_toml
@@ -111,7 +111,7 @@ def _new_folder(spec: RunSpec) -> Path:
 
 
 def _dry_run(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:
-    found = forecast(spec, progress.features_computed)
+    found = forecast_cost(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)
         print(f"this is the forecast of the whole run, of which {done} rounds are done", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fedlog.experiments.compare.reading import group_findings
+from fedlog.experiments.compare.reading import read_findings_below
 from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import on_disk
 from fedlog.files.durable import write_file
@@ -39,7 +39,7 @@ def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
         yield "clients", clients_table(facts)
     else:
         yield "runs", runs_table(folder)
-        compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
+        compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
         for number, findings in enumerate(compared, start=1):
             yield f"comparison-{number}-methods", methods_table(findings)
             yield f"comparison-{number}-sites", sites_table(findings)

@@ -40,12 +40,12 @@ class Advice:
 
 def advise(findings: Findings, worth: float = WORTH) -> Advice:
     """The advice from the validation rows of these runs; test rows are not used for it."""
-    if findings.alone is None or not findings.candidates:
-        what = "training alone" if findings.alone is None else "a federated method"
+    if findings.local_label is None or not findings.candidates:
+        what = "training alone" if findings.local_label is None else "a federated method"
         return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
     # A gain is claimed if the lower end is above 0, for the best of several methods: hence the factors 2 and 1 / count.
     confidence = 1 - 2 * FALSE_CLAIM_RATE / len(findings.candidates)
-    found = {label: findings.gain(label, "validation", confidence) for label in findings.candidates}
+    found = {label: findings.estimate_gain(label, "validation", confidence) for label in findings.candidates}
     gains = {label: gain for label, gain in found.items() if gain is not None}
     if not gains:
         return Advice(AdviceKind.UNCLEAR, "No advice: no site has validation rows.", "")
@@ -55,16 +55,16 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
         return Advice(AdviceKind.UNCLEAR, "One repetition cannot tell: give five seeds or more.", "", best, top)
     paying = [label for label, gain in gains.items() if (gain.low or 0) > 0 and (gain.high or 0) >= worth]
     if paying:
-        return _advise_method(findings, _cheapest(findings, paying, gains, worth), gains)
+        return _advise_method(findings, _choose_cheapest(findings, paying, gains, worth), gains)
     # "No method gains enough" must hold for all methods at once, so this test needs no correction for their number.
-    found = {label: findings.gain(label, "validation", 1 - 2 * FALSE_CLAIM_RATE) for label in gains}
+    found = {label: findings.estimate_gain(label, "validation", 1 - 2 * FALSE_CLAIM_RATE) for label in gains}
     bounds = {label: gain for label, gain in found.items() if gain is not None}
     if len(bounds) == len(gains) and all((gain.high or 0) < worth for gain in bounds.values()):
         return _advise_training_alone(findings, best, bounds[best], worth)
     return _advise_more_rows(findings, best, top)
 
 
-def _cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
+def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
     """The label that sends the fewest bits among those with a gain less than `worth` below the best."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
@@ -76,13 +76,13 @@ def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -
     sites = {site: found.gain for site, found in figures.sites.items() if found.gain is not None}
     winners = tuple(site for site, found in sites.items() if (found.low or 0) > 0)
     losers = tuple(site for site, found in sites.items() if (found.high or 0) < 0)
-    who = f"{_join(winners) or 'no single site'} {'gains' if len(winners) < 2 else 'gain'} for sure, "
-    who += f"{_join(losers) or 'none'} {'loses' if len(losers) < 2 else 'lose'}"
+    who = f"{_join_names(winners) or 'no single site'} {'gains' if len(winners) < 2 else 'gain'} for sure, "
+    who += f"{_join_names(losers) or 'none'} {'loses' if len(losers) < 2 else 'lose'}"
     sentence = (
         f"Federate with {label}: {describe_gain(gain)} over training alone on validation rows, for "
         f"{describe_bits(figures.bits_a_site_and_round)} a site and a round; {who}."
     )
-    return Advice(AdviceKind.FEDERATE, sentence, _confirm(findings, label), label, gain, winners, losers)
+    return Advice(AdviceKind.FEDERATE, sentence, _describe_test_gain(findings, label), label, gain, winners, losers)
 
 
 def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
@@ -90,7 +90,7 @@ def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth:
         f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
         f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."
     )
-    return Advice(AdviceKind.ALONE, sentence, _confirm(findings, best), best, gain)
+    return Advice(AdviceKind.ALONE, sentence, _describe_test_gain(findings, best), best, gain)
 
 
 def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
@@ -99,11 +99,11 @@ def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
         f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "
         f"validation rows, {best}, gains {describe_gain(gain)} over training alone."
     )
-    return Advice(AdviceKind.UNCLEAR, sentence, _confirm(findings, best), best, gain)
+    return Advice(AdviceKind.UNCLEAR, sentence, _describe_test_gain(findings, best), best, gain)
 
 
-def _confirm(findings: Findings, label: str) -> str:
-    found = findings.gain(label, "test")
+def _describe_test_gain(findings: Findings, label: str) -> str:
+    found = findings.estimate_gain(label, "test")
     return "" if found is None else f"Test rows, which had no part in this: {label} gains {describe_gain(found)}."
 
 
@@ -115,7 +115,7 @@ def describe_gain(gain: Estimate) -> str:
     return f"{said} (between {100 * gain.low:+.1f} and {100 * gain.high:+.1f})"
 
 
-def _join(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = list(names[:10])
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(shown) + more

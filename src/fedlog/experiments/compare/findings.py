@@ -13,9 +13,9 @@ from fedlog.experiments.compare.row_estimates import (
     CONFIDENCE,
     Answers,
     Estimate,
-    Scale,
-    Splits,
-    estimate,
+    HeldOutRows,
+    RowValueKind,
+    estimate_from_repetitions,
     estimate_from_rows,
 )
 from fedlog.experiments.compare.variants import LOCAL, REFERENCES
@@ -42,24 +42,24 @@ def gather_answers(
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
         compared = None if reference is None else {seed: reference[seed].scores.part(part)[site] for seed in seeds}
-        answers = _join(scores, compared)
+        answers = _make_answers(scores, compared)
         if len(answers.rows):
             found.append(answers)
     return found
 
 
-def _join(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
+def _make_answers(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
     judged = {seed: score for seed, score in scores.items() if score.rows}
     values = [_parse_digits(score.right) for score in judged.values()]
     if compared is not None:
         values = [mine - _parse_digits(compared[seed].right) for mine, seed in zip(values, judged, strict=True)]
     groups = [score.groups for score in judged.values() if score.groups is not None]
     return Answers(
-        seeds=_flat([[seed] * score.rows for seed, score in judged.items()]),
-        rows=_flat([score.places or [] for score in judged.values()]),
-        classes=_flat([score.classes or [] for score in judged.values()]),
+        seeds=_join_lists([[seed] * score.rows for seed, score in judged.items()]),
+        rows=_join_lists([score.places or [] for score in judged.values()]),
+        classes=_join_lists([score.classes or [] for score in judged.values()]),
         values=np.concatenate(values) if values else np.zeros(0),
-        groups=_flat(groups) if groups and len(groups) == len(judged) else None,
+        groups=_join_lists(groups) if groups and len(groups) == len(judged) else None,
     )
 
 
@@ -67,7 +67,7 @@ def _parse_digits(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
 
 
-def _flat(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _join_lists(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([value for part in parts for value in part], dtype=np.int64)
 
 
@@ -82,7 +82,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteFigures:
-    """The figures of one variant at one site; gains are differences in the measure that `Findings.basis` names."""
+    """The figures of one variant at one site; gains are differences in the `gain_measure` of `Findings`."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -93,14 +93,14 @@ class SiteFigures:
 
 @dataclass(frozen=True)
 class VariantFigures:
-    """The figures of one variant, means over sites. Gains over training alone are paired, in `Findings.basis`."""
+    """The figures of one variant, means over sites; gains are paired, in the `gain_measure` of `Findings`."""
 
     label: str
     method: str
     repetitions: int
     accuracy: Estimate | None  # on test rows
     validation_accuracy: Estimate | None
-    beside: dict[str, Estimate | None]  # other measures, on validation rows
+    other_measures: dict[str, Estimate | None]  # other measures, on validation rows
     gain: Estimate | None  # on validation rows
     gain_on_test: Estimate | None
     sites: dict[str, SiteFigures]
@@ -126,7 +126,7 @@ class Findings:
         """The runs of one variant, by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
-    def method_of(self, label: str) -> str:
+    def find_method(self, label: str) -> str:
         """The method of the variant with this label."""
         return next(iter(self.by_seed(label).values())).spec.method
 
@@ -136,7 +136,7 @@ class Findings:
         return tuple(next(iter(self.runs.values())).scores.test)
 
     @cached_property
-    def splits(self) -> Splits:
+    def splits(self) -> HeldOutRows:
         """How rows are split: whether repetitions hold out different rows, and the ratio of these to training rows."""
         first = self.by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
@@ -144,65 +144,67 @@ class Findings:
         judged = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
         trained = sum(sum(counts) for counts in scores.training.values())
         # Named data sets have no digest, and every seed divides them differently.
-        return Splits(digests == {None} or len(digests) > 1, judged / max(trained, 1))
+        return HeldOutRows(digests == {None} or len(digests) > 1, judged / max(trained, 1))
 
     @property
-    def basis(self) -> str:
+    def gain_measure(self) -> str:
         """The measure that gains and advice use: accuracy, or balanced accuracy if classes are unbalanced."""
-        return "balanced_accuracy" if self.unbalanced else "accuracy"
+        return "balanced_accuracy" if self.is_unbalanced else "accuracy"
 
     @cached_property
-    def alone(self) -> str | None:
+    def local_label(self) -> str | None:
         """The label of training alone; if it was run in several ways, the best one on validation rows."""
-        found = [label for label in self.labels if self.method_of(label) == LOCAL]
+        found = [label for label in self.labels if self.find_method(label) == LOCAL]
         return max(found, key=self._validation_mean, default=None)
 
     def _validation_mean(self, label: str) -> float:
-        return fmean(self._means(label, "validation").values() or [0.0])
+        return fmean(self._mean_by_seed(label, "validation").values() or [0.0])
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """The labels of the variants that can be advised: all but training alone and pooling."""
-        return tuple(label for label in self.labels if self.method_of(label) not in REFERENCES)
+        return tuple(label for label in self.labels if self.find_method(label) not in REFERENCES)
 
     @cached_property
     def figures(self) -> dict[str, VariantFigures]:
         """Each variant's figures by its label."""
-        return {label: self._figures(label) for label in self.labels}
+        return {label: self._make_figures(label) for label in self.labels}
 
     @property
-    def unbalanced(self) -> bool:
+    def is_unbalanced(self) -> bool:
         """Whether one class has more than twice the training rows of another, all sites together."""
         counts = [sum(each) for each in zip(*next(iter(self.runs.values())).scores.training.values(), strict=True)]
         present = [count for count in counts if count]
         return len(present) > 1 and max(present) > UNBALANCED * min(present)
 
-    def gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
+    def estimate_gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
         """The gain over training alone on validation or test rows (`part`), mean over the sites that have such rows."""
         sites = tuple(site for site in self.sites if self._has_rows(part, site))
-        return self._gain(label, part, sites, confidence)
+        return self._estimate_gain_at_sites(label, part, sites, confidence)
 
-    def gain_at(self, site: str, label: str, part: str) -> Estimate | None:
+    def estimate_gain_at(self, site: str, label: str, part: str) -> Estimate | None:
         """The gain over training alone at one site; None if the site has no rows of this part."""
-        return self._gain(label, part, (site,), CONFIDENCE) if self._has_rows(part, site) else None
+        return self._estimate_gain_at_sites(label, part, (site,), CONFIDENCE) if self._has_rows(part, site) else None
 
-    def _gain(self, label: str, part: str, sites: Sequence[str], confidence: float) -> Estimate | None:
-        if self.alone is None or self.alone == label or not sites:
+    def _estimate_gain_at_sites(
+        self, label: str, part: str, sites: Sequence[str], confidence: float
+    ) -> Estimate | None:
+        if self.local_label is None or self.local_label == label or not sites:
             return None
-        own, reference = self.by_seed(label), self.by_seed(self.alone)
+        own, reference = self.by_seed(label), self.by_seed(self.local_label)
         if not own.keys() & reference.keys():
             return None
         rows = gather_answers(own, reference, part, sites)
         if rows:
-            return estimate_from_rows(rows, Scale.DIFFERENCE, by_class=self.unbalanced, confidence=confidence)
-        means = [self._means(name, part, sites, self.basis) for name in (label, self.alone)]
+            return estimate_from_rows(rows, RowValueKind.DIFFERENCE, by_class=self.is_unbalanced, confidence=confidence)
+        means = [self._mean_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
-        return estimate(differences, self.splits, confidence) if differences else None
+        return estimate_from_repetitions(differences, self.splits, confidence) if differences else None
 
     def _has_rows(self, part: str, site: str) -> bool:
         return any(run.scores.part(part)[site].rows for run in self.runs.values())
 
-    def _count(self, part: str, site: str) -> int:
+    def _count_rows(self, part: str, site: str) -> int:
         """How many different rows of the site were scored; in one repetition only, if their positions are unknown."""
         scores = [run.scores.part(part)[site] for run in self.by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
@@ -210,7 +212,7 @@ class Findings:
             return scores[0].rows
         return len({place for each in places for place in each})
 
-    def _means(
+    def _mean_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
     ) -> dict[int, float]:
         """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
@@ -223,43 +225,43 @@ class Findings:
                 found[seed] = fmean(known)
         return found
 
-    def _figures(self, label: str) -> VariantFigures:
+    def _make_figures(self, label: str) -> VariantFigures:
         runs = self.by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
         return VariantFigures(
             label=label,
-            method=self.method_of(label),
+            method=self.find_method(label),
             repetitions=len(runs),
-            accuracy=self._accuracy(label, "test"),
-            validation_accuracy=self._accuracy(label, "validation"),
-            beside={name: self._estimate_beside(label, name) for name in OTHER_MEASURES},
-            gain=self.gain(label, "validation"),
-            gain_on_test=self.gain(label, "test"),
-            sites={site: self._site_figures(label, site) for site in self.sites},
+            accuracy=self._estimate_accuracy(label, "test"),
+            validation_accuracy=self._estimate_accuracy(label, "validation"),
+            other_measures={name: self._estimate_measure(label, name) for name in OTHER_MEASURES},
+            gain=self.estimate_gain(label, "validation"),
+            gain_on_test=self.estimate_gain(label, "test"),
+            sites={site: self._make_site_figures(label, site) for site in self.sites},
             bits=bits,
             bits_a_site_and_round=bits / len(self.sites) / fmean(summary.rounds for summary in summaries),
             seconds=sum(summary.seconds for summary in summaries),
         )
 
-    def _accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
+    def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
         rows = gather_answers(self.by_seed(label), None, part, sites or self.sites)
         if rows:
-            return estimate_from_rows(rows, Scale.SHARE, by_class=False)
-        values = list(self._means(label, part, sites).values())
-        return estimate(values, self.splits) if values else None
+            return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
+        values = list(self._mean_by_seed(label, part, sites).values())
+        return estimate_from_repetitions(values, self.splits) if values else None
 
-    def _estimate_beside(self, label: str, figure: str) -> Estimate | None:
-        values = list(self._means(label, "validation", figure=figure).values())
-        return estimate(values, Splits(True, self.splits.judged_share)) if values else None
+    def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
+        values = list(self._mean_by_seed(label, "validation", figure=figure).values())
+        return estimate_from_repetitions(values, HeldOutRows(True, self.splits.judged_share)) if values else None
 
-    def _site_figures(self, label: str, site: str) -> SiteFigures:
+    def _make_site_figures(self, label: str, site: str) -> SiteFigures:
         return SiteFigures(
-            accuracy=self._accuracy(label, "test", (site,)),
-            gain=self.gain_at(site, label, "validation"),
-            gain_on_test=self.gain_at(site, label, "test"),
-            validation_rows=self._count("validation", site),
-            test_rows=self._count("test", site),
+            accuracy=self._estimate_accuracy(label, "test", (site,)),
+            gain=self.estimate_gain_at(site, label, "validation"),
+            gain_on_test=self.estimate_gain_at(site, label, "test"),
+            validation_rows=self._count_rows("validation", site),
+            test_rows=self._count_rows("test", site),
         )
 
     @property
@@ -268,17 +270,17 @@ class Findings:
         training = next(iter(self.runs.values())).scores.training
         found = []
         for site in self.sites:
-            rows = self._count("validation", site)
+            rows = self._count_rows("validation", site)
             if rows < FEW_ROWS:
-                found.append(f"{site} has {rows} validation rows: each is {_row_weight_text(rows)}")
+                found.append(f"{site} has {rows} validation rows: each is {_describe_row_weight(rows)}")
             if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
         if not self.splits.redrawn:
             found.append("every repetition holds out the same rows: intervals are over seeds and over these rows")
-        if self.unbalanced:
+        if self.is_unbalanced:
             found.append("one class has over twice the rows of another: gains are in points of balanced accuracy")
         return (*found, *(f"{name} failed: {why}" for name, why in self.failed.items()))
 
 
-def _row_weight_text(rows: int) -> str:
+def _describe_row_weight(rows: int) -> str:
     return f"{100 / rows:.1f} points of its accuracy" if rows else "missing, so nothing can be said about it"

@@ -19,7 +19,7 @@ from fedlog.settings.spec import RunSpec
 REPETITION_SETTINGS = ("seed", "split_seed", "data_sha256")
 
 
-def read_runs(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str]) -> Findings:
+def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str]) -> Findings:
     """The findings of these runs; InputError if none of them is finished."""
     found = {}
     for run in runs:
@@ -50,7 +50,9 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
     labels = {}
     for path, spec in specs.items():
         same = [other for other in specs.values() if other.method == spec.method]
-        labels[path] = " ".join([spec.method, *(_setting_text(spec, name) for name in _find_differing_settings(same))])
+        labels[path] = " ".join(
+            [spec.method, *(_describe_setting(spec, name) for name in _find_differing_settings(same))]
+        )
     return labels
 
 
@@ -64,14 +66,14 @@ def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)]
 
 
-def _setting_text(spec: RunSpec, name: str) -> str:
+def _describe_setting(spec: RunSpec, name: str) -> str:
     value: Any = getattr(spec, name)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in value.items())
     return f"{name}={','.join(value) if isinstance(value, tuple) else value}"
 
 
-def group_findings(folder: Path) -> list[Findings]:
+def read_findings_below(folder: Path) -> list[Findings]:
     """The findings of the scored runs below the folder, one for each data set with the same sites."""
     groups: dict[tuple[str, tuple[str, ...]], dict[Path, ScoredRun]] = {}
     for path in sorted(path.parent for path in folder.rglob(SCORES)):

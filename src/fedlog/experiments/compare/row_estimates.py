@@ -44,14 +44,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Splits:
+class HeldOutRows:
     """How the repetitions of a comparison hold out their rows."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     judged_share: float  # held-out rows divided by training rows
 
 
-def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFIDENCE) -> Estimate:
+def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE) -> Estimate:
     """The mean of the repetitions and its interval, from their spread alone.
 
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
@@ -68,7 +68,7 @@ def estimate(values: Sequence[float], splits: Splits, confidence: float = CONFID
     return Estimate(mean, mean - half, mean + half)
 
 
-class Scale(Enum):
+class RowValueKind(Enum):
     """The kind of a row's value. The members are the extra rows added for caution: number, sum, sum of squares."""
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
@@ -85,7 +85,7 @@ class Answers:
     values: NDArray[np.float64]
     groups: NDArray[np.int64] | None = None  # rows of one group are not independent of each other
 
-    def where(self, chosen: NDArray[np.bool_]) -> Answers:
+    def select(self, chosen: NDArray[np.bool_]) -> Answers:
         """The entries for which `chosen` is true."""
         groups = None if self.groups is None else self.groups[chosen]
         return Answers(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
@@ -100,61 +100,63 @@ class _Variance:
 
 
 def estimate_from_rows(
-    sites: Sequence[Answers], scale: Scale, *, by_class: bool, confidence: float = CONFIDENCE
+    sites: Sequence[Answers], scale: RowValueKind, *, by_class: bool, confidence: float = CONFIDENCE
 ) -> Estimate:
     """The mean over sites of the mean over rows, with its interval.
 
     With `by_class`, each class of a site has the same weight.
     """
-    value = _mean(sites, by_class)
+    value = _mean_over_sites(sites, by_class)
     seeds = np.unique(np.concatenate([site.seeds for site in sites]))
     if len(seeds) < 2:
         return Estimate(value, None, None)
-    parts = [*_parts_of_rows(sites, scale, by_class), _part_of_repetitions(sites, seeds, by_class)]
+    parts = [*_list_variances_of_rows(sites, scale, by_class), _variance_of_repetitions(sites, seeds, by_class)]
     variance = math.fsum(part.variance for part in parts)
     # Degrees of freedom of the sum of these variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in parts if part.variance)
     half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
-    if scale is Scale.DIFFERENCE:
+    if scale is RowValueKind.DIFFERENCE:
         half = max(half, RULE_OF_THREE / sum(len(np.unique(site.rows)) for site in sites))
     half = min(half, 1.0)  # no share can be further off
     return Estimate(value, value - half, value + half)
 
 
-def _strata(site: Answers, by_class: bool) -> list[Answers]:
-    return [site.where(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
+def _split_by_class(site: Answers, by_class: bool) -> list[Answers]:
+    return [site.select(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
 
 
-def _row_means(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _mean_by_row(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The mean value of each row over its repetitions, and the position of its first entry."""
     _, first, places = np.unique(answers.rows, return_index=True, return_inverse=True)
     return np.bincount(places, answers.values) / np.bincount(places), first
 
 
-def _mean(sites: Sequence[Answers], by_class: bool) -> float:
-    return float(np.mean([np.mean([_row_means(part)[0].mean() for part in _strata(site, by_class)]) for site in sites]))
+def _mean_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
+    return float(
+        np.mean([np.mean([_mean_by_row(part)[0].mean() for part in _split_by_class(site, by_class)]) for site in sites])
+    )
 
 
-def _parts_of_rows(sites: Sequence[Answers], scale: Scale, by_class: bool) -> Iterator[_Variance]:
+def _list_variances_of_rows(sites: Sequence[Answers], scale: RowValueKind, by_class: bool) -> Iterator[_Variance]:
     """The variance due to the choice of rows, for each site or, `by_class`, for each class of each site."""
     for site in sites:
-        strata = _strata(site, by_class)
+        strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))
         for answers in strata:
-            values, first = _row_means(answers)
+            values, first = _mean_by_row(answers)
             groups = None if answers.groups is None else answers.groups[first]
             found = _variance_of_mean(values, scale) if groups is None else _variance_by_group(values, groups, scale)
             yield _Variance(share**2 * found.variance, found.freedom)
 
 
-def _variance_of_mean(values: NDArray[np.float64], scale: Scale) -> _Variance:
+def _variance_of_mean(values: NDArray[np.float64], scale: RowValueKind) -> _Variance:
     more, more_sum, more_squares = scale.value
     count = len(values) + more
     mean = (values.sum() + more_sum) / count
     return _Variance(float((np.square(values).sum() + more_squares) / count - mean**2) / count, count - 1)
 
 
-def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: Scale) -> _Variance:
+def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: RowValueKind) -> _Variance:
     """The variance of the mean if whole groups are drawn at random; a single group counts as a single row."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
@@ -164,27 +166,27 @@ def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], s
     return _Variance(float(np.square(residuals).sum()) / len(values) ** 2 * count / (count - 1), count - 1)
 
 
-def _part_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
+def _variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
     """The variance of the mean due to starting points and batches, which differ between repetitions.
 
     A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
     """
-    each = [[site.where(site.seeds == seed) for site in sites] for seed in seeds]
+    each = [[site.select(site.seeds == seed) for site in sites] for seed in seeds]
     present = [[site for site in judged if len(site.rows)] for judged in each]
     present = [judged for judged in present if judged]
     if len(present) < 2:
         return _Variance(0.0, 1)
-    spread = float(np.var([_mean(judged, by_class) for judged in present], ddof=1))
+    spread = float(np.var([_mean_over_sites(judged, by_class) for judged in present], ddof=1))
     explained = 0.0
-    if not _same_rows(each):
-        explained = float(np.mean([_explained_by_rows(judged, by_class) for judged in present]))
+    if not _have_same_rows(each):
+        explained = float(np.mean([_variance_explained_by_rows(judged, by_class) for judged in present]))
     freedom = len(present) - 1
     if spread <= explained * float(chi2.ppf(CHANCE_LEVEL, freedom)) / freedom:
         return _Variance(0.0, freedom)
     return _Variance((spread - explained) / len(present), freedom)
 
 
-def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
+def _have_same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
     """Whether every repetition has the same rows at every site."""
     first = repetitions[0]
     return all(
@@ -194,16 +196,16 @@ def _same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
     )
 
 
-def _explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
+def _variance_explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
     """The variance due to the choice of rows in one repetition; it is subtracted, so no rows are added for caution."""
     found = 0.0
     for site in sites:
-        strata = _strata(site, by_class)
+        strata = _split_by_class(site, by_class)
         for answers in strata:
             if len(answers.values) > 1:
                 if answers.groups is None:
                     variance = float(np.var(answers.values, ddof=1)) / len(answers.values)
                 else:
-                    variance = _variance_by_group(answers.values, answers.groups, Scale.SHARE).variance
+                    variance = _variance_by_group(answers.values, answers.groups, RowValueKind.SHARE).variance
                 found += variance / (len(sites) * len(strata)) ** 2
     return found

@@ -36,7 +36,7 @@ class RoundsBar(Protocol):
         """Show that `done` rounds are finished, with a short text beside the bar."""
 
 
-def run_here(
+def run_one_by_one(
     runs: Sequence[ComparedRun],
     federations: Callable[[int], Federation | None],
     bar: RoundsBar,
@@ -54,7 +54,7 @@ def run_here(
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue
-        counter = _Counter(bar, done, run.name)
+        counter = _AdvanceBar(bar, done, run.name)
         try:
             execute_and_score(run.spec, run.folder, CallbackGroup([counter, *callbacks]), given[run.seed], load)
         except FedlogError as error:
@@ -73,7 +73,7 @@ def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, faile
         return 0
 
 
-class _Counter(Callback):
+class _AdvanceBar(Callback):
     """Advances the bar after each round of one run."""
 
     def __init__(self, bar: RoundsBar, before: int, name: str) -> None:
@@ -84,7 +84,7 @@ class _Counter(Callback):
         self._bar.advance(self._before + record.round, self._name)
 
 
-def run_side_by_side(
+def run_in_parallel(
     runs: Sequence[ComparedRun], executor: Executor, orders: int, bar: RoundsBar, data_dir: Path | None
 ) -> Failures:
     """Execute the runs in parallel, in `orders` groups; return the failures by the name of the run.
@@ -95,7 +95,7 @@ def run_side_by_side(
     rounds = {run.folder: _count_rounds_or_fail(run, None, failed) for run in runs}
     runs = [run for run in runs if run.name not in failed]
     bar.begin(sum(rounds.values()))
-    dealt = deal_out(runs, orders)
+    dealt = split_into_groups(runs, orders)
     ended = 0
     try:
         executor.submit([_write_order(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
@@ -113,7 +113,7 @@ def run_side_by_side(
     return failed
 
 
-def deal_out(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]]:
+def split_into_groups(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]]:
     """The runs in `orders` groups of about equal length, each with many methods and few seeds."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     parts: list[list[ComparedRun]] = [[] for _ in range(orders)]

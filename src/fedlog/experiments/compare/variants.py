@@ -14,7 +14,7 @@ from fedlog.algorithms.shape import Bodies
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.run.prepare import bodies_of
+from fedlog.experiments.run.prepare import make_bodies
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
@@ -66,7 +66,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
-class Choices:
+class VariantChoices:
     """The choices to combine; without codecs, bodies or recipes, those of the common settings are used."""
 
     methods: tuple[str, ...] = METHODS
@@ -77,7 +77,7 @@ class Choices:
     given: frozenset[str] = frozenset()  # names of settings that the user gave for all runs
 
 
-def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
+def make_variants(common: RunSpec, choices: VariantChoices) -> list[Variant]:
     """Every method with every codec, body and recipe; methods that send nothing are run with the first codec only."""
     found: list[Variant] = []
     own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
@@ -88,7 +88,7 @@ def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
                 for codec in codecs or ("",):
                     deployed = DEPLOYED_OPTIONS.get(method, {}) if own_bodies else {}
                     own = {**deployed, **settings, **(choices.options or {}).get(method, {})}
-                    spec = _with_settings(replace(common, method=method), own)
+                    spec = _apply_settings(replace(common, method=method), own)
                     spec = apply_recipe(spec, given={*choices.given, *own})
                     spec = replace(spec, body=(body,)) if body else spec
                     spec = replace(spec, codec=codec) if codec else spec
@@ -99,7 +99,7 @@ def make_variants(common: RunSpec, choices: Choices) -> list[Variant]:
     return found
 
 
-def _with_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
+def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """The specification with these settings and options; an option that its method does not have is left out."""
     known, options = type_hints(RunSpec), registry.options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
@@ -116,7 +116,7 @@ def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
             raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, "docs/running.md lists them"))
 
 
-def check_names(choices: Choices, common: RunSpec, federation: Federation | None) -> None:
+def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation: Federation | None) -> None:
     """Refuse unknown codecs and bodies, and bodies for sites that do not exist, before any run starts."""
     for name in choices.codecs or (common.codec,):
         make_codec(name)
@@ -125,7 +125,7 @@ def check_names(choices: Choices, common: RunSpec, federation: Federation | None
     for name in choices.bodies:
         make_body(name, federation.input_shape)
     if common.body and not choices.bodies:
-        bodies_of(common, federation)
+        make_bodies(common, federation)
 
 
 def add_references(methods: Sequence[str]) -> tuple[str, ...]:
@@ -134,8 +134,8 @@ def add_references(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def drop_methods_needing_equal_bodies(
-    choices: Choices, common: RunSpec, asked_for: Sequence[str]
-) -> tuple[Choices, tuple[str, ...]]:
+    choices: VariantChoices, common: RunSpec, asked_for: Sequence[str]
+) -> tuple[VariantChoices, tuple[str, ...]]:
     """If sites have different bodies: the choices without methods that need equal ones, and a note with their names."""
     if not _bodies_differ(common, choices):
         return choices, ()
@@ -146,7 +146,7 @@ def drop_methods_needing_equal_bodies(
     return replace(choices, methods=kept), (note,) if left_out else ()
 
 
-def _bodies_differ(common: RunSpec, choices: Choices) -> bool:
+def _bodies_differ(common: RunSpec, choices: VariantChoices) -> bool:
     """Whether sites have different bodies."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
@@ -162,9 +162,9 @@ def list_runs(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> l
     ]
 
 
-def shorten(
-    spec: RunSpec, choices: Choices, federation: Federation | None, *, asked_for: bool
-) -> tuple[RunSpec, Choices, tuple[str, ...]]:
+def make_quick(
+    spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, asked_for: bool
+) -> tuple[RunSpec, VariantChoices, tuple[str, ...]]:
     """The settings and choices of a quick comparison, and notes on what it leaves out.
 
     Methods, rounds and batch sizes that the user has set are kept. Batches are larger if the largest site has many

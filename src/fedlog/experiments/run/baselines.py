@@ -33,10 +33,10 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
     """
     found: dict[str, Baseline] = {}
     ages: dict[str, float] = {}
-    for other in _neighbours(folder):
+    for other in _list_nearby_runs(folder):
         try:
             theirs = read_spec(other)
-            if theirs.method not in BASELINES or theirs.method == spec.method or not _same_records(theirs, spec):
+            if theirs.method not in BASELINES or theirs.method == spec.method or not _have_same_records(theirs, spec):
                 continue
             summary = read_finished_summary(other)
         except InputError:
@@ -47,7 +47,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
     return {method: found[method] for method in BASELINES if method in found}
 
 
-def _neighbours(folder: Path) -> Iterator[Path]:
+def _list_nearby_runs(folder: Path) -> Iterator[Path]:
     own = folder.resolve()
     paths = list(own.parent.glob(f"*/{CONFIG}"))
     if own.name.startswith("seed-"):
@@ -55,7 +55,7 @@ def _neighbours(folder: Path) -> Iterator[Path]:
     return (path.parent for path in sorted(set(paths)) if path.parent != own)
 
 
-def _same_records(one: RunSpec, other: RunSpec) -> bool:
+def _have_same_records(one: RunSpec, other: RunSpec) -> bool:
     by_content = one.data_sha256 is not None and one.data_sha256 == other.data_sha256
     return (by_content or one.data == other.data) and all(
         getattr(one, name) == getattr(other, name) for name in SAME_SETTINGS

@@ -56,7 +56,7 @@ class RunCalibration:
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
         """The calibration in a run's folder; None if the run wrote none."""
-        return records.read_as(folder / CALIBRATION, RunCalibration, "the calibration")
+        return records.read_file_as(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
@@ -68,30 +68,30 @@ def write_calibration(folder: Path, models: Path, simulation: Simulation) -> Non
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
         return
-    found = _judge(simulation, models)
+    found = _measure_calibration(simulation, models)
     if found is not None:
         write_json(folder / CALIBRATION, asdict(found))
 
 
-def _judge(simulation: Simulation, models: Path) -> RunCalibration | None:
+def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration | None:
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     areas: list[float] = []
     for at, shard in enumerate(simulation.federation.shards):
         weights = models / weights_name(shard.name)
         if not weights.exists():
             return None  # all clients share one model, saved under another name
-        client = _Client(simulation, at, load_file(weights))
-        for name, values in client.outputs():
+        client = _ClientModel(simulation, at, load_file(weights))
+        for name, values in client.list_logits():
             outputs.setdefault(name, []).append((values, client.test.labels))
         area = client.area_of_unseen_classes()
         areas += [] if area is None else [area]
     # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same rows.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
-    ways = {name: _judge_probabilities(parts) for name, parts in whole.items()}
+    ways = {name: _measure_quality(parts) for name, parts in whole.items()}
     return RunCalibration(ways, float(np.mean(areas)) if areas else None, len(areas))
 
 
-def _judge_probabilities(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
+def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return ProbabilityQuality(
         records=len(labels),
@@ -102,7 +102,7 @@ def _judge_probabilities(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuali
     )
 
 
-class _Client:
+class _ClientModel:
     """One client's model and held-out rows."""
 
     def __init__(self, simulation: Simulation, at: int, params: Params) -> None:
@@ -121,7 +121,7 @@ class _Client:
     def _logits(self, features: Tensor) -> Tensor:
         return logits(features, {name: value.double() for name, value in self._params.items()})
 
-    def outputs(self) -> Iterator[tuple[str, Tensor]]:
+    def list_logits(self) -> Iterator[tuple[str, Tensor]]:
         """The logits of the test rows, (n, n_class), for each kind of probabilities that this client has."""
         plain = self._logits(self._features)
         yield SOFTMAX, plain
@@ -136,7 +136,7 @@ class _Client:
             yield LAPLACE, torch.where(absent, -1e30, chances.clamp_min(1e-300).log())
 
     def area_of_unseen_classes(self) -> float | None:
-        """How well `_score` separates unseen classes from the client's own: the area under the ROC curve.
+        """How well `_score_novelty` separates unseen classes from the client's own: the area under the ROC curve.
 
         None if the client has seen every class, or has no test row of a class that it has seen.
         """
@@ -149,11 +149,11 @@ class _Client:
             self._features[own],
             self._compute_features(federation.test.at(strange[:: -(-len(strange) // UNSEEN_RECORDS)])),
         ]
-        score = torch.cat([self._score(each) for each in features]).numpy()
+        score = torch.cat([self._score_novelty(each) for each in features]).numpy()
         marks = np.repeat([False, True], [len(each) for each in features])
         return area_under_curve(score, marks)
 
-    def _score(self, features: Tensor) -> Tensor:
+    def _score_novelty(self, features: Tensor) -> Tensor:
         """A number for each record that is higher for unusual ones: from FedLog's density, else from low logits."""
         values = self._logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import CHUNK_RECORDS
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.files.duration_text import describe_duration
 from fedlog.models.encoders.cache import Progress
 from fedlog.settings.resolve import resolve
@@ -56,12 +56,12 @@ class Forecast:
         ]
 
 
-def forecast(spec: RunSpec, progress: Progress | None = None) -> Forecast:
+def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
     """The expected cost of a run, measured on its first round, or on three rounds if it uses secure sums.
 
     `progress` is called while a frozen encoder computes features; they are cached and used by the run itself.
     """
-    simulation = prepare(resolve(replace(spec, jobs=1)), progress=progress).start()
+    simulation = make_simulation(resolve(replace(spec, jobs=1)), progress=progress).start()
     settings = simulation.settings
     start = time.perf_counter()
     if simulation.secure is None:

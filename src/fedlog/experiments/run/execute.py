@@ -30,8 +30,8 @@ from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
 from fedlog.experiments.run.calibration import write_calibration
 from fedlog.experiments.run.callbacks import Callback, RunStart
-from fedlog.experiments.run.portraits import write_clients, write_geometry
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.client_files import write_clients, write_geometry
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
 from fedlog.files.json_text import parse_json, write_json
@@ -80,11 +80,11 @@ def execute(
     run = add_data_digest(run, federation)
     found = read_finished_summary(folder)
     if found is None or read_spec(folder).digest != run.digest:
-        made = enter_run_folder(folder, run.spec)
-        with hold_run_folder(folder):
+        made = make_run_folder(folder, run.spec)
+        with lock_run_folder(folder):
             found = read_finished_summary(folder)  # written by the run that held the lock until now
             if found is None:
-                summary = _run(run, federation, folder, callback, keep, made, seconds_between_checkpoints)
+                summary = _run_in_folder(run, federation, folder, callback, keep, made, seconds_between_checkpoints)
                 callback.run_ended(summary, True)
                 return summary
     callback.run_ended(found, False)
@@ -99,7 +99,7 @@ def read_finished_summary(folder: Path) -> Summary | None:
     return summary if records.count(folder / RECORDS) == summary.rounds else None
 
 
-def _run(
+def _run_in_folder(
     run: ResolvedRun,
     federation: Federation | None,
     folder: Path,
@@ -111,7 +111,7 @@ def _run(
     spec = run.spec
     try:
         backends, releases = _read_backends(folder), ReleaseRecorder(folder / FILE_NAME)
-        simulation = prepare(run, federation, callback.features_computed, backends, releases).start()
+        simulation = make_simulation(run, federation, callback.features_computed, backends, releases).start()
     except BaseException:
         _remove_empty_folders(made)
         raise
@@ -120,17 +120,17 @@ def _run(
             _write_config(folder, spec, simulation)
             if keep is KeptFiles.MODELS:
                 write_clients(folder, simulation.federation, simulation.bodies)
-            done = _restore(simulation, folder)
+            done = _restore_checkpoint(simulation, folder)
             private.start_release_log(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:
-            for record in _rounds(simulation, folder, done, seconds_between_checkpoints):
+            for record in _run_rounds(simulation, folder, done, seconds_between_checkpoints):
                 callback.round_ended(record)
         except BudgetSpentError as error:
             ended_early = _go_back_to_last_round(simulation, folder, error)
         with _explain_write_errors(folder):
-            return _finish(spec, simulation, folder, keep, ended_early)
+            return _finish_run(spec, simulation, folder, keep, ended_early)
     finally:
         simulation.stop()
 
@@ -167,7 +167,7 @@ def read_summary(folder: Path) -> Summary:
         ) from error
 
 
-def enter_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
+def make_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
     """Make the run's folder and its parents, and return those that were missing.
 
     Refuse a folder that holds something else or cannot be written.
@@ -176,7 +176,7 @@ def enter_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / CONFIG).exists():
-            _refuse_another(folder, read_spec(folder), spec)
+            _refuse_other_run(folder, read_spec(folder), spec)
         elif any(not is_draft(path, CONFIG) for path in folder.iterdir()):
             raise InputError(f"{folder} is not empty and not a run folder", hint="choose another --out")
         if not os.access(folder, os.W_OK):
@@ -186,7 +186,7 @@ def enter_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
     return missing
 
 
-def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
+def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
@@ -205,7 +205,7 @@ def _refuse_another(folder: Path, found: RunSpec, spec: RunSpec) -> None:
 
 
 @contextlib.contextmanager
-def hold_run_folder(folder: Path) -> Iterator[None]:
+def lock_run_folder(folder: Path) -> Iterator[None]:
     """Lock the folder for one run at a time: two runs in it would mix their records."""
     try:
         with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
@@ -234,7 +234,7 @@ def _read_backends(folder: Path) -> dict[str, str]:
     return {str(name): str(backend) for name, backend in found.items()}
 
 
-def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
+def _restore_checkpoint(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     where = folder / "checkpoint"
     if not checkpoint.exists(where):
         records.cut_after_round(folder / RECORDS, 0)
@@ -243,7 +243,7 @@ def _restore(simulation: Simulation, folder: Path) -> list[RoundRecord]:
     return records.cut_after_round(folder / RECORDS, simulation.round_number)
 
 
-def _rounds(
+def _run_rounds(
     simulation: Simulation, folder: Path, done: list[RoundRecord], seconds_between_checkpoints: float
 ) -> Iterator[RoundRecord]:
     """Run the remaining rounds; write each record, and a checkpoint if one is due, then yield the record."""
@@ -293,7 +293,7 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
 
 
-def _finish(
+def _finish_run(
     spec: RunSpec, simulation: Simulation, folder: Path, keep: KeptFiles, ended_early: str | None = None
 ) -> Summary:
     """Write the models and the summary, and delete the checkpoint."""
@@ -323,7 +323,7 @@ def _finish(
         privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
-        regression=describe_regression(lines[-1], simulation.federation.number),
+        regression=_describe_regression(lines[-1], simulation.federation.number),
         accuracy_at_chosen_rounds=records.accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
@@ -332,21 +332,21 @@ def _finish(
     return summary
 
 
-def describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
+def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
     """The errors of predicted numbers, in their unit, and the shares inside their intervals; None for classes."""
     if number is None:
         return None
     errors, inside = last.rmse_per_client, last.accuracy_per_client
     return {
         "range": list(number),
-        "rmse_mean_over_clients": _mean(errors),
+        "rmse_mean_over_clients": _mean_of_known(errors),
         "rmse_per_client": errors,
         "interval_level": INTERVAL_LEVEL,
-        "inside_mean_over_clients": _mean(inside),
+        "inside_mean_over_clients": _mean_of_known(inside),
         "inside_per_client": inside,
     }
 
 
-def _mean(values: list[float | None]) -> float:
+def _mean_of_known(values: list[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known)

@@ -18,7 +18,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.experiments.run.private import make_protection, make_secure_sums
+from fedlog.experiments.run.private import make_run_protection, make_secure_sums
 from fedlog.models.body import Body, with_weights
 from fedlog.models.catalog import body
 from fedlog.models.encoders.cache import Progress
@@ -30,7 +30,7 @@ from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
 
-def prepare(
+def make_simulation(
     run: ResolvedRun,
     federation: Federation | None = None,
     progress: Progress | None = None,
@@ -47,10 +47,10 @@ def prepare(
     # Workers are forked, and a process forked after PyTorch has used its threads waits for them for ever.
     torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
     federation = encode_federation(federation or load_federation(run.data), spec.body[0], progress)
-    bodies = bodies_of(spec, federation)
+    bodies = make_bodies(spec, federation)
     plan = model_plan(federation, bodies)
-    algorithm = method_of(spec, plan)
-    guard = make_protection(run, algorithm, plan, len(bodies))
+    algorithm = build_method(spec, plan)
+    guard = make_run_protection(run, algorithm, plan, len(bodies))
     training = Settings(settings.batch_size, settings.execution.device, optimiser=settings.optimiser)
     engine = Engine(
         training,
@@ -63,7 +63,7 @@ def prepare(
     return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, releases)
 
 
-def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
+def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
     """The run's method with its options; zero epochs and learning rates that are not positive are refused."""
     algorithm = registry.build(spec.method, plan, spec.options)
     schedule = algorithm.schedule
@@ -81,7 +81,7 @@ def method_of(spec: RunSpec, plan: ModelPlan) -> Algorithm:
     return apply_body_training(algorithm, spec.method, spec.body_training)
 
 
-def bodies_of(spec: RunSpec, federation: Federation) -> list[Body]:
+def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
     """Each client's body: its own (`north=cnn`), the only one named, or one of several, dealt out in equal numbers."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]

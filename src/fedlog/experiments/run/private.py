@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the protocol; no guarantee covers them"
 
 
-def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
+def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
     """The protection of a run's uploads; None for a run without privacy."""
     if run.promise is None:
         return None
@@ -36,7 +36,7 @@ def make_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, cli
 
         require_opacus()
         training = run.dp_sgd.plan(run.promise, algorithm, plan, run.settings.rounds)
-    survivors = 1 if run.sums is None else _survivors(run.sums, run.settings, clients)
+    survivors = 1 if run.sums is None else _count_survivors(run.sums, run.settings, clients)
     return plan_protection(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
     )
@@ -50,10 +50,10 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else Dropouts(rate, Key(run.settings.seed).child("dropouts"))
-    return SecureSums(guard, _survivors(run.sums, run.settings, clients), silent)
+    return SecureSums(guard, _count_survivors(run.sums, run.settings, clients), silent)
 
 
-def _survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int:
+def _count_survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int:
     return choose_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 

@@ -68,10 +68,10 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
 
 def append(path: Path, record: RoundRecord) -> None:
     """Append the record to the file as one line of JSON, and flush it to disk."""
-    append_line(path, _line(record))
+    append_line(path, _as_json_line(record))
 
 
-def _line(record: RoundRecord) -> str:
+def _as_json_line(record: RoundRecord) -> str:
     """The record as one line of JSON."""
     written = asdict(record)
     for name in OPTIONAL_ROUND_FIELDS:
@@ -143,11 +143,11 @@ def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
             f"{path} has {len(kept)} records, but the checkpoint is of round {round_number}",
             hint="restore the file, or start the run again in another folder",
         )
-    write_file(path, "".join(_line(record) + "\n" for record in kept))
+    write_file(path, "".join(_as_json_line(record) + "\n" for record in kept))
     return kept
 
 
-def read_as(path: Path, kind: type[Value], what: str) -> Value | None:
+def read_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
     """The content of a run's JSON file as this type; None if the file does not exist. `what` names it in errors."""
     if not path.exists():
         return None

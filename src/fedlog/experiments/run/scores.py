@@ -67,7 +67,7 @@ class RunScores:
     @staticmethod
     def read(folder: Path) -> RunScores | None:
         """The scores in a run's folder; None if it has none."""
-        return records.read_as(folder / SCORES, RunScores, "the scores")
+        return records.read_file_as(folder / SCORES, RunScores, "the scores")
 
 
 def execute_and_score(
@@ -88,7 +88,7 @@ def execute_and_score(
         load=load,
     )
     if RunScores.read(folder) is None:
-        found = seen.found or _load(spec, federation)
+        found = seen.found or _load_with_validation(spec, federation)
         score_models(found, load_models(folder / MODELS)).write(folder)
     return summary
 
@@ -104,7 +104,7 @@ class _KeepFederation(Callback):
             self.found = start.simulation.federation
 
 
-def _load(spec: RunSpec, federation: Federation | None) -> Federation:
+def _load_with_validation(spec: RunSpec, federation: Federation | None) -> Federation:
     data = resolve(spec, federation).data
     return load_federation(data) if federation is None else hold_out_validation(federation, data)
 

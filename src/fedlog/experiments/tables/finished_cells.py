@@ -36,7 +36,7 @@ class Verification:
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
     """The outcomes for the cells of an experiment that were run again, by `ROW/seed-N`."""
-    return records.read_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
+    return records.read_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)

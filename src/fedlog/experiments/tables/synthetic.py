@@ -27,8 +27,8 @@ from fedlog.engine.software import made_with
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, enter_run_folder
-from fedlog.experiments.run.prepare import method_of
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, make_run_folder
+from fedlog.experiments.run.prepare import build_method
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, initial_head, logits
@@ -77,7 +77,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
         )
     bodies = [body(name, federation.input_shape) for name in spec.body]
     plan = model_plan(federation, bodies)
-    algorithm = method_of(spec, plan)
+    algorithm = build_method(spec, plan)
     key, transport = Key(spec.seed), Transport(spec.codec)
     clients = clients_of(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
@@ -127,7 +127,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
 
     The whole sweep takes seconds, so an interrupted one is started again. A folder with other settings is refused.
     """
-    enter_run_folder(folder, spec)
+    make_run_folder(folder, spec)
     # Deleted first: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.experiments.run.prepare import method_of
+from fedlog.experiments.run.prepare import build_method
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.models.body import Body
 from fedlog.models.catalog import body
@@ -70,7 +70,7 @@ def _seconds_a_round(cell: Cell) -> float:
     """The estimated seconds of a round of all clients: one epoch times the method's epochs."""
     spec = cell.spec
     _, _, plan = _sample(spec.data, spec.body[0])
-    return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(method_of(spec, plan))
+    return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(build_method(spec, plan))
 
 
 @lru_cache

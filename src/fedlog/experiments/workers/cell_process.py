@@ -25,7 +25,7 @@ import torch
 from fedlog.data.catalog import load_federation
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
-from fedlog.experiments.run.execute import KeptFiles, execute, hold_run_folder
+from fedlog.experiments.run.execute import KeptFiles, execute, lock_run_folder
 from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
@@ -123,7 +123,7 @@ def execute_order(order: Mapping[str, Any]) -> Outcome:
             if order["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
             elif order["work"] == Shape.SYNTHETIC.name:
-                with hold_run_folder(folder):
+                with lock_run_folder(folder):
                     accuracy = sweep_local_iterations(spec, folder)
             else:
                 accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients

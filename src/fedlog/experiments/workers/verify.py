@@ -14,7 +14,7 @@ from fedlog.engine.software import made_with
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_spec
-from fedlog.experiments.run.prepare import prepare
+from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.tables.cells import Cell, CellState, Shape
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
 from fedlog.files.json_text import write_json
@@ -39,7 +39,7 @@ def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verificati
     """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
     stored = records.read(cell.records)[:rounds]
     spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
-    with prepare(resolve(spec)) as simulation:
+    with make_simulation(resolve(spec)) as simulation:
         pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)
         differing = (before.round for before, now in pairs if before.correct_per_client != now.correct_per_client)
         return Verification(len(stored), next(differing, None), made_with()["commit"])

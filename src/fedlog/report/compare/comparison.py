@@ -27,7 +27,7 @@ COLUMNS = 4  # panels side by side
 
 def methods_table(findings: Findings) -> TextTable:
     """A table with one row for each variant: accuracies, gains over training alone, bits and seconds."""
-    beside = OTHER_MEASURES if findings.unbalanced else ()
+    beside = OTHER_MEASURES if findings.is_unbalanced else ()
     columns = (
         "method",
         "accuracy, validation %",
@@ -46,7 +46,7 @@ def methods_table(findings: Findings) -> TextTable:
             _percent(figures.accuracy),
             _points(figures.gain),
             _points(figures.gain_on_test),
-            *(_percent(figures.beside[name]) for name in beside),
+            *(_percent(figures.other_measures[name]) for name in beside),
             describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
             describe_bits(figures.bits) if figures.bits else "none",
             f"{figures.seconds:.1f}",
@@ -59,8 +59,8 @@ def methods_table(findings: Findings) -> TextTable:
 
 def sites_table(findings: Findings) -> TextTable:
     """A table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
-    others = [figures for figures in findings.figures.values() if figures.label != findings.alone]
-    alone = None if findings.alone is None else findings.figures[findings.alone]
+    others = [figures for figures in findings.figures.values() if figures.label != findings.local_label]
+    alone = None if findings.local_label is None else findings.figures[findings.local_label]
     training = next(iter(findings.runs.values())).scores.training
     rows = []
     for site in findings.sites:
@@ -92,7 +92,7 @@ def spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
     """The comparison for spreadsheets: one row for each variant over all sites, and one for each of its sites."""
     rows = []
     for figures in findings.figures.values():
-        beside = {name: None if value is None else value.value for name, value in figures.beside.items()}
+        beside = {name: None if value is None else value.value for name, value in figures.other_measures.items()}
         rows.append({"method": figures.label, "site": "all", **_flat(figures), **beside, "bits": figures.bits})
         rows += [{"method": figures.label, "site": site, **_flat(own)} for site, own in figures.sites.items()]
     return rows
@@ -153,7 +153,7 @@ def draw_comparison(findings: Findings) -> Figure:
     figure = new_figure((9, 4 + 2.2 * rows))
     grid = figure.add_gridspec(rows + 2, columns)
     bits = {label: figures.bits for label, figures in findings.figures.items()}
-    looks = styles_of({label: findings.method_of(label) for label in findings.labels})
+    looks = styles_of({label: findings.find_method(label) for label in findings.labels})
     whole = figure.add_subplot(grid[:2, :])
     _draw(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits, looks)
     whole.set(xlabel="bits up and down, all sites", ylabel="test accuracy, mean over sites (%)")

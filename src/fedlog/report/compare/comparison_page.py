@@ -51,7 +51,7 @@ def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Se
 
 def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1) -> ComparisonSection:
     """The section of one comparison; `number` makes the names of its figures unique on the page."""
-    styles = styles_of({label: findings.method_of(label) for label in findings.labels})
+    styles = styles_of({label: findings.find_method(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
     judged = curves if _judge(findings) == "test" else {}
@@ -170,9 +170,9 @@ def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: st
 
 def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
     """A plot of each method's gain over training alone at each site, on validation rows; None without gains."""
-    others = [label for label in findings.labels if label != findings.alone]
+    others = [label for label in findings.labels if label != findings.local_label]
     sites = findings.sites[:MOST_SITES]
-    if findings.alone is None or not others:
+    if findings.local_label is None or not others:
         return None
     series, levels, said = list[Series](), [0.0], list[str]()
     for place, label in enumerate(others):

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.calibration import CALIBRATION
+from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec
-from fedlog.experiments.run.portraits import CLIENTS, GEOMETRY
 from fedlog.experiments.run.scores import SCORES
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import render_run

@@ -13,8 +13,8 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.baselines import Baseline, find_baselines
 from fedlog.experiments.run.calibration import RunCalibration
+from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_clients, read_geometry
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
-from fedlog.experiments.run.portraits import ClientPortrait, Geometry, read_clients, read_geometry
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import RunScores
 from fedlog.settings.spec import RunSpec
@@ -29,7 +29,7 @@ class ClientFacts:
     name: str
     accuracy: float | None
     alone: float | None
-    portrait: ClientPortrait | None
+    portrait: ClientDescription | None
     calibration_error: float | None
     test_records: int
 
@@ -56,7 +56,7 @@ class RunFacts:
     lines: tuple[RoundRecord, ...]
     summary: Summary | None  # None if the run is still running or was interrupted
     baselines: Mapping[str, Baseline]
-    portraits: Mapping[str, ClientPortrait]
+    portraits: Mapping[str, ClientDescription]
     geometry: Geometry | None
     scores: RunScores | None
     calibration: RunCalibration | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.experiments.compare.advice import advise
-from fedlog.experiments.compare.reading import group_findings, label_runs
+from fedlog.experiments.compare.reading import label_runs, read_findings_below
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
@@ -53,7 +53,7 @@ def write_runs_page(folder: Path) -> Path:
 
 def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
     """The HTML of the page; `links` are the addresses of the pages of single runs."""
-    compared = [findings for findings in group_findings(folder) if len(findings.labels) > 1]
+    compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
     return render_page(
         "runs.html.j2",
         title=f"Runs in {folder.resolve().name}",

@@ -29,7 +29,7 @@ MOST_RECORDS = 300  # class means are taken over about this many records of a cl
 
 
 @dataclass(frozen=True)
-class ClientPortrait:
+class ClientDescription:
     """One client: its body, the number of its training records by class, and how many records it holds out."""
 
     name: str
@@ -66,13 +66,13 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
     for shard, body in zip(federation.shards, bodies, strict=True):
         counts = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class).tolist()
         training = {names[at]: count for at, count in enumerate(counts) if count}
-        found.append(ClientPortrait(shard.name, body.name, training, len(shard.validation), len(shard.test)))
+        found.append(ClientDescription(shard.name, body.name, training, len(shard.validation), len(shard.test)))
     write_json(folder / CLIENTS, [asdict(each) for each in found])
 
 
-def read_clients(folder: Path) -> dict[str, ClientPortrait]:
+def read_clients(folder: Path) -> dict[str, ClientDescription]:
     """The clients of a run by name; empty if the run has no `clients.json`."""
-    found = records.read_as(folder / CLIENTS, list[ClientPortrait], "the clients")
+    found = records.read_file_as(folder / CLIENTS, list[ClientDescription], "the clients")
     return {each.name: each for each in found or ()}
 
 
@@ -88,7 +88,7 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
     means = [
         mean
         for at in range(0, len(federation.shards), every)
-        for mean in _class_means(simulation, at, models / weights_name(federation.shards[at].name))
+        for mean in _compute_class_means(simulation, at, models / weights_name(federation.shards[at].name))
     ]
     head = simulation.server.state.get(HEAD)
     common = None if head is None or QUADRATIC in simulation.server.state else head.double()
@@ -97,7 +97,7 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
         write_json(folder / GEOMETRY, asdict(replace(found, clients=len(federation.shards))))
 
 
-def _class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[str, str, Tensor]]:
+def _compute_class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[str, str, Tensor]]:
     """The client's name, the class and the mean of its features, for each class that the client has."""
     federation, body, shard = simulation.federation, simulation.bodies[at], simulation.federation.shards[at]
     if not weights.exists():
@@ -120,21 +120,21 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
     # Fix the sign of each direction, so that the same records always give the same picture.
     largest = plane.gather(1, plane.abs().argmax(1, keepdim=True))
     plane = plane * torch.where(largest < 0, -1.0, 1.0)
-    placed = _as_pairs(centred @ plane.T)
+    placed = _pad_to_pairs(centred @ plane.T)
     variance = values.square()
     rows: list[ClassMean] = []
     if head is not None and head.shape[1] == points.shape[1] + 1:
         weights = head[:, 1:] - head[:, 1:].mean(0)
         arrows = weights @ plane.T
         scale = placed.norm(dim=1).max() / arrows.norm(dim=1).max().clamp_min(1e-12)
-        pairs = _as_pairs(scale * arrows)
+        pairs = _pad_to_pairs(scale * arrows)
         rows = [ClassMean("", name, *_round_pair(pair)) for name, pair in zip(classes, pairs, strict=True)]
     drawn = [ClassMean(c, label, *_round_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
     shown = float(variance[:2].sum() / variance.sum().clamp_min(1e-300))
     return Geometry(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
 
 
-def _as_pairs(values: Tensor) -> Tensor:
+def _pad_to_pairs(values: Tensor) -> Tensor:
     """The values as (n, 2): a second coordinate of 0 is added if there is only one."""
     return torch.nn.functional.pad(values, (0, 2 - values.shape[1]))
 
@@ -145,4 +145,4 @@ def _round_pair(pair: Tensor) -> tuple[float, float]:
 
 def read_geometry(folder: Path) -> Geometry | None:
     """The class means of a run; None if the run has no `geometry.json`."""
-    return records.read_as(folder / GEOMETRY, Geometry, "the class means")
+    return records.read_file_as(folder / GEOMETRY, Geometry, "the class means")
