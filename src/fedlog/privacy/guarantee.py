@@ -132,17 +132,14 @@ class Guarantee:
         return TRUSTED[self.trust]
 
     def __str__(self) -> str:
-        if self.epsilon is None:
-            nominal = (
-                ""
-                if self.nominal_epsilon is None
-                else f" (Theorem 4's formula reads epsilon {self.nominal_epsilon:.4g})"
-            )
-            head = (
-                f"{PAPER_CAVEAT}{nominal}" if self.unit is Unit.PAPER else "no formal guarantee: epsilon is unbounded"
-            )
-        else:
+        if self.epsilon is not None:
             head = f"epsilon {self.epsilon:.4g} at delta {self.delta:g}"
+        elif self.unit is not Unit.PAPER:
+            head = "no formal guarantee: epsilon is unbounded"
+        elif self.nominal_epsilon is None:
+            head = PAPER_CAVEAT
+        else:
+            head = f"{PAPER_CAVEAT} (Theorem 4's formula reads epsilon {self.nominal_epsilon:.4g})"
         return "; ".join(
             [
                 head,

@@ -195,14 +195,18 @@ class Cohort:
         if self._protection is not None:
             # An error that depends on the data would leak: a client that diverges keeps its old parameters.
             before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
-            fits = [fit if _all_finite(fit.params) else old for fit, old in zip(fits, before, strict=True)]
+            fits = [old if _find_not_finite(fit.params) else fit for fit, old in zip(fits, before, strict=True)]
         for client, fit in zip(group, fits, strict=True):
             self.store.keep_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
         summaries = CLOCK.time_items("statistics", self._summarise(backend, requests, exchange))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
-            _require_finite(client, params, round_number)
+            if name := _find_not_finite(params):
+                raise RunError(
+                    f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
+                    hint="lower the learning rate; with fedlog-c, lower beta or set a margin",
+                )
             yield client, work, replace(summary, params=params, records=client.records)
 
     def _summarise(self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange) -> Iterator[Trained]:
@@ -302,8 +306,7 @@ class Cohort:
         for request, features in zip(requests, backend.features(requests), strict=True):
             sizes = [len(part) for part in held_out[request.client.index]]
             if self._range is not None:
-                unit = half_width(self._range)
-                scores.append((request.client.index, self._score_numbers(request, features, sizes, unit)))
+                scores.append((request.client.index, self._score_numbers(request, features, sizes, self._range)))
                 continue
             right = logits(features, _cast_head(request.params, features)).argmax(1) == labels[request.positions]
             parts = torch.split(right, sizes)
@@ -311,11 +314,11 @@ class Cohort:
         return scores
 
     def _score_numbers(
-        self, request: FeatureRequest, features: Tensor, sizes: list[int], unit: float
+        self, request: FeatureRequest, features: Tensor, sizes: list[int], value_range: tuple[float, float]
     ) -> tuple[Score, ...]:
         """The scores of a model that predicts numbers, one for each set of records."""
         truth = request.pool.records(self._federation).numbers[request.positions]
-        head = number_head(request.params)
+        head, unit = number_head(request.params), half_width(value_range)
         found = [
             number_metrics(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
@@ -327,19 +330,10 @@ def _cast_head(params: Params, features: Tensor) -> Params:
     return {name: value.to(features.dtype) for name, value in params.items() if name in (HEAD, SHIFT, QUADRATIC)}
 
 
-def _all_finite(params: Params) -> bool:
-    return all(_is_finite(value) for value in params.values())
-
-
-def _is_finite(value: Tensor) -> bool:
-    """Whether all numbers are finite. A finite sum shows it fast; otherwise the sum may have overflowed."""
-    return math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
-
-
-def _require_finite(client: Client, params: Params, round_number: int) -> None:
+def _find_not_finite(params: Params) -> str | None:
+    """The name of the first parameter with a number that is not finite; None if there is no such parameter."""
     for name, value in params.items():
-        if not _is_finite(value):
-            raise RunError(
-                f"training diverged: client {client.name}, round {round_number}, parameter {name} is not finite",
-                hint="lower the learning rate; with fedlog-c, lower beta or set a margin",
-            )
+        # A finite sum shows fast that all numbers are finite. If it is not finite, it may only have overflowed.
+        if not math.isfinite(value.sum().item()) and not bool(torch.isfinite(value).all()):
+            return name
+    return None

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import Client, check_target, clients_of, name_methods_with_any_body
+from fedlog.engine.clients import check_target, clients_of, name_methods_with_any_body
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import check_transport
@@ -171,18 +172,16 @@ class Simulation:
         if self.secure is not None:  # masked words are sent instead of encoded uploads
             transport = replace(transport, codec="f32", codec_down=transport.down.name)
 
-        def make(clients: Sequence[Client]) -> Cohort:
-            return Cohort(
-                self.algorithm,
-                self.federation,
-                clients,
-                self.engine,
-                self._key,
-                transport,
-                self.settings.initialisation,
-                self.protection,
-            )
-
+        make = partial(
+            Cohort,
+            self.algorithm,
+            self.federation,
+            engine=self.engine,
+            key=self._key,
+            transport=transport,
+            initialisation=self.settings.initialisation,
+            protection=self.protection,
+        )
         if self.settings.execution.jobs == 1 or len(self._clients) == 1:
             return InProcess(make, self._clients)
         return WorkerProcesses(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
