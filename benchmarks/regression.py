@@ -25,7 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.engine.software import made_with
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, make_protection
+from fedlog.privacy.protection import ContributionBound, make_protection
 from fedlog.wire.message import Kind, Message, lift
 
 SEEDS = range(20)
@@ -50,14 +50,14 @@ def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Mo
         unit=Unit.RECORD,
         trust=Trust.CENTRAL,
         calibration=Calibration.EXACT,
-        bound=Bound(L2Clip(1.0)),
+        bound=ContributionBound(L2Clip(1.0)),
         releases=1,
         shape=(1, 1 + width),
         clients=1,
         detail=Detail.SECOND,
     )
     joined = torch.cat([x, y[:, None]], dim=1)
-    exact = guard.moments(joined, torch.zeros(len(x), dtype=torch.int64), 1, Detail.SECOND)
+    exact = guard.sum_moments(joined, torch.zeros(len(x), dtype=torch.int64), 1, Detail.SECOND)
     sent = guard.protect(Message(Kind.MOMENTS, exact.arrays), Key(seed).child("noise"))
     total = guard.add_server_noise(guard.to_feature_units(lift(sent)), Key(seed).child("server noise"))
     return Moments.from_arrays(total.arrays, Detail.SECOND), total.noise_std

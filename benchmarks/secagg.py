@@ -24,7 +24,7 @@ import cryptography
 import numpy as np
 
 from fedlog.privacy.secagg import crypto
-from fedlog.privacy.secagg.client import Advertised, SumClient
+from fedlog.privacy.secagg.client import KeysState, SumClient
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack
 from fedlog.privacy.secagg.messages import (
@@ -84,7 +84,7 @@ class StandIn:
     """A client that is not measured; its secrets are not protected."""
 
     client: SumClient
-    secrets: Advertised
+    secrets: KeysState
 
     @property
     def number(self) -> int:
@@ -93,8 +93,8 @@ class StandIn:
 
     def key_with(self, public: bytes, other: int) -> bytes:
         """The key of the mask between this client and another."""
-        agreement = crypto.Agreement(self.secrets.mask_secret)
-        (key,) = agreement.keys(public, crypto.mask_purpose(self.client.terms, self.number, other))
+        agreement = crypto.KeyAgreement(self.secrets.mask_secret)
+        (key,) = agreement.derive_keys(public, crypto.mask_key_purpose(self.client.terms, self.number, other))
         return key
 
     def say(self, step: Step, body: bytes) -> bytes:
@@ -150,22 +150,22 @@ def _round(
 
     real = everyone[MEASURED]
     advertised, reply = one.clock.run(real.advertise)
-    opened = [client.advertise() for client in everyone[1:]]
+    opened = [client.make_keys() for client in everyone[1:]]
     others = [StandIn(client, secrets) for client, (secrets, _) in zip(everyone[1:], opened, strict=True)]
     mail = deliver([blob for _, blob in opened], reply)
 
-    shared, reply = one.clock.run(lambda: real.share(advertised, mail[MEASURED]))
+    shared, reply = one.clock.run(lambda: real.share_secrets(advertised, mail[MEASURED]))
     real_shares = decode(SealedShares, decode(Envelope, reply).body).sealed
     mail = deliver([_shares(other, state) for other in others], reply)
 
-    masked, reply = one.clock.run(lambda: real.mask(shared, mail[MEASURED], vectors[MEASURED]))
+    masked, reply = one.clock.run(lambda: real.mask_vector(shared, mail[MEASURED], vectors[MEASURED]))
     staying = [other for other in others if other.number not in dropped]
     mail = deliver([_masked(other, state, vectors[other.number], dropped) for other in staying], reply)
 
-    agreed, reply = one.clock.run(lambda: real.agree(masked, mail[MEASURED]))
+    agreed, reply = one.clock.run(lambda: real.sign_survivors(masked, mail[MEASURED]))
     mail = deliver([other.say(Step.AGREE, state.view) for other in staying], reply)
 
-    reply = one.clock.run(lambda: real.unmask(agreed, mail[MEASURED]))
+    reply = one.clock.run(lambda: real.reveal_shares(agreed, mail[MEASURED]))
     secrets = {other.number: other.secrets for other in others}
     deliver([_unmasking(other, state, secrets, real_shares, dropped) for other in staying], reply)
     return server.clock.run(partial(unmask_sum, state)).total
@@ -177,10 +177,10 @@ def _keys(state: ServerRound, number: int) -> Any:
 
 def _shares(other: StandIn, state: ServerRound) -> bytes:
     """Sealed shares: real for the measured client, noise of the right length for the rest."""
-    (key,) = crypto.Agreement(other.secrets.cipher_secret).keys(
-        _keys(state, MEASURED).cipher, crypto.seal_purpose(state.terms, other.number, MEASURED)
+    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).keys(
+        _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, other.number, MEASURED)
     )
-    real = crypto.seal(key, constant_share(other.secrets.mask_secret) + constant_share(other.secrets.seed))
+    real = crypto.encrypt(key, constant_share(other.secrets.mask_secret) + constant_share(other.secrets.seed))
     noise = os.urandom(SEALED_BYTES)
     sealed = {n: real if n == MEASURED else noise for n in state.keys if n != other.number}
     return other.say(Step.SHARES, encode(SealedShares(state.view, sealed)))
@@ -195,12 +195,12 @@ def _masked(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]
 
 
 def _unmasking(
-    other: StandIn, state: ServerRound, secrets: dict[int, Advertised], real: dict[int, bytes], dropped: set[int]
+    other: StandIn, state: ServerRound, secrets: dict[int, KeysState], real: dict[int, bytes], dropped: set[int]
 ) -> bytes:
-    (key,) = crypto.Agreement(other.secrets.cipher_secret).keys(
-        _keys(state, MEASURED).cipher, crypto.seal_purpose(state.terms, MEASURED, other.number)
+    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).keys(
+        _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, MEASURED, other.number)
     )
-    of_measured = crypto.unseal(key, real[other.number], MEASURED)
+    of_measured = crypto.decrypt(key, real[other.number], MEASURED)
     seeds = {n: constant_share(secrets[n].seed) for n in state.masked if n != MEASURED}
     body = UnmaskingShares(
         mask_keys={n: constant_share(secrets[n].mask_secret) for n in dropped},

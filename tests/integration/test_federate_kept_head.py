@@ -20,7 +20,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.privacy import mechanisms
-from fedlog.privacy.discrete import discrete_gaussian
+from fedlog.privacy.discrete import draw_discrete_gaussian
 from fedlog.settings.promise import Promise
 
 # The first example of docs/privacy-sites.md.
@@ -39,7 +39,7 @@ def _same_noise_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the noise from a seed: now and then a sum that is all noise has a head after all."""
     source = Random(0).randbytes
     monkeypatch.setattr(
-        mechanisms, "discrete_gaussian", lambda count, steps, _: discrete_gaussian(count, steps, source)
+        mechanisms, "discrete_gaussian", lambda count, steps, _: draw_discrete_gaussian(count, steps, source)
     )
 
 

@@ -25,7 +25,7 @@ from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site import budget
 from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.run_state import RunState
-from fedlog.privacy.accounting import Unbounded
+from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
 
@@ -65,7 +65,7 @@ def test_a_plain_run_is_a_loss_without_bound_wherever_an_epsilon_would_stand(
 ) -> None:
     east = post.sites["east"]
     conduct(post, server, PLAIN)
-    assert [type(event) for event in read_log(east.state / FILE_NAME).events] == [Unbounded]  # once a run
+    assert [type(event) for event in read_log(east.state / FILE_NAME).events] == [UnboundedLoss]  # once a run
     conduct(post, server, PRIVATE)
     assert len(read_log(east.state / FILE_NAME).releases) == 2
     assert describe_spending(east) == f"privacy spent in all runs so far: {NO_GUARANTEE}"
@@ -86,7 +86,7 @@ def test_a_plain_run_of_before_there_was_a_record_counts(post: InProcess, server
     east.took_part_file.unlink()  # which is as old as the record
     assert NO_GUARANTEE in str(describe_spending(east))
     conduct(post, server, PRIVATE)
-    assert isinstance(read_log(east.state / FILE_NAME).events[0], Unbounded)
+    assert isinstance(read_log(east.state / FILE_NAME).events[0], UnboundedLoss)
 
 
 def test_a_new_key_keeps_the_record_and_the_limit_holds(
@@ -178,7 +178,7 @@ def test_an_old_copy_of_the_record_is_completed_by_the_runs_since_then(post: InP
     restored = read_log(east.state / FILE_NAME)
     assert Counter(restored.releases) == Counter(whole.releases)
     assert NO_GUARANTEE in str(describe_spending(east))
-    assert [event.reason for event in restored.events if isinstance(event, Unbounded)] == [
+    assert [event.reason for event in restored.events if isinstance(event, UnboundedLoss)] == [
         NO_GUARANTEE.removeprefix("no guarantee: ")
     ]
 
@@ -199,7 +199,7 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
     east = post.sites["east"]
     with monkeypatch.context() as patch:
         patch.setattr(budget, "record_across_runs_unchecked", raise_interrupt)
-        patch.setattr(budget, "record_without_bound", raise_interrupt)
+        patch.setattr(budget, "record_unbounded_losses", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):
                 conduct(post, server, plan)

@@ -32,10 +32,10 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.run_state import RunState
-from fedlog.privacy.accounting import Entropy, NoiseKind
+from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import FILE_NAME, add_up_across_runs, read_log
+from fedlog.privacy.release_log import FILE_NAME, compute_spending_across_runs, read_log
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
 from fedlog.wire.ledger import Direction
@@ -105,7 +105,7 @@ def test_a_private_run_counts_at_the_server_and_at_every_site(
         log = read_log(path / FILE_NAME)
         assert [release.round for release in log.releases] == [1, 2]
         assert {release.noise for release in log.releases} == {NoiseKind.DISCRETE}
-        assert {release.entropy for release in log.releases} == {Entropy.SYSTEM}
+        assert {release.entropy for release in log.releases} == {RandomSource.SYSTEM}
         assert log.releases[0].sigma == guard.mechanism.sigma
     report = RunFolder.of(server, "trial").report()
     assert report is not None
@@ -350,7 +350,7 @@ def test_runs_with_different_promises_count_against_one_limit(equals: Listening,
         assert refusals_of(server, "east", name) == []
     log = read_log(east.state / FILE_NAME)
     assert len(log.releases) == 6
-    found = add_up_across_runs(log.events, 1e-5).guarantee
+    found = compute_spending_across_runs(log.events, 1e-5).guarantee
     assert found is not None
     assert (found.unit, found.trust) == (Unit.RECORD, Trust.CENTRAL)
     # Three runs of epsilon 4 and of equal mu would come to about 8.5, and with the last at twice its sensitivity to 12.
@@ -358,7 +358,7 @@ def test_runs_with_different_promises_count_against_one_limit(equals: Listening,
     assert 10 < found.epsilon <= 16
     conduct(equals, server, replace(plan(replace(CENTRAL, epsilon=4.0)), name="more"))
     assert "the limit of this site on all its runs together" in refusals_of(server, "east", "more")[0]
-    assert add_up_across_runs(read_log(east.state / FILE_NAME).events, 1e-5).guarantee.epsilon <= 16  # type: ignore[union-attr, operator]
+    assert compute_spending_across_runs(read_log(east.state / FILE_NAME).events, 1e-5).guarantee.epsilon <= 16  # type: ignore[union-attr, operator]
 
 
 def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Listening, server: ServerFolder) -> None:

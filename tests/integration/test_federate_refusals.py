@@ -34,7 +34,7 @@ from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import check_site
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import body
-from fedlog.privacy.accounting import Unbounded
+from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import codec
@@ -127,7 +127,7 @@ def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) 
     respond(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
     assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
-    assert isinstance(event, Unbounded)
+    assert isinstance(event, UnboundedLoss)
     assert describe_spending(listed) == (
         "privacy spent in all runs so far: no guarantee: exact statistics of these rows left in trial"
     )

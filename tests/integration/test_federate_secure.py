@@ -133,7 +133,7 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
     # 27 draws: a std beyond these bounds has a probability below 1e-6.
     noise = sums[0] - clipped_sum_of_round_1(tmp_path / "twins")
     assert 0.4 * std < float(noise.square().mean().sqrt()) < 1.9 * std
-    shares = guard.release_event(1, "statistics").shares
+    shares = guard.make_release_event(1, "statistics").shares
     for folder in post.sites.values():
         log = read_log(RunState.of(folder, run_tag("trial")).path / FILE_NAME)
         assert [(release.round, release.shares) for release in log.releases] == [(1, shares), (2, shares)]

@@ -23,7 +23,7 @@ from fedlog.flower.site import worker
 from fedlog.flower.site.answer import forget_contexts, load_context, respond
 from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
-from fedlog.privacy.accounting import Unbounded
+from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
@@ -110,7 +110,7 @@ def test_a_plain_run_is_in_the_ledger_from_its_first_upload_on_and_once(tmp_path
     folder = greeted_site(tmp_path / "east")
     for number in (1, 2):
         respond(work(number), folder)
-        assert [type(event) for event in read_log(folder.state / FILE_NAME).events] == [Unbounded]
+        assert [type(event) for event in read_log(folder.state / FILE_NAME).events] == [UnboundedLoss]
 
 
 def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None:

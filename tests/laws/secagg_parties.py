@@ -8,10 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from fedlog.privacy.secagg.client import SumClient
+from fedlog.privacy.secagg.client import SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import Words
-from fedlog.privacy.secagg.rehearsal import answer_step
 from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory

@@ -17,9 +17,9 @@ from fedlog.files.durable import append_line, create_file, is_draft, move_file, 
 from fedlog.files.lock import LockTakenError, lock_file, lock_folder
 from fedlog.files.names import did_you_mean, import_callable
 from fedlog.files.toml import parse_toml, read_toml
-from fedlog.privacy.accounting import Entropy, NoiseKind, Release
+from fedlog.privacy.accounting import NoiseKind, RandomSource, Release
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.release_log import read_log, record_release, start_log
+from fedlog.privacy.release_log import read_log, record_release, start_or_resume_log
 
 LIMIT = 1000
 # A limit on the size of files acts as a full disk does: first a short write, then an error.
@@ -41,7 +41,7 @@ SENT = Release(
     unit=Unit.RECORD,
     trust=Trust.LOCAL,
     noise=NoiseKind.FLOAT,
-    entropy=Entropy.SEED,
+    entropy=RandomSource.SEED,
     sigma=1000.0,
     sensitivity=1.0,
     coordinates=3,
@@ -69,7 +69,7 @@ def test_a_write_that_does_not_fit_raises_and_leaves_what_was_there(tmp_path: Pa
 
 def test_a_release_that_cannot_be_recorded_in_full_is_not_made(tmp_path: Path) -> None:
     path, budget = tmp_path / "privacy.jsonl", Budget(1.0, 1e-5)
-    start_log(path, budget)
+    start_or_resume_log(path, budget)
     while path.stat().st_size < LIMIT - 200:
         record_release(path, SENT)
     before = path.read_bytes()

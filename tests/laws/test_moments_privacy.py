@@ -15,8 +15,8 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments, sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.mechanisms import moments_of_records
-from fedlog.privacy.protection import Bound, Protection, make_protection
+from fedlog.privacy.mechanisms import sum_clipped_moments
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.wire.message import Kind, Message, lift
 
 N_CLASS, WIDTH = 3, 4
@@ -40,8 +40,8 @@ def test_one_record_more_moves_the_pair_by_at_most_its_sensitivity(
     features = torch.tensor(records, dtype=torch.float64)
     labels = torch.arange(len(records)) % N_CLASS
     clip, grid = L2Clip(radius), 2.0**-steps
-    whole = moments_of_records(features, labels, N_CLASS, clip, grid, detail)
-    without = moments_of_records(features[1:], labels[1:], N_CLASS, clip, grid, detail)
+    whole = sum_clipped_moments(features, labels, N_CLASS, clip, grid, detail)
+    without = sum_clipped_moments(features[1:], labels[1:], N_CLASS, clip, grid, detail)
     assert float((flat(whole) - flat(without)).norm()) <= sensitivity(radius, detail) * (1 + 1e-12)
 
 
@@ -54,7 +54,7 @@ def test_the_sensitivity_is_reached() -> None:
     assert sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
 
 
-def guard(unit: Unit, trust: Trust, bound: Bound) -> Protection:
+def guard(unit: Unit, trust: Trust, bound: ContributionBound) -> Protection:
     return make_protection(
         Budget(1.0, 1e-5),
         unit=unit,
@@ -71,10 +71,10 @@ def guard(unit: Unit, trust: Trust, bound: Bound) -> Protection:
 
 @pytest.mark.parametrize("trust", list(Trust))
 def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> None:
-    made = guard(Unit.RECORD, trust, Bound(L2Clip(1.0)))
+    made = guard(Unit.RECORD, trust, ContributionBound(L2Clip(1.0)))
     assert made.mechanism.sensitivity == pytest.approx(math.sqrt(3))
     assert made.coordinates == N_CLASS * (1 + WIDTH) + 10
-    exact = made.moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
+    exact = made.sum_moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
     sent = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
     total = made.add_server_noise(made.to_feature_units(lift(sent)), Key(2))
     assert [tuple(array.shape) for array in total.arrays] == [(N_CLASS, 1 + WIDTH), (1, 10)]
@@ -82,7 +82,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
     assert total.noise_std > 0
     features, labels = 0.4 * torch.ones(600, WIDTH), torch.arange(600) % N_CLASS
-    exact = made.moments(features, labels, N_CLASS, Detail.SECOND)
+    exact = made.sum_moments(features, labels, N_CLASS, Detail.SECOND)
     message = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
     noisy = made.add_server_noise(made.to_feature_units(lift(message)), Key(2))
     for found, true in zip(noisy.arrays, exact.arrays, strict=True):
@@ -90,7 +90,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
 
 
 def test_a_whole_message_is_clipped_as_one_vector() -> None:
-    made = guard(Unit.CLIENT, Trust.CENTRAL, Bound(message_norm=2.0))
+    made = guard(Unit.CLIENT, Trust.CENTRAL, ContributionBound(message_norm=2.0))
     features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
     exact = Moments.of(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
     lifted = made.to_feature_units(lift(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
@@ -100,9 +100,9 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
 
 def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
     with pytest.raises(InputError, match="clip of each record's length"):
-        guard(Unit.RECORD, Trust.CENTRAL, Bound(Clamp(1.0)))
-    limits = guard(Unit.RECORD, Trust.CENTRAL, Bound(L2Clip(1.0))).limits
+        guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(Clamp(1.0)))
+    limits = guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(L2Clip(1.0))).limits
     honest = Moments.of(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
-    limits.check_second(*honest.arrays)
+    limits.check_second_moments(*honest.arrays)
     with pytest.raises(InputError, match="the second moments of 5 records must be at most"):
-        limits.check_second(honest.arrays[0], 10 * honest.arrays[1])
+        limits.check_second_moments(honest.arrays[0], 10 * honest.arrays[1])

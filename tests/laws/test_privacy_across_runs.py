@@ -10,24 +10,32 @@ from hypothesis import strategies as st
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import BudgetSpentError, Entropy, NoiseKind, Release, Unbounded, add_if_covered, add_up
+from fedlog.privacy.accounting import (
+    BudgetSpentError,
+    NoiseKind,
+    RandomSource,
+    Release,
+    UnboundedLoss,
+    add_if_within_budget,
+    compute_spending,
+)
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import (
-    add_if_covered_across_runs,
-    add_up_across_runs,
+    add_if_within_site_limit,
+    compute_spending_across_runs,
     read_log,
     record_across_runs,
     record_across_runs_unchecked,
     record_release,
-    record_without_bound,
-    start_log,
+    record_unbounded_losses,
+    start_or_resume_log,
 )
 
 DELTA = 1e-5
 
 
 def release(unit: Unit, trust: Trust, sigma: float = 2.0, number: int = 1) -> Release:
-    return Release(number, "statistics", unit, trust, NoiseKind.FLOAT, Entropy.SEED, sigma, 1.0, 10)
+    return Release(number, "statistics", unit, trust, NoiseKind.FLOAT, RandomSource.SEED, sigma, 1.0, 10)
 
 
 releases = st.lists(
@@ -38,7 +46,7 @@ releases = st.lists(
 
 
 def epsilon(events: list[Release]) -> float:
-    return add_up_across_runs(events, DELTA).epsilons[-1]
+    return compute_spending_across_runs(events, DELTA).epsilons[-1]
 
 
 @settings(deadline=None, max_examples=60)
@@ -47,7 +55,7 @@ def test_all_runs_together_have_spent_at_least_what_each_promise_has(events: lis
     together = epsilon(events)
     for promise in {(event.unit, event.trust) for event in events}:
         own = [event for event in events if (event.unit, event.trust) == promise]
-        assert together >= add_up(own, DELTA).epsilons[-1]
+        assert together >= compute_spending(own, DELTA).epsilons[-1]
     for at in range(1, len(events)):
         assert together >= epsilon(events[:at])
 
@@ -58,22 +66,22 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
     for trust, sigma in ((Trust.CENTRAL, 1.0), (Trust.DISTRIBUTED, 1.0), (Trust.LOCAL, 2.0)):
         mixed = [rows, release(Unit.CLIENT, trust)]
         assert epsilon(mixed) == pytest.approx(
-            add_up([rows, release(Unit.RECORD, Trust.LOCAL, sigma)], DELTA).epsilons[-1]
+            compute_spending([rows, release(Unit.RECORD, Trust.LOCAL, sigma)], DELTA).epsilons[-1]
         )
-        guarantee = add_up_across_runs(mixed, DELTA).guarantee
+        guarantee = compute_spending_across_runs(mixed, DELTA).guarantee
         assert guarantee is not None
         assert (guarantee.unit, guarantee.trust) == (Unit.RECORD, trust)  # none of these is stronger than local noise
     # Several runs with one promise are as one run.
     same = [release(Unit.CLIENT, Trust.CENTRAL)] * 2
-    assert epsilon(same) == add_up(same, DELTA).epsilons[-1]
+    assert epsilon(same) == compute_spending(same, DELTA).epsilons[-1]
 
 
 def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> None:
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InputError, match="one unit and one trust model"):
-        add_if_covered([rows], whole, Budget(100.0, DELTA))
+        add_if_within_budget([rows], whole, Budget(100.0, DELTA))
     with pytest.raises(InputError, match="in mode paper have no guarantee"):
-        add_if_covered_across_runs([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
+        add_if_within_site_limit([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
 
 
 def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp_path: Path) -> None:
@@ -93,18 +101,18 @@ def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp
 
 def test_a_runs_own_budget_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "privacy.jsonl"
-    start_log(path, Budget(8.0, DELTA))
+    start_or_resume_log(path, Budget(8.0, DELTA))
     record_release(path, release(Unit.RECORD, Trust.LOCAL))
     with pytest.raises(InputError, match="cannot go on with another budget"):
-        start_log(path, Budget(9.0, DELTA))
+        start_or_resume_log(path, Budget(9.0, DELTA))
 
 
 def test_an_unbounded_loss_is_recorded_once_for_each_reason(tmp_path: Path) -> None:
     path = tmp_path / "privacy.jsonl"
-    first, second = Unbounded(1, "statistics", "no noise"), Unbounded(2, "statistics", "no noise")
-    other = Unbounded(3, "report", "exact figures")
+    first, second = UnboundedLoss(1, "statistics", "no noise"), UnboundedLoss(2, "statistics", "no noise")
+    other = UnboundedLoss(3, "report", "exact figures")
     for _ in range(2):
-        record_without_bound(path, [first, second, other], ())
+        record_unbounded_losses(path, [first, second, other], ())
         assert read_log(path).events == (first, other)
 
 

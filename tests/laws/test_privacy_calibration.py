@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import epsilon_of, grid_cost, log_delta, paper_sigma, sigma_of
-from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Guarantee, Trust, Unit, delta_warning
+from fedlog.privacy.calibration import (
+    compute_epsilon,
+    delta_used_by_grid,
+    log_delta,
+    sigma_by_paper,
+    smallest_sigma,
+)
+from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Guarantee, Trust, Unit, warn_of_large_delta
 
 epsilons = st.floats(1e-3, 100.0)
 deltas = st.floats(1e-300, 0.9)
@@ -21,8 +27,8 @@ sensitivities = st.floats(1e-3, 1e3)
 @settings(deadline=None, max_examples=100)
 @given(epsilons, deltas, releases, sensitivities)
 def test_sigma_and_epsilon_are_inverses(epsilon: float, delta: float, k: int, sensitivity: float) -> None:
-    sigma = sigma_of(Budget(epsilon, delta), k, sensitivity)
-    spent = epsilon_of(math.sqrt(k) * sensitivity / sigma, delta)
+    sigma = smallest_sigma(Budget(epsilon, delta), k, sensitivity)
+    spent = compute_epsilon(math.sqrt(k) * sensitivity / sigma, delta)
     assert spent <= epsilon
     # Where delta is nearly flat in epsilon, the last digits of sigma carry few digits of epsilon.
     assert spent == pytest.approx(epsilon, rel=1e-6, abs=1e-6)
@@ -34,10 +40,10 @@ def test_sigma_scales_with_sensitivity_and_with_the_root_of_releases(
     epsilon: float, delta: float, k: int, sensitivity: float, factor: float
 ) -> None:
     budget = Budget(epsilon, delta)
-    sigma = sigma_of(budget, k, sensitivity)
-    assert sigma_of(budget, k, sensitivity * factor) == pytest.approx(sigma * factor, rel=1e-9)
-    assert sigma_of(budget, 4 * k, sensitivity) == pytest.approx(2 * sigma, rel=1e-9)
-    assert sigma_of(Budget(epsilon * factor, delta), k, sensitivity) < sigma
+    sigma = smallest_sigma(budget, k, sensitivity)
+    assert smallest_sigma(budget, k, sensitivity * factor) == pytest.approx(sigma * factor, rel=1e-9)
+    assert smallest_sigma(budget, 4 * k, sensitivity) == pytest.approx(2 * sigma, rel=1e-9)
+    assert smallest_sigma(Budget(epsilon * factor, delta), k, sensitivity) < sigma
 
 
 @settings(deadline=None, max_examples=100)
@@ -46,7 +52,7 @@ def test_the_papers_formula_adds_more_noise_than_needed_where_epsilon_means_some
     epsilon: float, delta: float, k: int, sensitivity: float
 ) -> None:
     budget = Budget(epsilon, delta)
-    assert sigma_of(budget, k, sensitivity) < paper_sigma(budget, k, sensitivity)
+    assert smallest_sigma(budget, k, sensitivity) < sigma_by_paper(budget, k, sensitivity)
 
 
 @given(st.floats(0.0, 5.0), st.floats(1e-6, 1e-3))
@@ -54,13 +60,13 @@ def test_noise_at_a_distance_from_the_analysed_one_costs_as_much_as_it_can(epsil
     # An event of the probabilities e^epsilon q and q has no delta; move both by the distance, apart from each other.
     q = 0.5 * math.exp(-epsilon)
     delta = (math.exp(epsilon) * q + distance) - math.exp(epsilon) * (q - distance)
-    assert grid_cost(epsilon, distance) == pytest.approx(delta, rel=1e-6)
+    assert delta_used_by_grid(epsilon, distance) == pytest.approx(delta, rel=1e-6)
 
 
 def test_the_papers_formula_is_too_small_for_a_huge_epsilon() -> None:
     # Its theorem says "for all epsilon"; here the exact noise is larger than the formula's.
     budget = Budget(84.0, 0.5)
-    assert sigma_of(budget, 1, 1.0) > paper_sigma(budget, 1, 1.0)
+    assert smallest_sigma(budget, 1, 1.0) > sigma_by_paper(budget, 1, 1.0)
 
 
 @settings(deadline=None, max_examples=100)
@@ -81,7 +87,7 @@ def test_invalid_budgets_are_refused(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize(("k", "sensitivity"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -1.0), (1, math.inf), (1, math.nan)])
 def test_invalid_plans_are_refused(k: int, sensitivity: float) -> None:
-    for calibrate in (sigma_of, paper_sigma):
+    for calibrate in (smallest_sigma, sigma_by_paper):
         with pytest.raises(InputError):
             calibrate(Budget(1.0, 1e-5), k, sensitivity)
 
@@ -104,6 +110,6 @@ def test_the_papers_mode_prints_no_epsilon() -> None:
 
 
 def test_a_delta_above_one_over_the_number_protected_is_warned_about() -> None:
-    assert delta_warning(0.01, 60, Unit.RECORD) is None
-    assert "1/600" in str(delta_warning(0.01, 600, Unit.RECORD))
-    assert "clients" in str(delta_warning(0.03, 50, Unit.CLIENT))
+    assert warn_of_large_delta(0.01, 60, Unit.RECORD) is None
+    assert "1/600" in str(warn_of_large_delta(0.01, 600, Unit.RECORD))
+    assert "clients" in str(warn_of_large_delta(0.03, 50, Unit.CLIENT))

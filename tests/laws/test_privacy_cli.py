@@ -15,8 +15,8 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, plan_noise
-from fedlog.privacy.protection import Bound, Protection
-from fedlog.privacy.release_log import FILE_NAME, record_release, start_log
+from fedlog.privacy.protection import ContributionBound, Protection
+from fedlog.privacy.release_log import FILE_NAME, record_release, start_or_resume_log
 
 BUDGET = ["--epsilon", "0.5", "--delta", "0.01", "--releases", "100"]
 
@@ -118,12 +118,12 @@ def test_bad_requests_are_refused(options: list[str]) -> None:
 def recorded_run(folder: Path, releases: int, unit: Unit = Unit.RECORD) -> Path:
     budget = Budget(1.0, 1e-5)
     mechanism = plan_noise(budget, releases=5, sensitivity=2.0, coordinates=510, unit=unit, trust=Trust.CENTRAL)
-    start_log(folder / FILE_NAME, budget)
+    start_or_resume_log(folder / FILE_NAME, budget)
     for number in range(releases):
         exchange = "opening" if number == 0 else "statistics"
         sampler = FloatSampler(Key(3).child(number))
-        guard = Protection(budget, mechanism, Bound(), 5, 510, lambda _, sampler=sampler: sampler)  # type: ignore[misc]
-        record_release(folder / FILE_NAME, guard.release_event(number, exchange))
+        guard = Protection(budget, mechanism, ContributionBound(), 5, 510, lambda _, sampler=sampler: sampler)  # type: ignore[misc]
+        record_release(folder / FILE_NAME, guard.make_release_event(number, exchange))
     return folder
 
 

@@ -15,7 +15,14 @@ from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics, count_is_usable, least_count_for_mean
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, NoiseKind, Release, add_if_covered, add_up, closeness
+from fedlog.privacy.accounting import (
+    NoiseKind,
+    RandomSource,
+    Release,
+    add_if_within_budget,
+    compute_spending,
+    noise_distance,
+)
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
@@ -24,13 +31,13 @@ from fedlog.privacy.mechanisms import (
     Mechanism,
     Sampler,
     add_noise,
-    client_message,
-    moments_of_records,
+    clip_client_message,
+    compute_client_sensitivity,
     plan_noise,
-    planned_closeness,
-    sensitivity_to_client,
+    planned_noise_distance,
+    sum_clipped_moments,
 )
-from fedlog.privacy.protection import Bound, Protection
+from fedlog.privacy.protection import ContributionBound, Protection
 
 clips = st.one_of(st.floats(0.01, 5.0).map(Clamp), st.floats(0.01, 5.0).map(L2Clip))
 grids = st.integers(-30, -1).map(lambda power: 2.0**power)
@@ -51,10 +58,10 @@ def test_one_record_moves_the_statistics_by_at_most_the_stated_sensitivity(
     seed: int, n: int, width: int, scale: float, clip: Clip, grid: float
 ) -> None:
     features, labels = records(seed, n, width, scale)
-    whole = moments_of_records(features, labels, 4, clip, grid).statistics.sums
+    whole = sum_clipped_moments(features, labels, 4, clip, grid).statistics.sums
     for gone in range(n):
         rest = [row for row in range(n) if row != gone]
-        without = moments_of_records(features[rest], labels[rest], 4, clip, grid).statistics.sums
+        without = sum_clipped_moments(features[rest], labels[rest], 4, clip, grid).statistics.sums
         moved = float(torch.linalg.vector_norm(whole - without))
         assert 1.0 <= moved <= clip.sensitivity(width) * (1 + 1e-15)
     assert torch.equal(whole, torch.round(whole / grid) * grid)
@@ -67,7 +74,7 @@ def test_a_message_is_never_longer_than_its_bound(seed: int, scale: float, norm:
     message = scale * torch.randn((5, 7), generator=Key(seed).torch(), dtype=torch.float64)
     if seed % 3 == 0:
         message[2, 2] = math.nan
-    clipped = client_message(message, norm, grid)
+    clipped = clip_client_message(message, norm, grid)
     assert float(torch.linalg.vector_norm(clipped)) <= norm
     assert torch.equal(clipped, torch.round(clipped / grid) * grid)
 
@@ -85,7 +92,7 @@ def test_the_bound_on_a_message_holds_without_rounding(entries: int, value: floa
     longest = steps * grid * math.sqrt(entries)
     for short_by in (0.0, 1e-16, 1e-15, 5e-15, 1e-14):
         norm = longest * (1 - short_by)
-        clipped = client_message(torch.full((entries,), value, dtype=torch.float64), norm, grid)
+        clipped = clip_client_message(torch.full((entries,), value, dtype=torch.float64), norm, grid)
         assert _length_squared(clipped) <= Fraction(norm) ** 2
 
 
@@ -94,7 +101,7 @@ def test_rounding_to_nearest_would_have_broken_the_bound() -> None:
     features, clip = torch.full((1, 8), 0.5), Clamp(0.3)
     rounded = torch.round(clip(features.double()) * 2) / 2
     assert float(torch.linalg.vector_norm(rounded)) > math.sqrt(clip.sensitivity(9) ** 2 - 1)
-    kept = moments_of_records(features, torch.tensor([0]), 2, clip, 0.5).statistics.sums
+    kept = sum_clipped_moments(features, torch.tensor([0]), 2, clip, 0.5).statistics.sums
     assert float(torch.linalg.vector_norm(kept)) <= clip.sensitivity(9)
 
 
@@ -131,7 +138,9 @@ def test_distributed_noise_needs_another_to_hide_behind() -> None:
 
 
 def release_of(mechanism: Mechanism, coordinates: int, sampler: Sampler) -> Release:
-    return Protection(Budget(1.0, 1e-5), mechanism, Bound(), 1, coordinates, lambda _: sampler).release_event(1, "sums")
+    return Protection(
+        Budget(1.0, 1e-5), mechanism, ContributionBound(), 1, coordinates, lambda _: sampler
+    ).make_release_event(1, "sums")
 
 
 def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -> None:
@@ -141,13 +150,13 @@ def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -
     assert noise.shape == (10, 51)
     assert torch.equal(noise, torch.round(noise / mechanism.grid) * mechanism.grid)
     assert float(noise.std()) == pytest.approx(mechanism.client_std, rel=0.2)
-    assert sampler.entropy is Entropy.SYSTEM
-    assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is Entropy.SEED
+    assert sampler.entropy is RandomSource.SYSTEM
+    assert DiscreteSampler(mechanism.grid, lambda count: bytes(count)).entropy is RandomSource.SEED
     release = release_of(mechanism, 510, sampler)
-    assert add_up([release], 1e-5).caveats == ()
+    assert compute_spending([release], 1e-5).caveats == ()
     assert release.shares == 9
     simulated = release_of(mechanism, 510, FloatSampler(Key(0)))
-    assert (simulated.noise, simulated.entropy, simulated.grid) == (NoiseKind.FLOAT, Entropy.SEED, None)
+    assert (simulated.noise, simulated.entropy, simulated.grid) == (NoiseKind.FLOAT, RandomSource.SEED, None)
 
 
 @settings(deadline=None, max_examples=30)
@@ -173,9 +182,9 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     )
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
     release = release_of(mechanism, 10_100, sampler)
-    assert closeness([release] * k) <= planned_closeness(k, 10_100, trust[1])
-    add_if_covered([release] * (k - 1), release, budget)
-    assert add_up([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
+    assert noise_distance([release] * k) <= planned_noise_distance(k, 10_100, trust[1])
+    add_if_within_budget([release] * (k - 1), release, budget)
+    assert compute_spending([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 
 
 def test_the_papers_calibration_is_theorem_4() -> None:
@@ -195,9 +204,9 @@ def test_the_papers_calibration_is_theorem_4() -> None:
 
 
 def test_a_local_message_stands_for_any_other_of_its_client() -> None:
-    assert sensitivity_to_client(3.0, Trust.CENTRAL) == 3.0
-    assert sensitivity_to_client(3.0, Trust.DISTRIBUTED) == 3.0
-    assert sensitivity_to_client(3.0, Trust.LOCAL) == 6.0
+    assert compute_client_sensitivity(3.0, Trust.CENTRAL) == 3.0
+    assert compute_client_sensitivity(3.0, Trust.DISTRIBUTED) == 3.0
+    assert compute_client_sensitivity(3.0, Trust.LOCAL) == 6.0
 
 
 def test_counts_below_their_own_noise_keep_the_old_head() -> None:
@@ -217,4 +226,4 @@ def test_impossible_mechanisms_are_refused() -> None:
     with pytest.raises(InputError):
         Mechanism(Unit.RECORD, Trust.LOCAL, 1.0, 1.0, honest_survivors=3)
     with pytest.raises(InputError):
-        moments_of_records(torch.zeros((1, 2)), torch.tensor([0]), 2, Clamp(1.0), grid=2.0)
+        sum_clipped_moments(torch.zeros((1, 2)), torch.tensor([0]), 2, Clamp(1.0), grid=2.0)

@@ -10,7 +10,7 @@ import pytest
 
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget
-from fedlog.privacy.release_log import FILE_NAME, parse_log, start_log
+from fedlog.privacy.release_log import FILE_NAME, parse_log, start_or_resume_log
 
 BUDGET = Budget(1.0, 1e-5)
 
@@ -27,9 +27,9 @@ def test_a_run_that_was_killed_as_it_began_its_record_can_begin_again(
 
         broken.setattr(os, call, killed)
         with pytest.raises(SystemExit):
-            start_log(path, BUDGET)
+            start_or_resume_log(path, BUDGET)
     assert not path.exists()
-    log = start_log(path, BUDGET)
+    log = start_or_resume_log(path, BUDGET)
     assert (log.budget, log.events) == (BUDGET, ())
 
 
@@ -44,7 +44,7 @@ def test_a_new_record_is_in_its_folder_on_disk_before_anything_may_leave(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    start_log(path, BUDGET)
+    start_or_resume_log(path, BUDGET)
     assert forced == [(False, False), (True, True)]
 
 

@@ -31,11 +31,11 @@ from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.models.catalog import body as body_named
-from fedlog.privacy.accounting import add_up
+from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
-from fedlog.privacy.protection import Bound, Protection, make_protection
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import codec
@@ -54,7 +54,7 @@ def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: in
         unit=unit,
         trust=trust,
         calibration=Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT,
-        bound=Bound(message_norm=5.0) if client else Bound(parse_clip(clip)),
+        bound=ContributionBound(message_norm=5.0) if client else ContributionBound(parse_clip(clip)),
         releases=releases,
         shape=(more.get("n_class", CLASSES), 1 + WIDTH),
         clients=more.get("clients", 1),
@@ -172,7 +172,7 @@ def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: 
     body = body_named("cnn", shape)
     guard = make_protection(
         Budget(20.0, 1e-5), unit=Unit.CLIENT, trust=Trust.CENTRAL, calibration=Calibration.EXACT,
-        bound=Bound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
+        bound=ContributionBound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
     )  # fmt: skip
     generator = Key(7).torch()
     sizes = [13, 11, 8, 5, 21]
@@ -443,9 +443,9 @@ def test_the_noise_of_many_entries_is_no_poison_either() -> None:
     # 10,000 draws of std 1 are 100 long, give or take one.
     noisy = torch.randn((100, 100), generator=Key(6).torch(), dtype=torch.float64)
     limits = Limits(message_norm=5.0, noise_std=1.0)
-    limits.check(noisy)
+    limits.check_statistics(noisy)
     with pytest.raises(InputError, match="the message's norm must be at most"):
-        limits.check(1.2 * noisy)
+        limits.check_statistics(1.2 * noisy)
 
 
 def test_limits_hold_for_every_clipped_message() -> None:
@@ -454,9 +454,9 @@ def test_limits_hold_for_every_clipped_message() -> None:
         clip = parse_clip(name)
         features = clip(10 * torch.randn(50, WIDTH, generator=generator))
         sums = Statistics.of(features, torch.arange(50) % CLASSES, CLASSES).sums
-        Limits(clip).check(sums.float())
+        Limits(clip).check_statistics(sums.float())
         with pytest.raises(InputError, match="beyond the clip"):
-            Limits(clip).check(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
+            Limits(clip).check_statistics(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
 
 
 def test_discrete_noise_leaves_on_the_grid() -> None:
@@ -465,7 +465,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         unit=Unit.RECORD,
         trust=Trust.DISTRIBUTED,
         calibration=Calibration.EXACT,
-        bound=Bound(parse_clip("l2:3")),
+        bound=ContributionBound(parse_clip("l2:3")),
         releases=2,
         shape=(CLASSES, 1 + WIDTH),
         clients=5,
@@ -476,7 +476,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
     first, second = (guard.to_feature_units(lift(guard.protect(message, Key(0)))).arrays[0] for _ in range(2))
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
-    assert add_up([guard.release_event(1, "statistics")], 1e-5).caveats == ()
+    assert compute_spending([guard.make_release_event(1, "statistics")], 1e-5).caveats == ()
 
 
 @settings(deadline=None, max_examples=30)
@@ -489,17 +489,17 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     guard = replace(guard, mechanism=replace(guard.mechanism, sigma=3e6))
     assert guard.mechanism.grid > 0.05
     features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
-    found = guard.moments(features, torch.zeros(records, dtype=torch.int64), CLASSES, Detail.MEANS).statistics
+    found = guard.sum_moments(features, torch.zeros(records, dtype=torch.int64), CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
     (sums,) = guard.to_feature_units(lift(sent)).arrays
-    guard.limits.check(sums)
+    guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
         sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.least_records(sums[:1, 1:])
     else:
         sums *= 5.001 / sums.norm()
     with pytest.raises(InputError, match="norm must be at most" if bound == "norm" else "beyond the clip"):
-        guard.limits.check(sums)
+        guard.limits.check_statistics(sums)
 
 
 @settings(deadline=None, max_examples=60)
@@ -510,25 +510,27 @@ def test_a_message_that_is_scaled_down_to_its_norm_keeps_the_clip_on_a_coarse_gr
     # Scaled counts lie between the steps of the grid and are cut off as features are: by up to a step of their own.
     guard = _protection(Unit.CLIENT, Trust.CENTRAL)
     guard = replace(
-        guard, bound=Bound(parse_clip(clip), 5.0), mechanism=replace(guard.mechanism, sigma=2e4 + seed % 1000)
+        guard,
+        bound=ContributionBound(parse_clip(clip), 5.0),
+        mechanism=replace(guard.mechanism, sigma=2e4 + seed % 1000),
     )
     labels = torch.randint(CLASSES, (records,), generator=Key(seed).torch())
-    found = guard.moments(torch.full((records, WIDTH), 100.0), labels, CLASSES, Detail.MEANS).statistics
+    found = guard.sum_moments(torch.full((records, WIDTH), 100.0), labels, CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
     (sums,) = guard.to_feature_units(lift(sent)).arrays
-    guard.limits.check(sums)
+    guard.limits.check_statistics(sums)
     with pytest.raises(InputError, match=r"beyond the clip|norm must be at most"):
-        guard.limits.check(sums * torch.tensor([1.0, *[1.2] * WIDTH]))
+        guard.limits.check_statistics(sums * torch.tensor([1.0, *[1.2] * WIDTH]))
 
 
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 def test_statistics_that_are_no_numbers_are_beyond_every_limit(unit: Unit) -> None:
     guard = _protection(unit, Trust.CENTRAL, releases=1)
     sums = torch.zeros((CLASSES, 1 + WIDTH), dtype=torch.float64)
-    guard.limits.check(sums)
+    guard.limits.check_statistics(sums)
     sums[0, 1] = torch.nan
     with pytest.raises(InputError, match="beyond the clip" if unit is Unit.RECORD else "norm must be at most"):
-        guard.limits.check(sums)
+        guard.limits.check_statistics(sums)
 
 
 def test_what_is_remembered_is_summed_by_name_whoever_came_first() -> None:

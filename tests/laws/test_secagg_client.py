@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
 
-from fedlog.privacy.secagg.client import Advertised, Masked, Shared, SumClient
-from fedlog.privacy.secagg.crypto import SigningIdentity, public_key_of
+from fedlog.privacy.secagg.client import KeysState, MaskedState, SharesState, SumClient, answer_step
+from fedlog.privacy.secagg.crypto import SigningIdentity, derive_public_key
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.messages import (
-    Agreements,
-    Delivery,
     Envelope,
     KeyList,
     PublicKeys,
+    SealedShareDelivery,
     Survivors,
+    SurvivorSignatures,
     digest_survivors,
     sign_envelope,
 )
-from fedlog.privacy.secagg.rehearsal import answer_step
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 
@@ -36,7 +35,7 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
     me, *peers = sorted(terms.roster)
     shown = decode(KeyList, mail[me])
     for number in peers:
-        body = encode(PublicKeys(public_key_of(os.urandom(32)), public_key_of(os.urandom(32)), bytes(32)))
+        body = encode(PublicKeys(derive_public_key(os.urandom(32)), derive_public_key(os.urandom(32)), bytes(32)))
         older = replace(terms, session=bytes(15) + b"o")
         signatures = {
             "nobody": shown.keys[number][-64:],  # the one under the keys that were there
@@ -45,10 +44,10 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
         }
         shown.keys[number] = body + signatures[signer]
     state = states[me]
-    assert isinstance(state, Advertised)
+    assert isinstance(state, KeysState)
     with pytest.raises(RefusalError, match="signature"):
-        clients[me].share(state, encode(shown))
-    clients[me].share(state, mail[me])
+        clients[me].share_secrets(state, encode(shown))
+    clients[me].share_secrets(state, mail[me])
 
 
 def test_a_client_shares_no_secrets_under_a_list_that_leaves_it_out() -> None:
@@ -63,7 +62,7 @@ def test_a_client_shares_no_secrets_under_a_list_that_leaves_it_out() -> None:
 def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
     """Six are agreed on and four could unmask: a server that names five, this client among them, gets nothing."""
     terms = make_terms(6, honest=5, corrupted=1)
-    assert (terms.threshold, terms.minimum) == (4, 6)
+    assert (terms.threshold, terms.fewest_survivors) == (4, 6)
     few = sorted(terms.roster)[:5]
     me = few[0]
     _, clients, states, mail = walk(terms, Step.SHARES)
@@ -71,7 +70,7 @@ def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
     with pytest.raises(RefusalError, match="5 clients sent keys, 6 are needed"):
         answer_step(clients[me], Step.SHARES, states[me], encode(keys), np.zeros(0, np.uint64))
     _, clients, states, mail = walk(terms, Step.MASKED)
-    sealed = Delivery({number: decode(Delivery, mail[me]).sealed[number] for number in few[1:]})
+    sealed = SealedShareDelivery({number: decode(SealedShareDelivery, mail[me]).sealed[number] for number in few[1:]})
     with pytest.raises(RefusalError, match="5 clients shared their secrets, 6 are needed"):
         answer_step(clients[me], Step.MASKED, states[me], encode(sealed), make_vectors(terms)[me])
     _, clients, states, mail = walk(terms, Step.AGREE)
@@ -95,12 +94,12 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
             if number not in story.members:
                 continue
             state = states[number]
-            assert isinstance(state, Masked)
+            assert isinstance(state, MaskedState)
             if place == 0:
                 view = digest_survivors(state.peer_view, story)
                 envelope = decode(Envelope, sign_envelope(terms, identity(number), Step.AGREE, view))
             else:
-                agreed[number], reply = clients[number].agree(state, encode(story))
+                agreed[number], reply = clients[number].sign_survivors(state, encode(story))
                 envelope = decode(Envelope, reply)
             signed[name][number] = envelope.signature
     released = 0
@@ -108,7 +107,11 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
         for name in ("a", "b"):
             try:
                 answer_step(
-                    clients[number], Step.UNMASK, state, encode(Agreements(signed[name])), np.zeros(0, np.uint64)
+                    clients[number],
+                    Step.UNMASK,
+                    state,
+                    encode(SurvivorSignatures(signed[name])),
+                    np.zeros(0, np.uint64),
                 )
                 released += 1
             except RefusalError:
@@ -133,11 +136,11 @@ def test_a_list_of_survivors_names_this_client_and_nobody_who_shared_no_secrets(
     _, clients, states, mail = walk(terms, Step.AGREE)
     me, *others = sorted(terms.roster)
     state = states[me]
-    assert isinstance(state, Masked)
+    assert isinstance(state, MaskedState)
     for members, said in ((others, "leaves out this client"), ([me, 100, 101], r"shared no secrets: \[100, 101\]")):
         with pytest.raises(RefusalError, match=said):
-            clients[me].agree(state, encode(Survivors(tuple(members))))
-    clients[me].agree(state, mail[me])
+            clients[me].sign_survivors(state, encode(Survivors(tuple(members))))
+    clients[me].sign_survivors(state, mail[me])
 
 
 def test_who_is_not_in_the_sum_has_no_say_in_who_is() -> None:
@@ -145,13 +148,13 @@ def test_who_is_not_in_the_sum_has_no_say_in_who_is() -> None:
     _, clients, states, _ = walk(terms, Step.AGREE)
     me, other, *_, gone = sorted(terms.roster)
     state = states[me]
-    assert isinstance(state, Masked)
-    agreed, reply = clients[me].agree(state, encode(Survivors(tuple(sorted(terms.roster))[:-1])))
+    assert isinstance(state, MaskedState)
+    agreed, reply = clients[me].sign_survivors(state, encode(Survivors(tuple(sorted(terms.roster))[:-1])))
     view = decode(Envelope, reply).body
     signed = {number: identity(number).sign(terms, Step.AGREE, view) for number in (me, other, gone)}
     assert len(signed) == terms.threshold
     with pytest.raises(RefusalError, match="but is not on it"):
-        clients[me].unmask(agreed, encode(Agreements(signed)))
+        clients[me].reveal_shares(agreed, encode(SurvivorSignatures(signed)))
 
 
 def test_no_two_sealed_messages_share_a_key() -> None:
@@ -168,10 +171,10 @@ def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path
     number = min(terms.roster)
     saved = encode(states[number])  # type: ignore[arg-type]
     first = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
-    first.mask(decode(Shared, saved), mail[number], np.zeros(COORDINATES, np.uint64))
+    first.mask_vector(decode(SharesState, saved), mail[number], np.zeros(COORDINATES, np.uint64))
     again = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
     with pytest.raises(RefusalError, match="answered before"):
-        again.mask(decode(Shared, saved), mail[number], np.ones(COORDINATES, np.uint64))
+        again.mask_vector(decode(SharesState, saved), mail[number], np.ones(COORDINATES, np.uint64))
 
 
 def test_a_refused_message_leaves_the_client_able_to_answer_the_right_one() -> None:
@@ -179,7 +182,7 @@ def test_a_refused_message_leaves_the_client_able_to_answer_the_right_one() -> N
     _, clients, states, mail = walk(terms, Step.MASKED)
     number = min(terms.roster)
     state = states[number]
-    assert isinstance(state, Shared)
+    assert isinstance(state, SharesState)
     with pytest.raises(RefusalError):
-        clients[number].mask(state, mail[number][:-1] + b"x", np.zeros(COORDINATES, np.uint64))
-    clients[number].mask(state, mail[number], np.zeros(COORDINATES, np.uint64))
+        clients[number].mask_vector(state, mail[number][:-1] + b"x", np.zeros(COORDINATES, np.uint64))
+    clients[number].mask_vector(state, mail[number], np.zeros(COORDINATES, np.uint64))

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.privacy.discrete import discrete_gaussian
+from fedlog.privacy.discrete import draw_discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, make_protection
+from fedlog.privacy.protection import ContributionBound, make_protection
 from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
-from fedlog.privacy.secagg.shamir import PRIME, combine_shares, split_secret, weights_at_zero
+from fedlog.privacy.secagg.shamir import PRIME, combine_shares, compute_lagrange_weights, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
@@ -54,18 +54,18 @@ def test_any_threshold_of_shares_gives_the_secret(secret: bytes, threshold: int,
     points = [1 + 7 * i for i in range(threshold + spare)]
     shares = split_secret(secret, threshold, points, os.urandom)
     for chosen in combinations(points, threshold):
-        assert combine_shares(shares, weights_at_zero(chosen)) == secret
+        assert combine_shares(shares, compute_lagrange_weights(chosen)) == secret
     for chosen in combinations(points, threshold - 1):
         # One share fewer fits every secret: whatever is put at 0, one polynomial of that degree goes through.
-        assert not chosen or combine_shares(shares, weights_at_zero(chosen)) != secret
+        assert not chosen or combine_shares(shares, compute_lagrange_weights(chosen)) != secret
 
 
 def test_a_wrong_share_gives_another_secret() -> None:
     secret = bytes(range(32))
     shares = split_secret(secret, 3, [1, 2, 3, 4], os.urandom)
     shares[2] = bytes(33)
-    assert combine_shares(shares, weights_at_zero([1, 2, 3])) != secret
-    assert combine_shares(shares, weights_at_zero([1, 3, 4])) == secret
+    assert combine_shares(shares, compute_lagrange_weights([1, 2, 3])) != secret
+    assert combine_shares(shares, compute_lagrange_weights([1, 3, 4])) == secret
 
 
 @pytest.mark.parametrize(("threshold", "points"), [(0, [1]), (3, [1, 2]), (2, [1, 1]), (2, [0, 1])])
@@ -132,7 +132,7 @@ def test_the_modulus_holds_the_sum_and_its_noise(bound: float, std: float, d: in
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])  # noise above all messages, and far below them
 def test_the_modulus_of_a_private_run_holds_the_sum_of_all_its_clients(unit: Unit, epsilon: float) -> None:
-    bound = Bound(parse_clip("clamp:2")) if unit is Unit.RECORD else Bound(message_norm=20.0)
+    bound = ContributionBound(parse_clip("clamp:2")) if unit is Unit.RECORD else ContributionBound(message_norm=20.0)
     largest = 2**16 * math.sqrt(1 + 50 * 4) if unit is Unit.RECORD else 20.0
     for clients in (2**power for power in range(2, 13)):
         guard = make_protection(
@@ -156,7 +156,7 @@ def test_the_stated_probability_covers_what_really_wraps() -> None:
     # 500 sums of 510 coordinates at a stated chance of 1 in 100; the true chance is 1 in 1,200.
     std, probability = 40, 0.01
     reach = std * math.sqrt(2 * math.log(2 * 510 / probability))
-    draws = discrete_gaussian(510 * 500, std).reshape(500, 510)
+    draws = draw_discrete_gaussian(510 * 500, std).reshape(500, 510)
     assert (np.abs(draws).max(axis=1) > reach).mean() <= probability
 
 
@@ -225,8 +225,8 @@ def test_terms_differ_in_every_field() -> None:
     ]
     digests = {TERMS.digest, *(replace(TERMS, **change).digest for change in changes)}  # type: ignore[arg-type]
     assert len(digests) == 9
-    assert TERMS.minimum == 6
-    assert TERMS.next().round == 4
+    assert TERMS.fewest_survivors == 6
+    assert TERMS.next_round().round == 4
     assert smallest_safe_threshold(8, 2) == 6
     assert smallest_safe_threshold(5, 0) == 3
 
@@ -237,7 +237,7 @@ def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None
     signature = identity.sign(terms, Step.AGREE, b"body")
     check_signature(terms, Step.AGREE, 3, b"body", signature)
     for at, step, sender, body in (
-        (terms.next(), Step.AGREE, 3, b"body"),
+        (terms.next_round(), Step.AGREE, 3, b"body"),
         (terms, Step.KEYS, 3, b"body"),
         (terms, Step.AGREE, 4, b"body"),
         (terms, Step.AGREE, 3, b"bode"),
@@ -258,14 +258,14 @@ def test_what_survivors_sign_depends_on_all_that_they_were_told() -> None:
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_step_is_answered_once(kind: str, tmp_path: Path) -> None:
     used = UsedStepsInMemory() if kind == "memory" else UsedStepsOnDisk(tmp_path / "used")
-    used.claim("s-1", "masked")
-    used.claim("s-2", "masked")
-    used.claim("s-1", "agree")
+    used.mark_answered("s-1", "masked")
+    used.mark_answered("s-2", "masked")
+    used.mark_answered("s-1", "agree")
     with pytest.raises(RefusalError, match="answered before"):
-        used.claim("s-1", "masked")
+        used.mark_answered("s-1", "masked")
     if kind == "disk":
         with pytest.raises(RefusalError, match="answered before"):
-            UsedStepsOnDisk(tmp_path / "used").claim("s-2", "masked")
+            UsedStepsOnDisk(tmp_path / "used").mark_answered("s-2", "masked")
 
 
 def test_a_used_step_is_on_the_disk_and_so_is_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +277,6 @@ def test_a_used_step_is_on_the_disk_and_so_is_its_name(tmp_path: Path, monkeypat
         forced.append(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", noted)
-    UsedStepsOnDisk(tmp_path / "used").claim("s-1", "masked")
+    UsedStepsOnDisk(tmp_path / "used").mark_answered("s-1", "masked")
     (file,) = (tmp_path / "used").iterdir()
     assert forced == [file.stat().st_ino, (tmp_path / "used").stat().st_ino]

@@ -15,19 +15,20 @@ from secagg_parties import COORDINATES, VALUE_BYTES, identity, make_clients, mak
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy.guarantee import Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, moments_of_records
+from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, sum_clipped_moments
+from fedlog.privacy.secagg.client import answer_step
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack
 from fedlog.privacy.secagg.messages import (
-    Delivery,
     Envelope,
     KeyList,
     MaskedVector,
+    SealedShareDelivery,
     UnmaskingShares,
     sign_envelope,
 )
-from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, answer_step, run_round
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
+from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
+from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 
 
@@ -85,14 +86,14 @@ def test_the_sum_over_the_survivors_or_no_sum(seed: int, clients: int, corrupted
     vectors = make_vectors(terms, seed)
     kinds = ("drop", "double", "replay", "misdeliver", "corrupt", "cut", "shuffle")
     courier = HostileCourier(Random(seed), harm, kinds)
-    courier.seen = [sign_envelope(terms.next(), identity(1), Step.KEYS, b"another round")]
+    courier.seen = [sign_envelope(terms.next_round(), identity(1), Step.KEYS, b"another round")]
     try:
         found = run_round(terms, make_clients(terms), vectors, courier)
     except RoundFailedError:
         found = None
     check_that_no_secret_was_given_away(courier)
     if found is not None:
-        assert len(found.survivors) >= terms.minimum
+        assert len(found.survivors) >= terms.fewest_survivors
         assert found.total.tolist() == plain_sum(vectors, found.survivors)
 
 
@@ -110,7 +111,7 @@ def test_dropouts_at_every_step(seed: int, step: Step, direction: str, dropped: 
         gone = set()
     stays = len(terms.roster) - len(gone)
     traffic = RoundTraffic()
-    if stays < terms.minimum:
+    if stays < terms.fewest_survivors:
         with pytest.raises(RoundFailedError, match="too few"):
             run_round(terms, make_clients(terms), vectors, courier, traffic)
         return
@@ -161,7 +162,7 @@ def test_a_client_that_was_shown_fewer_peers_is_left_out(step: Step) -> None:
     def courier(at: Step, way: str, mail: Mail) -> Mail:
         if (at, way) != (step, "down"):
             return mail
-        kind = KeyList if step is Step.SHARES else Delivery
+        kind = KeyList if step is Step.SHARES else SealedShareDelivery
         shown = []
         for number, blob in mail:
             table = next(iter(vars(decode(kind, blob)).values()))
@@ -177,14 +178,14 @@ def test_a_client_that_was_shown_fewer_peers_is_left_out(step: Step) -> None:
 def test_nobody_speaks_for_another_client() -> None:
     terms = make_terms(4)
     one, other, *_ = sorted(terms.roster)
-    _, blob = make_clients(terms)[one].advertise()
+    _, blob = make_clients(terms)[one].make_keys()
     envelope = decode(Envelope, blob)
     with pytest.raises(RefusalError, match="signature"):
         receive_message(ServerRound(terms), encode(Envelope(other, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="roster"):
         receive_message(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="signature"):
-        receive_message(ServerRound(terms.next()), blob)
+        receive_message(ServerRound(terms.next_round()), blob)
     with pytest.raises(RefusalError, match="has sent its message of this step before"):
         receive_message(receive_message(ServerRound(terms), blob), blob)
 
@@ -286,13 +287,13 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     for number in members:
         features = 3 * torch.randn((10, 6), generator=Key(number).torch())
         labels = torch.randint(0, 3, (10,), generator=Key(number, ("labels",)).torch())
-        exact = moments_of_records(features, labels, 3, Clamp(2.0), mechanism.grid).statistics.sums
+        exact = sum_clipped_moments(features, labels, 3, Clamp(2.0), mechanism.grid).statistics.sums
         messages[number] = add_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
     words = {number: fixed.to_words(message) for number, message in messages.items()}
     found = run_round(
         terms, make_clients(terms), words, lambda step, way, mail: mail[1:] if step is Step.MASKED else mail
     )
-    assert isinstance(found, SecureSum)
+    assert isinstance(found, SecureSumResult)
     assert 4 <= len(found.survivors) < 6
     expected = np.sum([messages[number] for number in found.survivors], axis=0)
     assert fixed.from_words(found.total).tolist() == expected.tolist()

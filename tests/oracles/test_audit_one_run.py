@@ -39,13 +39,13 @@ def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
 @pytest.mark.parametrize("audit", [SECURE_SUM, pytest.param(CLIENTS_IN_SUM, marks=pytest.mark.slow)])
 def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.MonkeyPatch, audit: Audit) -> None:
     # The product is broken, not the audit: each client takes its share for one of a hundred.
-    intended = mechanisms.count_hiding_shares
-    monkeypatch.setattr(mechanisms, "count_hiding_shares", lambda trust, honest: 100 * intended(trust, honest))
+    intended = mechanisms.count_hiding_noise_draws
+    monkeypatch.setattr(mechanisms, "count_hiding_noise_draws", lambda trust, honest: 100 * intended(trust, honest))
     assert run_audit(audit).contradicted
 
 
 def test_a_secure_sum_of_messages_that_nobody_scales_down_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protection, "client_message", lambda sums, norm, grid: sums)
+    monkeypatch.setattr(protection, "clip_client_message", lambda sums, norm, grid: sums)
     assert run_audit(CLIENTS_IN_SUM).contradicted
 
 

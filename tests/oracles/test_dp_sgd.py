@@ -35,12 +35,33 @@ from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, build_body, logits
-from fedlog.privacy.accounting import Entropy, Event, NoiseKind, Release, TrainingRound, add_if_covered, add_up
-from fedlog.privacy.calibration import epsilon_of
+from fedlog.privacy.accounting import (
+    Event,
+    NoiseKind,
+    RandomSource,
+    Release,
+    TrainingRound,
+    add_if_within_budget,
+    compute_spending,
+)
+from fedlog.privacy.calibration import compute_epsilon
 from fedlog.privacy.guarantee import Budget, Trust, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, moments_of_records
-from fedlog.privacy.release_log import FILE_NAME, parse_log, read_log, record_release, release_line, start_log
-from fedlog.privacy.sgd import SgdPlan, SgdTraining, noise_for_share, poisson_sample, sigma_beside_training
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, sum_clipped_moments
+from fedlog.privacy.release_log import (
+    FILE_NAME,
+    format_release_line,
+    parse_log,
+    read_log,
+    record_release,
+    start_or_resume_log,
+)
+from fedlog.privacy.sgd import (
+    SgdPlan,
+    SgdTraining,
+    draw_poisson_sample,
+    find_sigma_beside_training,
+    find_training_noise,
+)
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -52,7 +73,7 @@ class NoNoise:
     """A sampler that adds nothing, so that what is left is what the noise has to hide."""
 
     kind: NoiseKind = field(default=NoiseKind.FLOAT, init=False)
-    entropy: Entropy = field(default=Entropy.SEED, init=False)
+    entropy: RandomSource = field(default=RandomSource.SEED, init=False)
     grid: None = field(default=None, init=False)
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
@@ -222,7 +243,16 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
     for number in range(1, rounds + 1):
         found.append(
             TrainingRound(
-                number, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, noise, 2.0, rate, steps, 100
+                number,
+                "statistics",
+                Trust.CENTRAL,
+                NoiseKind.FLOAT,
+                RandomSource.SEED,
+                noise,
+                2.0,
+                rate,
+                steps,
+                100,
             )
         )
         found.append(
@@ -232,7 +262,7 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
                 Unit.RECORD,
                 Trust.CENTRAL,
                 NoiseKind.FLOAT,
-                Entropy.SEED,
+                RandomSource.SEED,
                 multiplier * 3.0,
                 3.0,
                 50,
@@ -248,7 +278,7 @@ def _events(rounds: int, steps: int, rate: float, noise: float, multiplier: floa
 def test_one_epsilon_for_training_and_releases_against_two_other_accountants(
     rounds: int, steps: int, rate: float, noise: float, multiplier: float
 ) -> None:
-    ours = add_up(_events(rounds, steps, rate, noise, multiplier), 1e-5).epsilons[-1]
+    ours = compute_spending(_events(rounds, steps, rate, noise, multiplier), 1e-5).epsilons[-1]
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     theirs = []
     for accountant in (RdpAccountant(), PLDAccountant(value_discretization_interval=1e-3)):
@@ -267,30 +297,30 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
     epsilon: float, delta: float, rounds: int, steps: int, rate: float
 ) -> None:
     budget = Budget(epsilon, delta)
-    noise = noise_for_share(budget, 0.5, rate, steps * rounds)
+    noise = find_training_noise(budget, 0.5, rate, steps * rounds)
     plan = SgdPlan(noise, 2.0, rate, steps)
-    sigma = sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
+    sigma = find_sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
     log: tuple[Event, ...] = ()
     for event in _events(rounds, steps, rate, noise, sigma / 3.0):
-        log = add_if_covered(log, event, budget)
+        log = add_if_within_budget(log, event, budget)
     with pytest.raises(RunError, match="does not cover"):
-        add_if_covered(log, log[-1], budget)
+        add_if_within_budget(log, log[-1], budget)
 
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:
     with pytest.raises(InputError, match="the training alone would spend the budget"):
-        sigma_beside_training(Budget(1.0, 1e-5), SgdPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
+        find_sigma_beside_training(Budget(1.0, 1e-5), SgdPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
 
 
 def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    start_log(path, Budget(20.0, 1e-5))
+    start_or_resume_log(path, Budget(20.0, 1e-5))
     for event in _events(2, 10, 0.1, 2.0, 5.0):
         record_release(path, event)
     log = read_log(path)
     assert list(log.events) == _events(2, 10, 0.1, 2.0, 5.0)
     assert len(log.releases) == 2
-    entry = json.loads(release_line(log.events[0]))
+    entry = json.loads(format_release_line(log.events[0]))
     for wrong in ({**entry, "steps": 0}, {**entry, "sample_rate": 1.5}, {**entry, "more": 1}):
         with pytest.raises(InputError):
             parse_log(path.read_text() + json.dumps(wrong) + "\n", "log")
@@ -298,10 +328,10 @@ def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_pa
 
 @pytest.mark.parametrize("key", [Key(1), None])
 def test_samples_have_the_rate_and_no_fixed_size(key: Key | None) -> None:
-    sizes = [len(poisson_sample(2000, 0.1, None if key is None else key.child(at))) for at in range(50)]
+    sizes = [len(draw_poisson_sample(2000, 0.1, None if key is None else key.child(at))) for at in range(50)]
     assert len(set(sizes)) > 10
     assert sum(sizes) / 50 == pytest.approx(200, abs=12)
-    assert len(poisson_sample(7, 1.0, key)) == 7
+    assert len(draw_poisson_sample(7, 1.0, key)) == 7
 
 
 SMALL = RunSpec(data="digits", clients=5, body=("mlp:8",), train_records=200, options={"epochs": 1}, rounds=2)
@@ -383,18 +413,26 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
     plan = SgdPlan(noise, 1.0, 1.0, 2)
     clip = parse_clip("clamp:2")
     sigma = 6 * clip.sensitivity(1 + WIDTH)
-    training = TrainingRound(1, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, noise, 1.0, 1.0, 2, 24)
+    training = TrainingRound(1, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, RandomSource.SEED, noise, 1.0, 1.0, 2, 24)
     released = Release(
-        1, "statistics", Unit.RECORD, Trust.CENTRAL, NoiseKind.FLOAT, Entropy.SEED, sigma, sigma / 6, 2 * (1 + WIDTH)
+        1,
+        "statistics",
+        Unit.RECORD,
+        Trust.CENTRAL,
+        NoiseKind.FLOAT,
+        RandomSource.SEED,
+        sigma,
+        sigma / 6,
+        2 * (1 + WIDTH),
     )
     # What is claimed is the noise of the first case, in both.
-    claimed = add_up([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]
+    claimed = compute_spending([replace(training, noise_multiplier=5.0), released], 1e-5).epsilons[-1]
     worlds = [_messages(64 + extra, plan, clip, sigma, 600) for extra in (1, 0)]
     # The attacker's direction comes from trials that are not judged.
     along = worlds[0][:200].mean(0) - worlds[1][:200].mean(0)
     present, absent = ((messages[200:] @ along).numpy() for messages in worlds)
     # Every record is in every step, so that steps and release together are a Gaussian release.
-    found = epsilon_of(mu_lower_bound(present, absent, 0.999), 1e-5)
+    found = compute_epsilon(mu_lower_bound(present, absent, 0.999), 1e-5)
     assert (found > claimed) == refuted, (found, claimed)
 
 
@@ -427,7 +465,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
         (features,) = backend.features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
-        sums = moments_of_records(features, data.labels, 2, clip, 2.0**-20).statistics.sums
+        sums = sum_clipped_moments(features, data.labels, 2, clip, 2.0**-20).statistics.sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)
 

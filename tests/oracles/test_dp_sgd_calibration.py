@@ -10,24 +10,30 @@ from dp_accounting.pld import PLDAccountant
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Event, TrainingRound, add_if_covered, add_up, closeness
-from fedlog.privacy.calibration import sigma_of
+from fedlog.privacy.accounting import Event, TrainingRound, add_if_within_budget, compute_spending, noise_distance
+from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
-from fedlog.privacy.protection import Bound, Protection, make_protection
-from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share, sigma_beside_training
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
+from fedlog.privacy.sgd import (
+    SgdPlan,
+    TrainingPlan,
+    find_sigma_beside_training,
+    find_training_noise,
+    grid_noise_distance,
+)
 
 
 def _planned(epsilon: float, noise: float | None) -> Protection:
     """Three rounds of fifty steps on 1210 parameters, with discrete noise."""
     budget, rate, steps, rounds, parameters = Budget(epsilon, 1e-5), 0.1, 50, 3, 1210
     if noise is None:
-        noise = noise_for_share(budget, 0.5, rate, steps * rounds, grid_closeness(steps * rounds, parameters))
+        noise = find_training_noise(budget, 0.5, rate, steps * rounds, grid_noise_distance(steps * rounds, parameters))
     return make_protection(
         budget,
         unit=Unit.RECORD,
         trust=Trust.CENTRAL,
         calibration=Calibration.EXACT,
-        bound=Bound(parse_clip("l2:3")),
+        bound=ContributionBound(parse_clip("l2:3")),
         releases=rounds,
         shape=(10, 11),
         clients=10,
@@ -43,10 +49,10 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
     guard = _planned(epsilon, noise)
     log: tuple[Event, ...] = ()
     for number in range(1, 4):
-        trained = guard.training_event(number, "statistics")
+        trained = guard.make_training_event(number, "statistics")
         assert trained is not None
-        for event in (trained, guard.release_event(number, "statistics")):
-            log = add_if_covered(log, event, guard.budget)
+        for event in (trained, guard.make_release_event(number, "statistics")):
+            log = add_if_within_budget(log, event, guard.budget)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for event in log:
         if isinstance(event, TrainingRound):
@@ -57,20 +63,20 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
         else:
             accountant.compose(dp_accounting.GaussianDpEvent(event.sigma / event.sensitivity))
     # The grid's cost grows with e^epsilon: what is promised is the smallest epsilon that holds, not the budget's.
-    promised = add_up(log, 1e-5).epsilons[-1]
+    promised = compute_spending(log, 1e-5).epsilons[-1]
     assert promised <= epsilon * (1 + 1e-6)
-    assert accountant.get_delta(promised) + (1 + math.exp(promised)) * closeness(log) <= 1e-5
+    assert accountant.get_delta(promised) + (1 + math.exp(promised)) * noise_distance(log) <= 1e-5
 
 
 def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
     sigmas = [
-        sigma_beside_training(Budget(8.0, 1e-5), SgdPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
+        find_sigma_beside_training(Budget(8.0, 1e-5), SgdPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
         for noise in (1.5, 3.0, 20.0, 1000.0)
     ]
     assert sigmas == sorted(sigmas, reverse=True)
     # In the end the training costs nothing, and moments of Gaussian releases are near their exact composition.
-    assert sigmas[-1] == pytest.approx(sigma_of(Budget(8.0, 1e-5), 3, 3.0), rel=0.1)
-    assert sigmas[-1] >= sigma_of(Budget(8.0, 1e-5), 3, 3.0)
+    assert sigmas[-1] == pytest.approx(smallest_sigma(Budget(8.0, 1e-5), 3, 3.0), rel=0.1)
+    assert sigmas[-1] >= smallest_sigma(Budget(8.0, 1e-5), 3, 3.0)
 
 
 def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:
@@ -80,4 +86,4 @@ def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None
         _planned(60.0, 0.3)
     plan = SgdPlan(5.0, 1.0, 0.1, 50)
     with pytest.raises(InputError, match="leaves no room for the grid"):
-        sigma_beside_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)
+        find_sigma_beside_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)

@@ -13,11 +13,11 @@ from scipy import stats
 from fedlog.privacy import discrete
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
-    discrete_gaussian,
-    grid_for,
-    rounding_divergence,
-    share_divergence,
-    steps_of,
+    bound_rounding_divergence,
+    bound_share_divergence,
+    choose_grid,
+    count_grid_steps,
+    draw_discrete_gaussian,
 )
 
 
@@ -49,7 +49,7 @@ def test_words_that_do_not_divide_evenly_are_drawn_anew() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_the_draws_have_the_stated_probabilities(steps: int) -> None:
-    draws = discrete_gaussian(200_000, steps, Stream(f"pmf {steps}"))
+    draws = draw_discrete_gaussian(200_000, steps, Stream(f"pmf {steps}"))
     reach = 3 * steps
     expected = probabilities(steps, 12 * steps)[9 * steps : 15 * steps + 1]
     counted = np.array([(draws == k).sum() for k in range(-reach, reach + 1)])
@@ -61,15 +61,15 @@ def test_the_draws_have_the_stated_probabilities(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [1000, STEPS_PER_STD, 2**25])
 def test_wide_noise_is_gaussian_to_the_eye(steps: int) -> None:
-    draws = discrete_gaussian(100_000, steps, Stream(f"wide {steps}")) / steps
+    draws = draw_discrete_gaussian(100_000, steps, Stream(f"wide {steps}")) / steps
     assert stats.kstest(draws, "norm").pvalue > 1e-3
     assert draws.std() == pytest.approx(1, abs=0.01)
 
 
 def test_the_system_source_is_used_and_never_repeats() -> None:
-    first, second = discrete_gaussian(510, STEPS_PER_STD), discrete_gaussian(510, STEPS_PER_STD)
+    first, second = draw_discrete_gaussian(510, STEPS_PER_STD), draw_discrete_gaussian(510, STEPS_PER_STD)
     assert not np.array_equal(first, second)
-    assert discrete_gaussian(0, 5).shape == (0,)
+    assert draw_discrete_gaussian(0, 5).shape == (0,)
 
 
 @pytest.mark.parametrize("steps", [4, 6])
@@ -84,7 +84,7 @@ def test_the_rounding_bound_covers_the_true_divergence(steps: int) -> None:
             upper = abs(k) - mpmath.mpf(1) / 2
             rounded = (mpmath.erfc(upper / s / mpmath.sqrt(2)) - mpmath.erfc((upper + 1) / s / mpmath.sqrt(2))) / 2
             total += mass * mpmath.log(mass / rounded)
-    assert 0.3 * rounding_divergence(steps) < float(total) < rounding_divergence(steps)
+    assert 0.3 * bound_rounding_divergence(steps) < float(total) < bound_rounding_divergence(steps)
 
 
 @pytest.mark.parametrize(("steps", "shares"), [(0.5, 2), (0.6, 4), (0.8, 3), (1.0, 5)])
@@ -107,14 +107,14 @@ def test_the_correction_covers_sums_of_shares(steps: float, shares: int) -> None
             ]
         single = masses(shares * steps**2)
         worst = max(abs(mpmath.log(summed[k] / single[k])) for k in range(40 - 6, 40 + 7))
-    assert 0 < float(worst) <= share_divergence(steps, shares)
+    assert 0 < float(worst) <= bound_share_divergence(steps, shares)
 
 
 def test_the_grid_is_fine_a_power_of_two_and_holds_one() -> None:
     for std in (0.3, 1.0, 31.469, 447.0, 1e4):
-        grid = grid_for(std)
+        grid = choose_grid(std)
         assert math.frexp(grid)[0] == 0.5
         assert STEPS_PER_STD <= std / grid < 2 * STEPS_PER_STD
         assert (1 / grid).is_integer()
-        assert steps_of(std, grid) * grid >= std
-    assert share_divergence(STEPS_PER_STD, 1000) == 0.0
+        assert count_grid_steps(std, grid) * grid >= std
+    assert bound_share_divergence(STEPS_PER_STD, 1000) == 0.0

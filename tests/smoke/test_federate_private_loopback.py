@@ -15,7 +15,7 @@ from fedlog.flower.folders.roster import ROSTER
 from fedlog.flower.protocol.frame import run_tag
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.run_state import RunState
-from fedlog.privacy.accounting import add_up
+from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
 
@@ -45,7 +45,7 @@ def test_local_noise_between_processes(federation: Federation, capsys: pytest.Ca
     assert report["sites"] == [{"name": name, "body": body} for name, body in BODIES.items()]
     for folder in federation.sites.values():
         (release,) = read_log(RunState.of(folder, run_tag("local")).path / FILE_NAME).releases
-        assert add_up([release], 1e-5).caveats == ()
+        assert compute_spending([release], 1e-5).caveats == ()
 
 
 def test_distributed_noise_under_secure_sums_between_processes(

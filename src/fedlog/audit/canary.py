@@ -36,7 +36,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, Params, build_body
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
-from fedlog.privacy.protection import Bound, Protection, make_protection
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.codec import codec
 from fedlog.wire.message import Contribution, Kind, Message, total
@@ -84,7 +84,9 @@ def _make_protection(audit: Audit) -> Protection:
         unit=audit.unit,
         trust=audit.trust,
         calibration=Calibration.PAPER if audit.unit is Unit.PAPER else Calibration.EXACT,
-        bound=Bound(message_norm=audit.message_norm) if client else Bound(parse_clip(audit.clip)),
+        bound=ContributionBound(message_norm=audit.message_norm)
+        if client
+        else ContributionBound(parse_clip(audit.clip)),
         releases=audit.releases,
         shape=(CLASSES, 1 + WIDTH),
         clients=1,
@@ -93,7 +95,7 @@ def _make_protection(audit: Audit) -> Protection:
     if audit.fault is Fault.SMALL_NOISE:
         return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     if audit.fault is Fault.UNCLIPPED:
-        return replace(guard, bound=Bound())
+        return replace(guard, bound=ContributionBound())
     return _LeakCounts(**_fields_of(guard)) if audit.fault is Fault.EXACT_COUNT else guard
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import epsilon_of, mu_of
+from fedlog.privacy.calibration import compute_epsilon, largest_mu
 from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
 
 MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their number
@@ -115,7 +115,7 @@ class Finding:
     def from_mu(audit: Audit, mu_lower: float, mu_visible: float) -> Finding:
         """The finding of an audit that bounds mu."""
         delta = audit.budget.delta
-        return Finding(audit, epsilon_of(mu_lower, delta), epsilon_of(mu_visible, delta), mu_lower)
+        return Finding(audit, compute_epsilon(mu_lower, delta), compute_epsilon(mu_visible, delta), mu_lower)
 
     @property
     def blind(self) -> bool:
@@ -132,7 +132,7 @@ class Finding:
         audit = self.audit
         planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
         trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}
-        bounds = {} if self.mu_lower is None else {"mu_lower": self.mu_lower, "mu_claimed": mu_of(audit.budget)}
+        bounds = {} if self.mu_lower is None else {"mu_lower": self.mu_lower, "mu_claimed": largest_mu(audit.budget)}
         return {
             "epsilon_lower": self.epsilon_lower,
             "epsilon_visible": self.epsilon_visible,
@@ -159,7 +159,7 @@ class Finding:
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"
-        gaussian = "" if self.mu_lower is None else f" (mu {self.mu_lower:.3g} of {mu_of(audit.budget):.3g})"
+        gaussian = "" if self.mu_lower is None else f" (mu {self.mu_lower:.3g} of {largest_mu(audit.budget):.3g})"
         looked = f"{audit.canaries} canaries in one run" if audit.in_one_run else f"{audit.trials} trials"
         return (
             f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "

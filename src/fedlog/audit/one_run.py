@@ -39,8 +39,8 @@ from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
-from fedlog.privacy.protection import Bound, Protection, make_protection
-from fedlog.privacy.sgd import SgdPlan, SgdTraining, grid_closeness, noise_for_share
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
+from fedlog.privacy.sgd import SgdPlan, SgdTraining, find_training_noise, grid_noise_distance
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import lift
@@ -119,7 +119,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
     guard = make_protection(
         audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT,
-        bound=Bound(message_norm=audit.message_norm) if whole else Bound(clip), releases=1,
+        bound=ContributionBound(message_norm=audit.message_norm) if whole else ContributionBound(clip), releases=1,
         shape=(classes, 1 + WIDTH), clients=len(sizes), honest_survivors=len(sizes), noise=audit.noise,
     )  # fmt: skip
     if audit.fault is Fault.SMALL_NOISE:
@@ -130,7 +130,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
     uploads = [(at, guard.to_feature_units(lift(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
-    statistic = guard.moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
+    statistic = guard.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
     return (sums.arrays[0] - own) @ statistic
 
@@ -156,7 +156,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     """
     require_opacus()
     count = len(coins)
-    noise = noise_for_share(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_closeness(STEPS, count * WIDTH))
+    noise = find_training_noise(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_noise_distance(STEPS, count * WIDTH))
     plan = SgdPlan(noise, GRADIENT_CLIP, SAMPLE_RATE, STEPS)
     if audit.fault is Fault.SMALL_NOISE:
         plan = replace(plan, noise_multiplier=plan.noise_multiplier / audit.too_small)

@@ -10,9 +10,9 @@ from typing import Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
 from fedlog.cli.command import command
-from fedlog.privacy.accounting import Spending, TrainingRound, describe_unbounded
+from fedlog.privacy.accounting import Spending, TrainingRound, explain_missing_guarantee
 from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
-from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, add_up_across_runs, read_log
+from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def spend_command(args: argparse.Namespace) -> int:
     log = read_log(args.run / FILE_NAME)
     own = DEFAULT_DELTA if log.limit is None else log.limit.delta
     delta = own if args.delta is None else args.delta
-    spending = add_up_across_runs(log.events, delta)
+    spending = compute_spending_across_runs(log.events, delta)
     if args.json:
         print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
     else:
@@ -80,4 +80,4 @@ def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
         named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
         lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
-    return "\n".join([*lines, f"spent: {describe_unbounded(spending.releases) or spending.guarantee}", budget])
+    return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.releases) or spending.guarantee}", budget])

@@ -10,7 +10,7 @@ from typing import Any
 from fedlog.cli.command import Subparsers, command
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import paper_sigma
+from fedlog.privacy.calibration import sigma_by_paper
 from fedlog.privacy.guarantee import (
     NEIGHBOURS,
     PAPER_CAVEAT,
@@ -19,9 +19,9 @@ from fedlog.privacy.guarantee import (
     Calibration,
     Trust,
     Unit,
-    delta_warning,
+    warn_of_large_delta,
 )
-from fedlog.privacy.mechanisms import Mechanism, plan_noise, sensitivity_to_client
+from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, plan_noise
 from fedlog.privacy.secagg.terms import FEWEST
 
 
@@ -91,7 +91,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
         calibration=calibration,
         honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
-    warning = None if args.protected is None else delta_warning(budget.delta, args.protected, unit)
+    warning = None if args.protected is None else warn_of_large_delta(budget.delta, args.protected, unit)
     facts = _describe_plan(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
@@ -116,7 +116,7 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
                 f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
                 hint="--clip message:S",
             )
-        return sensitivity_to_client(bound, trust)
+        return compute_client_sensitivity(bound, trust)
     if kind == "message":
         raise InputError(
             f"--clip {args.clip} bounds clients, but --privacy {unit} protects records", hint="--clip clamp:B or l2:R"
@@ -144,7 +144,7 @@ def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
 def _describe_plan(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
-    by_formula = paper_sigma(budget, releases, mechanism.sensitivity)
+    by_formula = sigma_by_paper(budget, releases, mechanism.sensitivity)
     return {
         "sigma": mechanism.sigma,
         "sensitivity": mechanism.sensitivity,

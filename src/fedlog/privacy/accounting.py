@@ -1,9 +1,9 @@
 """Releases as data, and the privacy that all releases of a run cost together.
 
 A run appends one `Release` to its list for each noisy object before the object leaves, the opening exchange included,
-and one `TrainingRound` for each round of DP-SGD. `add_if_covered` reads the list before the next release, `add_up`
-afterwards. In local mode one `Release` stands for the messages of all clients in an exchange: each record is at one
-client, so only one of these messages depends on it.
+and one `TrainingRound` for each round of DP-SGD. `add_if_within_budget` reads the list before the next release,
+`compute_spending` afterwards. In local mode one `Release` stands for the messages of all clients in an exchange: each
+record is at one client, so only one of these messages depends on it.
 
 Gaussian releases alone are composed exactly. If DP-SGD is among them, all are composed by Rényi moments, which give an
 upper bound. Nothing is gained from sampling clients; the gain from DP-SGD's sampling of records is in its moments.
@@ -21,10 +21,10 @@ from itertools import accumulate
 from typing import ClassVar
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.calibration import delta_of, epsilon_of, grid_cost, paper_epsilon
-from fedlog.privacy.discrete import rounding_divergence, share_divergence
+from fedlog.privacy.calibration import compute_delta, compute_epsilon, delta_used_by_grid, epsilon_by_paper
+from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
-from fedlog.privacy.renyi import Curve, curve_delta, curve_epsilon, gaussian_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import Curve, delta_from_curve, epsilon_from_curve, gaussian_curve, sampled_gaussian_curve
 
 
 class NoiseKind(StrEnum):
@@ -36,7 +36,7 @@ class NoiseKind(StrEnum):
     """Exact draws on an integer grid."""
 
 
-class Entropy(StrEnum):
+class RandomSource(StrEnum):
     """The source of a release's randomness."""
 
     SYSTEM = "system"
@@ -53,7 +53,7 @@ class Release:
     unit: Unit
     trust: Trust
     noise: NoiseKind
-    entropy: Entropy
+    entropy: RandomSource
     sigma: float
     """Standard deviation, per coordinate, of the noise that the guarantee rests on."""
     sensitivity: float
@@ -99,7 +99,7 @@ class TrainingRound:
     exchange: str
     trust: Trust
     noise: NoiseKind
-    entropy: Entropy
+    entropy: RandomSource
     noise_multiplier: float
     clip: float
     sample_rate: float
@@ -134,7 +134,7 @@ class TrainingRound:
 
 
 @dataclass(frozen=True)
-class Unbounded:
+class UnboundedLoss:
     """Something that left, or may have left, without noise: no epsilon bounds its cost."""
 
     round: int
@@ -146,7 +146,7 @@ class Unbounded:
     sensitivity: ClassVar[float] = math.inf
 
 
-Event = Release | TrainingRound | Unbounded
+Event = Release | TrainingRound | UnboundedLoss
 # The unit and trust of a log that holds only unbounded losses.
 _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
@@ -175,20 +175,22 @@ class _Loss:
 
     @staticmethod
     def of(release: Event) -> _Loss:
-        if isinstance(release, Unbounded):
+        if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
-            steps = 0.0 if release.grid is None else release.steps * rounding_divergence(release.sigma / release.grid)
+            steps = (
+                0.0 if release.grid is None else release.steps * bound_rounding_divergence(release.sigma / release.grid)
+            )
             curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
             return _Loss(divergence=release.coordinates * steps, trained=curve)
         mu_squared = (release.sensitivity / release.sigma) ** 2
         if release.grid is None:
             return _Loss(mu_squared, distance=release.wrap_probability)
         steps = release.sigma / release.grid
-        per_coordinate = math.expm1(share_divergence(steps / math.sqrt(release.shares), release.shares))
+        per_coordinate = math.expm1(bound_share_divergence(steps / math.sqrt(release.shares), release.shares))
         return _Loss(
             mu_squared,
-            divergence=release.coordinates * rounding_divergence(steps),
+            divergence=release.coordinates * bound_rounding_divergence(steps),
             distance=release.wrap_probability + release.coordinates * per_coordinate,
         )
 
@@ -202,7 +204,7 @@ class _Loss:
         )
 
     @property
-    def closeness(self) -> float:
+    def noise_distance(self) -> float:
         """A bound on the total-variation distance between the noise as drawn and the Gaussian noise of the analysis.
 
         Divergences add up over coordinates and releases, and Pinsker's inequality turns their sum into a distance. The
@@ -216,7 +218,11 @@ class _Loss:
         if self.trained is not None:
             return self._renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
-        return paper_epsilon(mu, delta) if formula is Calibration.PAPER else epsilon_of(mu, delta, self.closeness)
+        return (
+            epsilon_by_paper(mu, delta)
+            if formula is Calibration.PAPER
+            else compute_epsilon(mu, delta, self.noise_distance)
+        )
 
     def within(self, formula: Calibration, budget: Budget) -> bool:
         if formula is Calibration.PAPER:
@@ -229,37 +235,37 @@ class _Loss:
         if self.mu_squared == math.inf:
             return 1.0
         if self.trained is None:
-            delta = delta_of(epsilon, math.sqrt(self.mu_squared))
+            delta = compute_delta(epsilon, math.sqrt(self.mu_squared))
         else:
-            delta = curve_delta(self.trained + gaussian_curve(self.mu_squared), epsilon)
-        return delta + grid_cost(epsilon, self.closeness)
+            delta = delta_from_curve(self.trained + gaussian_curve(self.mu_squared), epsilon)
+        return delta + delta_used_by_grid(epsilon, self.noise_distance)
 
     def _renyi_epsilon(self, curve: Curve, delta: float) -> float:
         """The smallest epsilon for this delta, rounded up by at most a millionth; inf if there is none."""
-        epsilon = curve_epsilon(curve, delta)
+        epsilon = epsilon_from_curve(curve, delta)
         while self._delta(epsilon) > delta:
-            left = delta - grid_cost(epsilon, self.closeness)
+            left = delta - delta_used_by_grid(epsilon, self.noise_distance)
             if left <= 0:
                 return math.inf
             # At a smaller epsilon the grid costs less, so this step never goes beyond the epsilon that is sought.
-            epsilon = max(curve_epsilon(curve, left), epsilon * (1 + 1e-6) + 1e-9)
+            epsilon = max(epsilon_from_curve(curve, left), epsilon * (1 + 1e-6) + 1e-9)
         return epsilon
 
 
-def closeness(releases: Sequence[Event]) -> float:
+def noise_distance(releases: Sequence[Event]) -> float:
     """A bound on the total-variation distance between the noise of these releases and exact Gaussian noise."""
-    return sum((_Loss.of(release) for release in releases), _Loss()).closeness
+    return sum((_Loss.of(release) for release in releases), _Loss()).noise_distance
 
 
-def add_up(releases: Sequence[Event], delta: float) -> Spending:
+def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release of a run, and the guarantee for all of them."""
     Budget(1.0, delta)  # refuses a wrong delta, also if there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
-    return add_up_under_promise(releases, releases, _require_one_promise(releases), delta)
+    return compute_spending_under_promise(releases, releases, _require_one_promise(releases), delta)
 
 
-def add_up_under_promise(
+def compute_spending_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
     """Add up releases under one promise; the cost of each is that of the entry of `counted` at the same position."""
@@ -285,19 +291,19 @@ class BudgetSpentError(RunError):
     """The budget does not cover another release."""
 
 
-def add_if_covered(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases with the upcoming one, if the budget covers them all; else BudgetSpentError.
 
     A run calls this before each release, with all its recorded releases: a resumed run does not get a new budget.
     """
     together = (*releases, upcoming)
-    check_covered(together, _formula_for(together), budget)
+    check_within_budget(together, _choose_formula(together), budget)
     return together
 
 
-def check_covered(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
+def check_within_budget(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
     """Raise BudgetSpentError if the budget does not cover all of these releases; the last is the new one."""
-    if found := describe_unbounded(together):
+    if found := explain_missing_guarantee(together):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
             hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
@@ -312,15 +318,15 @@ def check_covered(together: Sequence[Event], formula: Calibration, budget: Budge
         )
 
 
-def describe_unbounded(releases: Sequence[Event]) -> str | None:
+def explain_missing_guarantee(releases: Sequence[Event]) -> str | None:
     """In words, why there is no guarantee; None if an epsilon bounds everything that left."""
-    reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, Unbounded))
+    reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, UnboundedLoss))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
 def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
     """The promises under which the releases were made, as pairs of unit and trust."""
-    known = {(release.unit, release.trust) for release in releases if not isinstance(release, Unbounded)}
+    known = {(release.unit, release.trust) for release in releases if not isinstance(release, UnboundedLoss)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 
 
@@ -332,7 +338,7 @@ def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
     return promises.pop()
 
 
-def _formula_for(releases: Sequence[Event]) -> Calibration:
+def _choose_formula(releases: Sequence[Event]) -> Calibration:
     """The formula for a run's epsilon: the paper's in mode `paper` with the paper's noise, else the exact one."""
     unit, _ = _require_one_promise(releases)
     formulas = {release.calibration for release in releases if isinstance(release, Release)}
@@ -343,11 +349,11 @@ def _list_caveats(releases: Sequence[Event]) -> tuple[str, ...]:
     found = []
     if any(release.noise is NoiseKind.FLOAT for release in releases):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")
-    if any(not isinstance(release, Unbounded) and release.entropy is Entropy.SEED for release in releases):
+    if any(not isinstance(release, UnboundedLoss) and release.entropy is RandomSource.SEED for release in releases):
         found.append("the noise is not private: it came from a fixed seed, and whoever knows the seed can subtract it")
     found += [
         f"no epsilon bounds the release of round {release.round}: {release.reason}"
         for release in releases
-        if isinstance(release, Unbounded)
+        if isinstance(release, UnboundedLoss)
     ]
     return tuple(found)

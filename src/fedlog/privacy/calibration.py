@@ -40,22 +40,22 @@ def log_delta(epsilon: float, mu: float) -> float:
         return 0.0
     x = epsilon / mu - mu / 2
     if mu < 1:
-        gap = _mills_gap(x, mu)
+        gap = _mills_ratio_drop(x, mu)
         return -math.inf if gap == 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
     if x < 0:
         # exp(epsilon) Phi(-y) = density(x) R(y) stays below Phi(-x), which is at least one half here.
-        subtracted = math.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills(x + mu)
+        subtracted = math.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills_ratio(x + mu)
         return float(log_ndtr(-x)) + math.log1p(-subtracted * math.exp(-float(log_ndtr(-x))))
-    gap = _mills(x) - _mills(x + mu)
+    gap = _mills_ratio(x) - _mills_ratio(x + mu)
     return -math.inf if gap <= 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
 
 
-def _mills(t: float) -> float:
+def _mills_ratio(t: float) -> float:
     """The Mills ratio R(t) = Phi(-t) / density(t)."""
     return math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2)))
 
 
-def _mills_gap(x: float, mu: float) -> float:
+def _mills_ratio_drop(x: float, mu: float) -> float:
     """R(x) - R(x + mu) for mu below 1, as the integral of -R'(t) = 1 - t R(t): a plain difference would lose digits."""
     t = x + mu * (_NODES + 1) / 2
     direct = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
@@ -68,12 +68,12 @@ def _mills_gap(x: float, mu: float) -> float:
     return float(mu / 2 * (_WEIGHTS @ slope))
 
 
-def delta_of(epsilon: float, mu: float) -> float:
+def compute_delta(epsilon: float, mu: float) -> float:
     """The smallest delta that a mu-GDP mechanism meets at epsilon."""
     return min(1.0, math.exp(log_delta(epsilon, mu)))
 
 
-def mu_of(budget: Budget) -> float:
+def largest_mu(budget: Budget) -> float:
     """The largest mu for which a mu-GDP mechanism stays within the budget."""
     target = math.log(budget.delta)
 
@@ -86,30 +86,30 @@ def mu_of(budget: Budget) -> float:
     return mu
 
 
-def epsilon_of(mu: float, delta: float, closeness: float = 0.0) -> float:
+def compute_epsilon(mu: float, delta: float, noise_distance: float = 0.0) -> float:
     """The smallest epsilon that a mu-GDP mechanism meets at delta; inf if there is none.
 
-    `closeness` bounds the total-variation distance between the noise that is really drawn and exact Gaussian noise. It
-    uses up (1 + exp(epsilon)) * closeness of delta.
+    `noise_distance` bounds the total-variation distance between the noise that is really drawn and exact Gaussian
+    noise. It uses up (1 + exp(epsilon)) * noise_distance of delta.
     """
-    epsilon = _plain_epsilon(mu, delta)
-    if closeness == 0 or epsilon == math.inf:
+    epsilon = _compute_gaussian_epsilon(mu, delta)
+    if noise_distance == 0 or epsilon == math.inf:
         return epsilon
     for _ in range(200):
         if epsilon > 700:
             return math.inf
-        excess = delta_of(epsilon, mu) + grid_cost(epsilon, closeness) - delta
+        excess = compute_delta(epsilon, mu) + delta_used_by_grid(epsilon, noise_distance) - delta
         if excess <= 0:
             return epsilon
         # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the added bit ends them.
-        slope = closeness - math.exp(float(log_ndtr(-epsilon / mu - mu / 2)))
+        slope = noise_distance - math.exp(float(log_ndtr(-epsilon / mu - mu / 2)))
         if slope >= 0:
             return math.inf
         epsilon = (epsilon + math.log1p(-excess / slope * math.exp(-epsilon))) * (1 + _PRIVATE_SIDE)
     return math.inf
 
 
-def _plain_epsilon(mu: float, delta: float) -> float:
+def _compute_gaussian_epsilon(mu: float, delta: float) -> float:
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:
         return 0.0
@@ -125,43 +125,43 @@ def _plain_epsilon(mu: float, delta: float) -> float:
     return epsilon
 
 
-def sigma_of(budget: Budget, releases: int, sensitivity: float, closeness: float = 0.0) -> float:
+def smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_distance: float = 0.0) -> float:
     """The smallest standard deviation of the noise with which this many Gaussian releases stay within the budget."""
     _check_plan(releases, sensitivity)
-    mu = max(mu_of(kept) for kept in list_alternative_budgets(budget, closeness))
+    mu = max(largest_mu(kept) for kept in list_alternative_budgets(budget, noise_distance))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
-def grid_cost(epsilon: float, closeness: float) -> float:
-    """The part of delta that noise on a grid uses up at this epsilon; `closeness` as in `epsilon_of`."""
-    return (1 + math.exp(min(epsilon, 700.0))) * closeness
+def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
+    """The part of delta that noise on a grid uses up at this epsilon; `noise_distance` as in `compute_epsilon`."""
+    return (1 + math.exp(min(epsilon, 700.0))) * noise_distance
 
 
-def list_alternative_budgets(budget: Budget, closeness: float) -> list[Budget]:
+def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
     """Alternatives to the budget, each less the cost of the grid: noise that meets one of them meets the budget.
 
     The grid's cost in delta grows with e^epsilon. So if epsilon is large, it may be cheaper to meet a smaller epsilon,
     which meets the larger one too. InputError if the grid costs more than delta in every alternative.
     """
-    smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if closeness else ()
-    kept = {float(e): budget.delta - grid_cost(e, closeness) for e in (budget.epsilon, *smaller)}
+    smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
+    kept = {float(e): budget.delta - delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
     found = [Budget(epsilon, left) for epsilon, left in kept.items() if left > 0]
     if not found:
         raise InputError(
             f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
-            f"{grid_cost(min(budget.epsilon, 10.0), closeness):.2g}",
+            f"{delta_used_by_grid(min(budget.epsilon, 10.0), noise_distance):.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
     return found
 
 
-def paper_sigma(budget: Budget, releases: int, sensitivity: float) -> float:
+def sigma_by_paper(budget: Budget, releases: int, sensitivity: float) -> float:
     """The sigma of Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
 
-def paper_epsilon(mu: float, delta: float) -> float:
+def epsilon_by_paper(mu: float, delta: float) -> float:
     """The epsilon that Theorem 4's formula gives for mu = sqrt(k) * sensitivity / sigma. It is no guarantee."""
     if mu == 0:
         return 0.0

@@ -7,7 +7,7 @@ sampler; the guarantee does not cover an observer who measures it.
 
 Why the cost can be computed as for exact Gaussian noise: integers plus a *rounded* Gaussian are the rounding of
 integers plus a Gaussian, so they are exactly mu-GDP. The discrete Gaussian is so close to the rounded one that the
-difference only adds a small stated amount to delta (`rounding_divergence`).
+difference only adds a small stated amount to delta (`bound_rounding_divergence`).
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 STEPS_PER_STD = 2**24
-"""The standard deviation of the noise is at least this many grid steps; see `rounding_divergence`."""
+"""The standard deviation of the noise is at least this many grid steps; see `bound_rounding_divergence`."""
 
 _MAX_STEPS = 2**25
 # The square of a larger distance does not fit 64 bits. So far out, a candidate is accepted with probability e^-2048.
 _MAX_DISTANCE = 2**31
 
 
-def grid_for(std: float) -> float:
+def choose_grid(std: float) -> float:
     """The grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
     if not (math.isfinite(std) and std > 0):
         raise InputError(f"the standard deviation must be a finite number above 0, found: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
 
 
-def steps_of(std: float, grid: float) -> int:
+def count_grid_steps(std: float, grid: float) -> int:
     """The standard deviation in whole grid steps, rounded up so that there is never less noise than asked for."""
     steps = math.ceil(std / grid)
     if not 4 <= steps <= _MAX_STEPS:
         raise InputError(
             f"the noise must span 4 to {_MAX_STEPS} grid steps, found: {std / grid:g} (std {std:g}, grid {grid:g})",
-            hint="use grid_for(std) as the grid",
+            hint="use choose_grid(std) as the grid",
         )
     return steps
 
 
-def rounding_divergence(steps: float) -> float:
+def bound_rounding_divergence(steps: float) -> float:
     """A bound on KL(discrete Gaussian || rounded Gaussian) for one coordinate with a std of `steps` grid steps.
 
     With u uniform on [-1/2, 1/2], the rounded mass at k is the normal density there times
@@ -67,7 +67,7 @@ def rounding_divergence(steps: float) -> float:
 
 
 @lru_cache
-def share_divergence(steps: float, shares: int) -> float:
+def bound_share_divergence(steps: float, shares: int) -> float:
     """A bound on |log ratio| between a sum of `shares` discrete Gaussians and one of the same variance, per coordinate.
 
     `steps` is the standard deviation of one share. Kairouz, Liu and Steinke (2021), theorem on sums:
@@ -78,7 +78,7 @@ def share_divergence(steps: float, shares: int) -> float:
     return 10 * math.fsum(math.exp(-2 * math.pi**2 * steps**2 * k / (k + 1)) for k in range(1, shares))
 
 
-def discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
+def draw_discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
     """Draw `count` integers k, each with probability exactly proportional to exp(-k^2 / (2 steps^2))."""
     if not 1 <= steps <= _MAX_STEPS:
         raise InputError(f"the standard deviation must be 1 to {_MAX_STEPS} whole grid steps, found: {steps}")

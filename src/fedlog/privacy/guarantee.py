@@ -93,7 +93,7 @@ class Budget:
             )
 
 
-def delta_warning(delta: float, protected: int, unit: Unit) -> str | None:
+def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
     """A warning if delta is above 1 / the number of protected units, else None."""
     if protected < 1:
         raise InputError(f"the number of protected units must be at least 1, found: {protected}")

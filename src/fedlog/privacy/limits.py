@@ -27,7 +27,7 @@ class Limits:
     cut_off: float = 0.0
     """By how much a count may be too small: a message that is scaled down is then rounded towards zero."""
 
-    def check(self, sums: Tensor) -> None:
+    def check_statistics(self, sums: Tensor) -> None:
         """Raise InputError for statistics (n_class, m) beyond the clip, and for negative counts without noise."""
         sums = sums.to(torch.float64)
         stray = NOISE_REACH * self.noise_std
@@ -56,7 +56,7 @@ class Limits:
                     f"records, the count is {float(counts[at]):g}"
                 )
 
-    def check_second(self, sums: Tensor, second: Tensor) -> None:
+    def check_second_moments(self, sums: Tensor, second: Tensor) -> None:
         """Raise InputError for second moments beyond the clip: the squares of a record add up to at most R^2."""
         if not isinstance(self.clip, L2Clip):
             return

@@ -20,16 +20,16 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments, Statistics, second_shape
 from fedlog.core.triangle import pack
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Entropy, NoiseKind
-from fedlog.privacy.calibration import paper_sigma, sigma_of
+from fedlog.privacy.accounting import NoiseKind, RandomSource
+from fedlog.privacy.calibration import sigma_by_paper, smallest_sigma
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
     Source,
-    discrete_gaussian,
-    grid_for,
-    rounding_divergence,
-    share_divergence,
-    steps_of,
+    bound_rounding_divergence,
+    bound_share_divergence,
+    choose_grid,
+    count_grid_steps,
+    draw_discrete_gaussian,
 )
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
@@ -73,7 +73,7 @@ class Mechanism:
     @property
     def shares(self) -> int:
         """The number of draws on which the guarantee rests: the draws of the other honest survivors hide a client."""
-        return count_hiding_shares(self.trust, self.honest_survivors)
+        return count_hiding_noise_draws(self.trust, self.honest_survivors)
 
     @property
     def server_std(self) -> float:
@@ -87,7 +87,7 @@ class Mechanism:
     @property
     def grid(self) -> float:
         """The grid of all values and noise in this mechanism."""
-        return grid_for(max(self.client_std, self.server_std))
+        return choose_grid(max(self.client_std, self.server_std))
 
 
 class Sampler(Protocol):
@@ -97,7 +97,7 @@ class Sampler(Protocol):
     def kind(self) -> NoiseKind: ...
 
     @property
-    def entropy(self) -> Entropy: ...
+    def entropy(self) -> RandomSource: ...
 
     @property
     def grid(self) -> float | None: ...
@@ -112,7 +112,7 @@ class FloatSampler:
 
     key: Key
     kind: NoiseKind = field(default=NoiseKind.FLOAT, init=False)
-    entropy: Entropy = field(default=Entropy.SEED, init=False)
+    entropy: RandomSource = field(default=RandomSource.SEED, init=False)
     grid: None = field(default=None, init=False)
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
@@ -129,17 +129,17 @@ class DiscreteSampler:
     kind: NoiseKind = field(default=NoiseKind.DISCRETE, init=False)
 
     @property
-    def entropy(self) -> Entropy:
+    def entropy(self) -> RandomSource:
         """Where the randomness comes from; any source but the system's counts as a seed."""
-        return Entropy.SYSTEM if self.source is os.urandom else Entropy.SEED
+        return RandomSource.SYSTEM if self.source is os.urandom else RandomSource.SEED
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
         """Draw float64 noise of this shape, in multiples of the grid."""
-        steps = discrete_gaussian(shape.numel(), steps_of(std, self.grid), self.source)
+        steps = draw_discrete_gaussian(shape.numel(), count_grid_steps(std, self.grid), self.source)
         return torch.from_numpy(steps).to(torch.float64).reshape(shape) * self.grid
 
 
-def sensitivity_to_client(norm: float, trust: Trust) -> float:
+def compute_client_sensitivity(norm: float, trust: Trust) -> float:
     """How far one client can change a release if its message is clipped to L2 norm `norm`.
 
     A client more or less changes a sum by one message. In local mode a message is replaced by another, so the change
@@ -148,16 +148,16 @@ def sensitivity_to_client(norm: float, trust: Trust) -> float:
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
-def count_hiding_shares(trust: Trust, honest_survivors: int) -> int:
+def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
     """The number of noise draws that hide a client: those of the other honest clients, since one knows its own draw."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 
-def planned_closeness(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
-    """An upper bound on `accounting.closeness` for planned releases: the cost of the grid and of wrapping."""
+def planned_noise_distance(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
+    """An upper bound on `accounting.noise_distance` for planned releases: the cost of the grid and of wrapping."""
     wraps = releases * wrap_probability
-    sums = releases * coordinates * math.expm1(share_divergence(float(STEPS_PER_STD), shares))
-    return wraps + sums + math.sqrt(releases * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+    sums = releases * coordinates * math.expm1(bound_share_divergence(float(STEPS_PER_STD), shares))
+    return wraps + sums + math.sqrt(releases * coordinates * bound_rounding_divergence(STEPS_PER_STD) / 2)
 
 
 def plan_noise(
@@ -178,15 +178,15 @@ def plan_noise(
     the exact loss is still checked. Mode `paper` promises nothing with either calibration.
     """
     if calibration is Calibration.PAPER:
-        sigma = paper_sigma(budget, releases, sensitivity)
+        sigma = sigma_by_paper(budget, releases, sensitivity)
     else:
-        shares = count_hiding_shares(trust, honest_survivors)
-        closeness = planned_closeness(releases, coordinates, shares, wrap_probability)
-        sigma = sigma_of(budget, releases, sensitivity, closeness)
+        shares = count_hiding_noise_draws(trust, honest_survivors)
+        noise_distance = planned_noise_distance(releases, coordinates, shares, wrap_probability)
+        sigma = smallest_sigma(budget, releases, sensitivity, noise_distance)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
 
-def moments_of_records(
+def sum_clipped_moments(
     features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail = Detail.MEANS
 ) -> Moments:
     """The moments of records; each record is clipped and rounded towards zero to the grid before it is added.
@@ -208,7 +208,7 @@ def moments_of_records(
     return Moments(first, detail, second)
 
 
-def client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
+def clip_client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
     """A client's message, clipped as a whole to L2 norm `norm` and rounded towards zero to the grid."""
     return round_towards_zero(clip_message(_zero_if_not_finite(sums), norm), grid)
 

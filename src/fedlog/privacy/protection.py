@@ -29,14 +29,14 @@ from fedlog.privacy.mechanisms import (
     Mechanism,
     Sampler,
     add_noise,
-    client_message,
-    moments_of_records,
+    clip_client_message,
+    compute_client_sensitivity,
     plan_noise,
-    planned_closeness,
-    sensitivity_to_client,
+    planned_noise_distance,
+    sum_clipped_moments,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
-from fedlog.privacy.sgd import SgdTraining, TrainingPlan, sigma_beside_training
+from fedlog.privacy.sgd import SgdTraining, TrainingPlan, find_sigma_beside_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -46,7 +46,7 @@ RECORDS_OF_A_CLIENT = 2**16
 
 
 @dataclass(frozen=True)
-class Bound:
+class ContributionBound:
     """The bound on how much one protected unit can add: a clip for records, or a norm for whole messages."""
 
     clip: Clip | None = None
@@ -59,7 +59,7 @@ class Protection:
 
     budget: Budget
     mechanism: Mechanism
-    bound: Bound
+    bound: ContributionBound
     releases: int
     """The planned number of releases, with the opening exchange."""
     coordinates: int
@@ -84,11 +84,11 @@ class Protection:
         cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
         return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
 
-    def moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
+    def sum_moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """A client's first and second moments, each record clipped, without noise."""
         if self.bound.clip is None:
             return Moments.of(features, labels, n_class, detail)
-        return moments_of_records(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
+        return sum_clipped_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
     def protect(self, message: Message, key: Key) -> Message:
         """The message as it leaves the client: clipped, rounded to the grid, with the client's noise.
@@ -102,13 +102,13 @@ class Protection:
         grid, norm = self.mechanism.grid, self.bound.message_norm
         # As one vector: one norm bounds it, and one stream of noise covers it.
         sums = torch.cat([array.to(torch.float64).reshape(-1) for array in message.arrays])
-        sums = sums if norm is None else client_message(sums, norm, grid)
+        sums = sums if norm is None else clip_client_message(sums, norm, grid)
         if self.mechanism.client_std:
             sums = add_noise(sums, self.mechanism.client_std, self.sampler(key))
         if self.mechanism.trust is Trust.LOCAL:
-            return Message(message.kind, split_as(sums, shapes))
+            return Message(message.kind, split_into_shapes(sums, shapes))
         # Exact values are whole numbers of steps already; with floating-point noise in a simulation they are not.
-        return Message(message.kind, split_as(torch.trunc(sums / grid).to(torch.int64), shapes))
+        return Message(message.kind, split_into_shapes(torch.trunc(sums / grid).to(torch.int64), shapes))
 
     def to_feature_units(self, upload: Contribution) -> Contribution:
         """The upload in units of the features instead of grid steps, with the std of its client's noise."""
@@ -122,10 +122,10 @@ class Protection:
             return total
         sums = torch.cat([array.reshape(-1) for array in total.arrays])
         noisy = add_noise(sums, self.mechanism.server_std, self.sampler(key))
-        arrays = split_as(noisy, [tuple(array.shape) for array in total.arrays])
+        arrays = split_into_shapes(noisy, [tuple(array.shape) for array in total.arrays])
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
-    def training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
+    def make_training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
         """The event to record for this exchange's training, before anything of it leaves; None without DP-SGD."""
         if self.training is None:
             return None
@@ -141,7 +141,7 @@ class Protection:
             **asdict(plan),
         )
 
-    def release_event(self, round_number: int, exchange: str) -> Release:
+    def make_release_event(self, round_number: int, exchange: str) -> Release:
         """The event to record before the noisy messages of this exchange leave."""
         mechanism, sampler = self.mechanism, self.sampler(Key(0))
         return Release(
@@ -167,7 +167,7 @@ def make_protection(
     unit: Unit,
     trust: Trust,
     calibration: Calibration,
-    bound: Bound,
+    bound: ContributionBound,
     releases: int,
     shape: tuple[int, int],
     clients: int,
@@ -196,8 +196,10 @@ def make_protection(
     )
     sgd: SgdTraining | None = None
     if training is not None:
-        distance = planned_closeness(releases, coordinates, mechanism.shares, wraps) + training.planned_closeness
-        sigma = sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
+        distance = (
+            planned_noise_distance(releases, coordinates, mechanism.shares, wraps) + training.planned_noise_distance
+        )
+        sigma = find_sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
         sgd = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))
     distributed = trust is Trust.DISTRIBUTED
@@ -206,17 +208,17 @@ def make_protection(
     return Protection(budget, mechanism, bound, releases, coordinates, sampler, fixed_point, sgd)
 
 
-def split_as(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+def split_into_shapes(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
     """The vector cut into arrays of these shapes."""
     parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
-def _find_sensitivity(unit: Unit, trust: Trust, bound: Bound, width: int, detail: Detail) -> float:
+def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width: int, detail: Detail) -> float:
     if unit is Unit.CLIENT:
         if bound.message_norm is None:
             raise InputError("--privacy client needs a bound on each client's message", hint="--message-norm 20")
-        return sensitivity_to_client(bound.message_norm, trust)
+        return compute_client_sensitivity(bound.message_norm, trust)
     if bound.clip is None:
         raise InputError(f"--privacy {unit} needs a bound on each record's features", hint="--clip clamp:2 or l2:3")
     if bound.message_norm is not None:
@@ -241,7 +243,7 @@ def _choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]
     return lambda key: sampler
 
 
-def _choose_fixed_point(mechanism: Mechanism, bound: Bound, clients: int, coordinates: int) -> FixedPoint:
+def _choose_fixed_point(mechanism: Mechanism, bound: ContributionBound, clients: int, coordinates: int) -> FixedPoint:
     largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity if bound.message_norm is None else bound.message_norm
     std = mechanism.std_of_sum(clients)
     return choose_fixed_point(mechanism.grid, clients * largest, std, coordinates, WRAP_PROBABILITY)

@@ -28,11 +28,11 @@ from fedlog.privacy.accounting import (
     Release,
     Spending,
     TrainingRound,
-    Unbounded,
-    add_if_covered,
-    add_up,
-    add_up_under_promise,
-    check_covered,
+    UnboundedLoss,
+    add_if_within_budget,
+    check_within_budget,
+    compute_spending,
+    compute_spending_under_promise,
     find_promises,
 )
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
@@ -40,31 +40,31 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 _WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
-_EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, Unbounded)}
+_EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, UnboundedLoss)}
 _Entry = TypeVar("_Entry")
 
 
-def add_up_across_runs(releases: Sequence[Event], delta: float) -> Spending:
+def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release in all runs of a site, and the guarantee for all of them.
 
     If the runs made different promises, it is a guarantee for single records under the weakest trust among them.
     """
     if len(promises := find_promises(releases)) < 2:
-        return add_up(releases, delta)
+        return compute_spending(releases, delta)
     weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
-    return add_up_under_promise(releases, convert_to_one_record(releases), (Unit.RECORD, weakest), delta)
+    return compute_spending_under_promise(releases, convert_to_record_privacy(releases), (Unit.RECORD, weakest), delta)
 
 
-def add_if_covered_across_runs(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
     """The releases of all runs of a site with the upcoming one, if the limit covers them; else BudgetSpentError."""
     together = (*releases, upcoming)
     if len(find_promises(together)) == 1:
-        return add_if_covered(releases, upcoming, budget)
-    check_covered(convert_to_one_record(together), Calibration.EXACT, budget)
+        return add_if_within_budget(releases, upcoming, budget)
+    check_within_budget(convert_to_record_privacy(together), Calibration.EXACT, budget)
     return together
 
 
-def convert_to_one_record(releases: Sequence[Event]) -> tuple[Event, ...]:
+def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
     """Convert releases under different promises to the sensitivity of one record, an upper bound for all of them.
 
     Local noise for a whole client hides any change of its data, so also a change of one record. If the promise is about
@@ -102,17 +102,17 @@ class ReleaseLog:
         return tuple(event for event in self.events if isinstance(event, Release))
 
 
-def budget_line(budget: Budget) -> str:
+def format_budget_line(budget: Budget) -> str:
     """The line that states the budget."""
     return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
 
 
-def no_budget_line() -> str:
+def format_no_budget_line() -> str:
     """The first line of a site's record that has no budget yet."""
     return json.dumps({"event": "no budget", "version": _VERSION})
 
 
-def release_line(event: Event) -> str:
+def format_release_line(event: Event) -> str:
     """The line of one event: a release, a round of DP-SGD, or an unbounded loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
@@ -151,11 +151,11 @@ def read_log(path: Path) -> ReleaseLog:
         raise InputError(f"{path}: not a record of releases: {error}") from None
 
 
-def start_log(path: Path, budget: Budget) -> ReleaseLog:
+def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
     """Create or read the record of a run; InputError if a resumed run has another budget than it started with."""
     with _lock(path):
         if not path.exists():
-            _create(path, [budget_line(budget)])
+            _create(path, [format_budget_line(budget)])
         log = read_log(path)
     if log.budget != budget:
         raise InputError(
@@ -173,8 +173,8 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """
     with _lock(path):
         log = read_log(path)
-        together = add_if_covered(log.events, upcoming, log.budget)
-        _append(path, release_line(upcoming))
+        together = add_if_within_budget(log.events, upcoming, log.budget)
+        _append(path, format_release_line(upcoming))
     return ReleaseLog(log.budget, together)
 
 
@@ -188,7 +188,7 @@ class ReleaseRecorder:
     def record(self, upcoming: Event, budget: Budget) -> None:
         """Record a release before it leaves; BudgetSpentError if the budget does not cover it."""
         if self.path is None:
-            self.events = add_if_covered(self.events, upcoming, budget)
+            self.events = add_if_within_budget(self.events, upcoming, budget)
         else:
             self.events = record_release(self.path, upcoming).events
 
@@ -199,29 +199,29 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
     `limit` is the site's present limit; `earlier` are the releases from before the record existed.
     """
     with _lock(path):
-        log = _read_under_budget(path, limit, earlier)
-        together = add_if_covered_across_runs(log.events, upcoming, limit)
-        _append(path, release_line(upcoming))
+        log = _read_or_create_log(path, limit, earlier)
+        together = add_if_within_site_limit(log.events, upcoming, limit)
+        _append(path, format_release_line(upcoming))
     return ReleaseLog(limit, together)
 
 
 def record_across_runs_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Add a release to the record of a site without a limit, unchecked; it counts if a limit is set later."""
     with _lock(path):
-        log = _read_under_budget(path, budget, earlier)
-        _append(path, release_line(upcoming))
+        log = _read_or_create_log(path, budget, earlier)
+        _append(path, format_release_line(upcoming))
     return ReleaseLog(budget, (*log.events, upcoming))
 
 
-def record_without_bound(path: Path, events: Sequence[Unbounded], earlier: Sequence[Event]) -> None:
+def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier: Sequence[Event]) -> None:
     """Add unbounded losses to a site's record of all runs; skip a loss if one with the same reason is there."""
     with _lock(path):
         if not path.exists():
-            _create(path, [no_budget_line(), *map(release_line, earlier)])
-        known = {event.reason for event in read_log(path).events if isinstance(event, Unbounded)}
+            _create(path, [format_no_budget_line(), *map(format_release_line, earlier)])
+        known = {event.reason for event in read_log(path).events if isinstance(event, UnboundedLoss)}
         for event in events:
             if event.reason not in known:
-                _append(path, release_line(event))
+                _append(path, format_release_line(event))
                 known.add(event.reason)
 
 
@@ -229,16 +229,16 @@ def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
     """Write a new record from a copy and the releases that the copy lacks, in one step."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock(path):
-        _create(path, [*lines, *map(release_line, (*cut_off, *missing))])
+        _create(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
 
 
-def _read_under_budget(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Read the record, or create it, and make this its present budget."""
     if not path.exists():
-        _create(path, [budget_line(budget), *map(release_line, earlier)])
+        _create(path, [format_budget_line(budget), *map(format_release_line, earlier)])
     log = read_log(path)
     if log.limit != budget:
-        _append(path, budget_line(budget))
+        _append(path, format_budget_line(budget))
     return log
 
 
@@ -256,15 +256,15 @@ def _append(path: Path, line: str) -> None:
     """Add one line. If the last line was cut off, first replace it with an unbounded loss."""
     lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
     if cut_off:
-        _create(path, [*lines, *map(release_line, cut_off)])
+        _create(path, [*lines, *map(format_release_line, cut_off)])
     append_line(path, line)
 
 
-def _split_lines(text: str) -> tuple[list[str], list[Unbounded]]:
+def _split_lines(text: str) -> tuple[list[str], list[UnboundedLoss]]:
     """The complete lines, and an unbounded loss for a last line that is cut off, if there is one."""
     *lines, rest = text.split("\n")
     reason = f"line {len(lines) + 1} of its record was cut off after {len(rest)} characters"
-    return lines, [Unbounded(0, "unknown", reason)] if rest else []
+    return lines, [UnboundedLoss(0, "unknown", reason)] if rest else []
 
 
 def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:

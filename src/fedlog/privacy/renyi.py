@@ -36,14 +36,14 @@ def gaussian_curve(mu_squared: float) -> Curve:
 
 
 @lru_cache(maxsize=256)
-def _step_curve(sample_rate: float, noise_multiplier: float) -> tuple[float, ...]:
-    moments = np.array([_log_moment(int(order), sample_rate, noise_multiplier) for order in _WHOLE])
+def _compute_curve_of_one_step(sample_rate: float, noise_multiplier: float) -> tuple[float, ...]:
+    moments = np.array([_compute_log_moment(int(order), sample_rate, noise_multiplier) for order in _WHOLE])
     # The logarithm of the moment at order 1 is 0. Straight lines between points of a convex function lie above it.
     interpolated = np.interp(ORDERS, np.concatenate([[1.0], _WHOLE]), np.concatenate([[0.0], moments]))
     return tuple(float(value) for value in interpolated / (ORDERS - 1))
 
 
-def _log_moment(order: int, sample_rate: float, noise_multiplier: float) -> float:
+def _compute_log_moment(order: int, sample_rate: float, noise_multiplier: float) -> float:
     k = np.arange(order + 1, dtype=np.float64)
     if sample_rate == 1:
         return order * (order - 1) / (2 * noise_multiplier**2)
@@ -59,21 +59,21 @@ def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: i
             f"DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and steps from 0 on: {sample_rate!r}, "
             f"{noise_multiplier!r}, {steps!r}"
         )
-    return steps * np.array(_step_curve(sample_rate, noise_multiplier))
+    return steps * np.array(_compute_curve_of_one_step(sample_rate, noise_multiplier))
 
 
-def curve_epsilon(curve: Curve, delta: float) -> float:
+def epsilon_from_curve(curve: Curve, delta: float) -> float:
     """The smallest epsilon that the curve gives at delta."""
     found = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     return max(0.0, float(found.min()))
 
 
-def curve_delta(curve: Curve, epsilon: float) -> float:
+def delta_from_curve(curve: Curve, epsilon: float) -> float:
     """The smallest delta that the curve gives at epsilon."""
-    return math.exp(curve_log_delta(curve, epsilon))
+    return math.exp(log_delta_from_curve(curve, epsilon))
 
 
-def curve_log_delta(curve: Curve, epsilon: float) -> float:
+def log_delta_from_curve(curve: Curve, epsilon: float) -> float:
     """The logarithm of the smallest delta that the curve gives at epsilon; delta may be too small for a float."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
     return min(0.0, float(found.min()))

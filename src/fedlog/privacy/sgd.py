@@ -23,10 +23,10 @@ from fedlog.core.clip import shorten_rows
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import list_alternative_budgets
-from fedlog.privacy.discrete import STEPS_PER_STD, grid_for, rounding_divergence
+from fedlog.privacy.discrete import STEPS_PER_STD, bound_rounding_divergence, choose_grid
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
-from fedlog.privacy.renyi import Curve, curve_epsilon, curve_log_delta, gaussian_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import Curve, epsilon_from_curve, gaussian_curve, log_delta_from_curve, sampled_gaussian_curve
 
 _MOST_NOISE = 1e4
 _PRIVATE_SIDE = 1e-9
@@ -59,7 +59,7 @@ class SgdPlan:
     @property
     def grid(self) -> float:
         """The grid on which gradients are summed."""
-        return grid_for(self.std)
+        return choose_grid(self.std)
 
     def clip_rows(self, gradients: Tensor) -> Tensor:
         """The rows (n, d) as they are summed: none longer than the clip; a row that is not finite counts as 0."""
@@ -68,38 +68,42 @@ class SgdPlan:
         return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
 
 
-def noise_for_share(budget: Budget, share: float, sample_rate: float, steps: int, closeness: float = 0.0) -> float:
+def find_training_noise(
+    budget: Budget, share: float, sample_rate: float, steps: int, noise_distance: float = 0.0
+) -> float:
     """The smallest noise multiplier with which so many steps alone stay within a share of epsilon.
 
-    `closeness` is that of the grid in these steps, see `grid_closeness`. A large epsilon is first lowered until the
-    grid costs half of delta: a larger one could not be met with less noise.
+    `noise_distance` is that of the grid in these steps, see `grid_noise_distance`. A large epsilon is first lowered
+    until the grid costs half of delta: a larger one could not be met with less noise.
     """
     epsilon = budget.epsilon
-    if closeness and budget.delta > 4 * closeness:
-        epsilon = min(epsilon, math.log(budget.delta / (2 * closeness) - 1))
+    if noise_distance and budget.delta > 4 * noise_distance:
+        epsilon = min(epsilon, math.log(budget.delta / (2 * noise_distance) - 1))
 
     def excess(log_noise: float) -> float:
         curve = sampled_gaussian_curve(sample_rate, math.exp(log_noise), steps)
-        return curve_epsilon(curve, budget.delta) - share * epsilon
+        return epsilon_from_curve(curve, budget.delta) - share * epsilon
 
-    return math.exp(_find_falling_root(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
+    return math.exp(_find_root_of_falling_function(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
 
 
-def sigma_beside_training(
-    budget: Budget, plan: SgdPlan, trainings: int, releases: int, sensitivity: float, closeness: float
+def find_sigma_beside_training(
+    budget: Budget, plan: SgdPlan, trainings: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
     """The smallest std of the noise with which the releases stay within the budget together with all the training."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
-    beside_grid = list_alternative_budgets(budget, closeness)
-    open_to_releases = [kept for kept in beside_grid if curve_log_delta(trained, kept.epsilon) < math.log(kept.delta)]
+    beside_grid = list_alternative_budgets(budget, noise_distance)
+    open_to_releases = [
+        kept for kept in beside_grid if log_delta_from_curve(trained, kept.epsilon) < math.log(kept.delta)
+    ]
     if not open_to_releases:
         raise _explain_spent_budget(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)
 
     def excess(log_multiplier: float) -> float:
         curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
-        return min(curve_log_delta(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
+        return min(log_delta_from_curve(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
 
-    multiplier = math.exp(_find_falling_root(excess, 0.1, f"{releases} releases beside DP-SGD"))
+    multiplier = math.exp(_find_root_of_falling_function(excess, 0.1, f"{releases} releases beside DP-SGD"))
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 
@@ -109,13 +113,13 @@ def _explain_spent_budget(budget: Budget, kept: Budget, plan: SgdPlan, trainings
         limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
     return InputError(
         f"the training alone would spend the budget: {plan.steps * trainings} steps at rate {plan.sample_rate:g} "
-        f"with noise {plan.noise_multiplier:g} have epsilon {curve_epsilon(trained, kept.delta):.4g} at delta "
+        f"with noise {plan.noise_multiplier:g} have epsilon {epsilon_from_curve(trained, kept.delta):.4g} at delta "
         f"{kept.delta:.3g}, and {limit}",
         hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
     )
 
 
-def _find_falling_root(falling: Callable[[float], float], smallest: float, what: str) -> float:
+def _find_root_of_falling_function(falling: Callable[[float], float], smallest: float, what: str) -> float:
     low, high = math.log(smallest), math.log(_MOST_NOISE)
     if falling(high) > 0:
         raise InputError(f"no noise up to {_MOST_NOISE:g} times the clip keeps {what} within the budget")
@@ -124,9 +128,9 @@ def _find_falling_root(falling: Callable[[float], float], smallest: float, what:
     return float(brentq(falling, low, high, xtol=1e-10))
 
 
-def grid_closeness(steps: int, coordinates: int) -> float:
-    """An upper bound on `accounting.closeness` for so many steps of training on a grid."""
-    return math.sqrt(steps * coordinates * rounding_divergence(STEPS_PER_STD) / 2)
+def grid_noise_distance(steps: int, coordinates: int) -> float:
+    """An upper bound on `accounting.noise_distance` for so many steps of training on a grid."""
+    return math.sqrt(steps * coordinates * bound_rounding_divergence(STEPS_PER_STD) / 2)
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,9 @@ class TrainingPlan:
     coordinates: int
 
     @property
-    def planned_closeness(self) -> float:
-        """An upper bound on `accounting.closeness` for all training of the run."""
-        return grid_closeness(self.trainings * self.plan.steps, self.coordinates)
+    def planned_noise_distance(self) -> float:
+        """An upper bound on `accounting.noise_distance` for all training of the run."""
+        return grid_noise_distance(self.trainings * self.plan.steps, self.coordinates)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class SgdTraining:
     sampler: Callable[[Key], Sampler]
 
 
-def poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:
+def draw_poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:
     """The positions of the records in the sample of one step; each record is drawn with probability `rate`.
 
     Without a key they are drawn from the system's cryptographic source. The guarantee holds only if the sample is

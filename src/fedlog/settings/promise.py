@@ -13,9 +13,9 @@ from fedlog.core.clip import Clip, clip_with_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
-from fedlog.privacy.protection import Bound, Protection, make_protection
+from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
-from fedlog.privacy.sgd import SgdPlan, TrainingPlan, grid_closeness, noise_for_share
+from fedlog.privacy.sgd import SgdPlan, TrainingPlan, find_training_noise, grid_noise_distance
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
 from fedlog.wire.transport import Transport
@@ -73,8 +73,8 @@ class DpSgd(Section):
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
         noise = self.noise
         if noise is None:
-            distance = grid_closeness(all_steps, coordinates)
-            noise = noise_for_share(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
+            distance = grid_noise_distance(all_steps, coordinates)
+            noise = find_training_noise(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
         return TrainingPlan(SgdPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
 
 
@@ -239,7 +239,7 @@ def plan_protection(
         unit=promise.unit,
         trust=promise.trust,
         calibration=promise.calibration,
-        bound=Bound(_make_clip(promise.clip, algorithm), promise.message_norm),
+        bound=ContributionBound(_make_clip(promise.clip, algorithm), promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
         shape=(plan.n_class, 1 + schedule.round[0].summed_width(plan.width)),
         clients=clients,

@@ -231,7 +231,7 @@ class Cohort:
     ) -> Iterator[Moments]:
         """The moments of each request's records, clipped if the run is private."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
-        summarise = Moments.of if guard is None else guard.moments
+        summarise = Moments.of if guard is None else guard.sum_moments
         joins_number = exchange.summary is BodySummary.NUMBERS
         for request, features in self._features_to_sum(backend, requests):
             summed = self._join_number(features, request.positions) if joins_number else features

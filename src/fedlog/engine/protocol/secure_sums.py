@@ -23,13 +23,13 @@ from fedlog.core.keys import Key
 from fedlog.engine.protocol.checkpoint import SumsPosition
 from fedlog.engine.protocol.server import Refusal, Server
 from fedlog.errors import InputError
-from fedlog.privacy.protection import Protection, split_as
-from fedlog.privacy.secagg.client import Advertised, SumClient
+from fedlog.privacy.protection import Protection, split_into_shapes
+from fedlog.privacy.secagg.client import KeysState, SumClient
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
-from fedlog.privacy.secagg.rehearsal import Mail, RoundTraffic, run_round
-from fedlog.privacy.secagg.server import SecureSum
+from fedlog.privacy.secagg.server import SecureSumResult
+from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import choose_survivors
@@ -55,9 +55,9 @@ def words_of(upload: Contribution, protection: Protection | None, parties: int) 
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
 
 
-def read_sum(found: SecureSum, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
+def read_sum(found: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
     """The contribution in a secure sum, with arrays of these shapes."""
-    arrays = split_as(torch.from_numpy(encoding_of(protection).from_words(found.total)), shapes)
+    arrays = split_into_shapes(torch.from_numpy(encoding_of(protection).from_words(found.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
 
@@ -113,7 +113,7 @@ class SecureSums:
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
     _identities: dict[int, SigningIdentity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
-    _early: dict[int, tuple[Advertised, bytes]] = field(default_factory=dict)
+    _early: dict[int, tuple[KeysState, bytes]] = field(default_factory=dict)
     _early_for: Terms | None = None
 
     def receive(
@@ -195,14 +195,14 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book(Step.KEYS, Direction.UP, self._keys_ahead(terms.next(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._keys_ahead(terms.next_round(), traffic.helped))
         self.survivors = found.survivors
         return read_sum(found, self.protection, shapes)
 
     def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
         """Make and store keys for the next sum; they are sent with the last replies of this one."""
         self._early_for = following
-        self._early = {n: client.advertise() for n, client in self._clients(following, helpers).items()}
+        self._early = {n: client.make_keys() for n, client in self._clients(following, helpers).items()}
         return [(number, blob) for number, (_, blob) in self._early.items()]
 
     def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:

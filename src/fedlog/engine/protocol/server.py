@@ -202,9 +202,9 @@ class Server:
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Rounding by the codec may bring values a little beyond the clip.
                 limits = replace(self.limits, rounding=max(self.limits.rounding, self.transport.up.rounding))
-                limits.check(lifted.arrays[0])
+                limits.check_statistics(lifted.arrays[0])
                 if message.kind is Kind.MOMENTS:
-                    limits.check_second(*lifted.arrays)
+                    limits.check_second_moments(*lifted.arrays)
             else:
                 _check_counts(message)
             if self.downlink is not None and message.kind is Kind.STATISTICS:

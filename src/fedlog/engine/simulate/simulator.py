@@ -352,8 +352,8 @@ class Simulation:
         """Record the releases of this exchange before they are sent; RunError if the budget does not cover them."""
         if self.protection is None:
             return
-        trained = self.protection.training_event(number, exchange.name) if exchange.phases else None
-        for upcoming in (trained, self.protection.release_event(number, exchange.name)):
+        trained = self.protection.make_training_event(number, exchange.name) if exchange.phases else None
+        for upcoming in (trained, self.protection.make_release_event(number, exchange.name)):
             if upcoming is not None:
                 self.releases.record(upcoming, self.protection.budget)
 

@@ -25,8 +25,8 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masking import MaskedDropout
 from fedlog.models.validate import find_obstacle
-from fedlog.privacy.accounting import Entropy
-from fedlog.privacy.sgd import SgdTraining, poisson_sample
+from fedlog.privacy.accounting import RandomSource
+from fedlog.privacy.sgd import SgdTraining, draw_poisson_sample
 from fedlog.settings.training import Optimiser
 
 RECORDS_AT_ONCE = 64  # records whose gradients are computed together in a simulation
@@ -105,13 +105,13 @@ class DpSgdBackend:
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
         # Sampling protects only if it is secret, so in a real run it comes from the system, like the noise. So do
         # dropout and crops: they depend on a record's place in the sample, so known ones would reveal it.
-        secret = None if sampler.entropy is Entropy.SYSTEM else key.child("sample")
-        seen = Key(int.from_bytes(os.urandom(16))) if sampler.entropy is Entropy.SYSTEM else key.child("draws")
-        drawn = poisson_sample(task.client.records, plan.sample_rate, secret)
+        secret = None if sampler.entropy is RandomSource.SYSTEM else key.child("sample")
+        seen = Key(int.from_bytes(os.urandom(16))) if sampler.entropy is RandomSource.SYSTEM else key.child("draws")
+        drawn = draw_poisson_sample(task.client.records, plan.sample_rate, secret)
         sizes = [value.numel() for value in self._values.values()]
         total = torch.zeros(sum(sizes), dtype=torch.float64)
         # Rounding of a gradient depends on the records computed with it, so in a real run each is computed alone.
-        at_once = 1 if sampler.entropy is Entropy.SYSTEM else RECORDS_AT_ONCE
+        at_once = 1 if sampler.entropy is RandomSource.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
                 total += plan.clip_rows(self.gradients_of_records(task, phase, some, seen.child(number))).sum(0)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import add_up
-from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, delta_warning
+from fedlog.privacy.accounting import compute_spending
+from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import FILE_NAME, read_log, start_log
+from fedlog.privacy.release_log import FILE_NAME, read_log, start_or_resume_log
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.promise import SecureSumTerms, choose_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
@@ -75,7 +75,7 @@ def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
         )
     shards = simulation.federation.shards
     protected = len(shards) if unit is Unit.CLIENT else sum(len(shard.train) for shard in shards)
-    warning = delta_warning(guard.budget.delta, protected, unit)
+    warning = warn_of_large_delta(guard.budget.delta, protected, unit)
     if unit is Unit.PAPER:
         lines.append(f"warning: {PAPER_CAVEAT}")
     if warning:
@@ -98,7 +98,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
     if guard is None:
         return
     path = folder / FILE_NAME
-    log = start_log(path, guard.budget)
+    log = start_or_resume_log(path, guard.budget)
     schedule = simulation.algorithm.schedule
     made = simulation.round_number * len(schedule.round)
     if made and len(log.releases) < made + (schedule.opening is not None):
@@ -115,7 +115,7 @@ def describe_spending(
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)
-    spending = add_up(log.events, log.budget.delta)
+    spending = compute_spending(log.events, log.budget.delta)
     stated = {} if spending.guarantee is None else spending.guarantee.as_json()
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.privacy.calibration import epsilon_of, paper_epsilon
+from fedlog.privacy.calibration import compute_epsilon, epsilon_by_paper
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.spec import RunSpec
@@ -45,7 +45,11 @@ class EpsilonFormula:
         """The epsilon of noise on the sum with a std of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
-        return paper_epsilon(mu, self.delta) if self.calibration is Calibration.PAPER else epsilon_of(mu, self.delta)
+        return (
+            epsilon_by_paper(mu, self.delta)
+            if self.calibration is Calibration.PAPER
+            else compute_epsilon(mu, self.delta)
+        )
 
 
 EPSILON_FORMULAS = tuple(

@@ -157,7 +157,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
     train = [site.federation.train.at(site.shard.train) for site in sites]
     tests = [site.federation.test.at(site.shard.test) for site in sites]
-    moments = [guard.moments(features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
+    moments = [guard.sum_moments(features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
     return PooledRecords(
         reduce(add, moments).statistics,
         guard.mechanism.std_of_sum(len(SITES)),

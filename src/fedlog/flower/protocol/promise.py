@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import add_up
-from fedlog.privacy.guarantee import Budget, Trust, Unit, delta_warning
+from fedlog.privacy.accounting import compute_spending
+from fedlog.privacy.guarantee import Budget, Trust, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_log
+from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_or_resume_log
 from fedlog.settings.promise import Promise
 
 
@@ -23,8 +23,8 @@ def record_run_release(folder: Path, guard: Protection | None, round_number: int
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    start_log(path, guard.budget)
-    record_release(path, guard.release_event(round_number, exchange))
+    start_or_resume_log(path, guard.budget)
+    record_release(path, guard.make_release_event(round_number, exchange))
 
 
 def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | None:
@@ -32,13 +32,13 @@ def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | No
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites
-    return delta_warning(promise.delta, max(1, protected), promise.unit)
+    return warn_of_large_delta(promise.delta, max(1, protected), promise.unit)
 
 
 def read_spending(folder: Path) -> dict[str, object] | None:
     """The guarantee for all releases of the run in this folder, as JSON values; None if nothing was released."""
     log = read_log(folder / FILE_NAME)
-    found = add_up(log.events, log.budget.delta).guarantee
+    found = compute_spending(log.events, log.budget.delta).guarantee
     return None if found is None else found.as_json()
 
 

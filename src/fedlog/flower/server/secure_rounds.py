@@ -19,7 +19,7 @@ from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
+from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.wire.ledger import Direction
 
@@ -72,7 +72,7 @@ class SumAtServer:
         step: tuple[int, int],
         nodes: Nodes,
         names: Mapping[int, str],
-    ) -> tuple[SecureSum, tuple[str, ...]]:
+    ) -> tuple[SecureSumResult, tuple[str, ...]]:
         state = ServerRound(terms)
         frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)

@@ -197,7 +197,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
         check_plain_runs(folder, config.caps, plan)
     state = RunState.of(folder, request.run)
     if context.guard is not None:
-        refuse_beyond_limit(folder, state.path, context.guard.release_event(1, plan.method))
+        refuse_beyond_limit(folder, state.path, context.guard.make_release_event(1, plan.method))
     state.accept_plan(plan, context.profile)
     folder.log("welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=context.body.name)
     _check_clock(context, request.payload)
@@ -241,7 +241,7 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if context.guard is not None:
-        release = context.guard.release_event(request.round_number, exchange.name)
+        release = context.guard.make_release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.guard, release)
     elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)

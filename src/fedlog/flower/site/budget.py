@@ -24,23 +24,23 @@ from fedlog.privacy.accounting import (
     BudgetSpentError,
     Event,
     Release,
-    Unbounded,
-    add_if_covered,
-    describe_unbounded,
+    UnboundedLoss,
+    add_if_within_budget,
+    explain_missing_guarantee,
 )
 from fedlog.privacy.guarantee import DEFAULT_DELTA
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import (
     FILE_NAME,
-    add_if_covered_across_runs,
-    add_up_across_runs,
+    add_if_within_site_limit,
+    compute_spending_across_runs,
     read_log,
     record_across_runs,
     record_across_runs_unchecked,
     record_release,
-    record_without_bound,
+    record_unbounded_losses,
     restore_log,
-    start_log,
+    start_or_resume_log,
 )
 
 LOST = "the record of what left before is lost"
@@ -57,9 +57,9 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
     FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
     """
     run.mkdir(parents=True, exist_ok=True)
-    own = start_log(run / FILE_NAME, guard.budget)
+    own = start_or_resume_log(run / FILE_NAME, guard.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
-    add_if_covered(own.events, upcoming, own.budget)
+    add_if_within_budget(own.events, upcoming, own.budget)
     limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
     earlier = _find_earlier(folder)
     try:
@@ -75,8 +75,8 @@ def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upc
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
     """Record that exact statistics leave in this run; once is enough, since no epsilon bounds the first of them."""
-    event = Unbounded(round_number, exchange, _exact_reason(run))
-    record_without_bound(folder.state / FILE_NAME, [event], _find_earlier(folder))
+    event = UnboundedLoss(round_number, exchange, _exact_reason(run))
+    record_unbounded_losses(folder.state / FILE_NAME, [event], _find_earlier(folder))
     _mark_as_participant(folder)
 
 
@@ -122,7 +122,7 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
 def state_record_lost(folder: SiteFolder) -> None:
     """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
     folder.state.mkdir(parents=True, exist_ok=True)
-    record_without_bound(folder.state / FILE_NAME, [Unbounded(0, "unknown", LOST)], _read_run_logs(folder))
+    record_unbounded_losses(folder.state / FILE_NAME, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder))
     _mark_as_participant(folder)
 
 
@@ -132,7 +132,7 @@ def begin_for_new_rows(folder: SiteFolder) -> None:
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
     folder.state.mkdir(parents=True)
-    record_without_bound(folder.state / FILE_NAME, [], ())
+    record_unbounded_losses(folder.state / FILE_NAME, [], ())
 
 
 def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
@@ -144,7 +144,7 @@ def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> Non
     try:
         if limit is None or (own.exists() and read_log(own).events):
             return
-        add_if_covered_across_runs(_read_releases(folder), upcoming, limit.budget)
+        add_if_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
         raise FrameError(_limit_message(error)) from None
     except InputError:
@@ -159,15 +159,15 @@ def describe_spending(folder: SiteFolder) -> str | None:
     path = folder.state / FILE_NAME
     before = read_log(path).limit if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else DEFAULT_DELTA
-    none = describe_unbounded(events)
-    sentence = f"privacy spent in all runs so far: {none or add_up_across_runs(events, delta).guarantee}"
+    none = explain_missing_guarantee(events)
+    sentence = f"privacy spent in all runs so far: {none or compute_spending_across_runs(events, delta).guarantee}"
     if limit is None:
         return sentence
     sentence += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
     if before is not None and before != limit.budget:
         sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all that was spent counts against it"
     try:
-        add_if_covered_across_runs(events, events[-1], limit.budget)
+        add_if_within_site_limit(events, events[-1], limit.budget)
     except BudgetSpentError:
         return f"{sentence}; it does not cover another release like the last one"
     return sentence
@@ -181,9 +181,9 @@ def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
     events, limit = _read_releases(folder), read_limit(folder.read_config())
     if not events:
         return None, 0
-    if describe_unbounded(events) is not None:
+    if explain_missing_guarantee(events) is not None:
         return math.inf, len(events)
-    spent = add_up_across_runs(events, DEFAULT_DELTA if limit is None else limit.budget.delta).guarantee
+    spent = compute_spending_across_runs(events, DEFAULT_DELTA if limit is None else limit.budget.delta).guarantee
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
@@ -211,11 +211,11 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
 
 def _find_missing(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
     """The found events that are not counted yet; losses without bound count once for each reason."""
-    reasons = {event.reason for event in counted if isinstance(event, Unbounded)}
+    reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
     for event in found:
-        if isinstance(event, Unbounded):
+        if isinstance(event, UnboundedLoss):
             known = event.reason in reasons
         else:
             known = left[event] > 0
@@ -230,13 +230,13 @@ def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
     return (*(event for path in logs for event in read_log(path).events), *_find_exact_runs(folder))
 
 
-def _find_exact_runs(folder: SiteFolder) -> tuple[Unbounded, ...]:
+def _find_exact_runs(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
     """An event for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]
         if plan.get("promise") is None and any(path.parent.glob("step-*-*/")):
-            found.append(Unbounded(0, str(plan.get("method")), _exact_reason(str(plan["name"]))))
+            found.append(UnboundedLoss(0, str(plan.get("method")), _exact_reason(str(plan["name"]))))
     return tuple(found)
 
 

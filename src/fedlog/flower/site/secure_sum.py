@@ -22,16 +22,20 @@ from fedlog.flower.protocol.frame import Frame, FrameError, Opening, read_openin
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
+from fedlog.privacy.secagg.client import AgreedState, KeysState, MaskedState, SharesState, SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import pack, unpack
-from fedlog.privacy.secagg.rehearsal import answer_step
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 from fedlog.wire.message import Message, lift
 
-STATES: dict[Step, Any] = {Step.SHARES: Advertised, Step.MASKED: Shared, Step.AGREE: Masked, Step.UNMASK: Agreed}
+STATES: dict[Step, Any] = {
+    Step.SHARES: KeysState,
+    Step.MASKED: SharesState,
+    Step.AGREE: MaskedState,
+    Step.UNMASK: AgreedState,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class SumAtSite:
         """
         opening, broadcast = read_opening(payload)
         terms = self._client(opening, coordinates=1).terms
-        if self._used.holds(terms.name, Step.KEYS.name.lower()):
+        if self._used.is_answered(terms.round_name, Step.KEYS.name.lower()):
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
         return opening, broadcast
 
@@ -71,7 +75,7 @@ class SumAtSite:
             contribution = self.guard.to_feature_units(contribution)
         vector = words_of(contribution, self.guard, len(opening.members))
         client = self._client(opening, len(vector))
-        following, keys = client.advertise()
+        following, keys = client.make_keys()
         shutil.rmtree(self._home / "sum", ignore_errors=True)
         self._store("vector", pack(vector, client.terms.value_bytes))
         opened = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}

@@ -16,6 +16,6 @@ clients count as dropped out, but only in one way in each round, because of the 
 added like any other.
 
 **Pure functions.** Messages in, messages out; randomness is passed in as a function. The only side effect is
-`UsedSteps.claim`, which marks a step of a round as answered *before* the reply is made. So a restarted client never
-answers twice, and no second vector leaves under the same masks. A step that is refused changes nothing.
+`UsedSteps.mark_answered`, called *before* the reply to a step of a round is made. So a restarted client never answers
+twice, and no second vector leaves under the same masks. A step that is refused changes nothing.
 """

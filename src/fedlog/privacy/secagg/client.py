@@ -2,7 +2,7 @@
 
 A state holds only what the client must remember until the next message; `encoding.encode` turns it into bytes for a
 client that does not keep running in between. Each method first checks the message, then marks the step as answered
-(`claim`), and then makes the reply.
+(`mark_answered`), and then makes the reply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedlog.privacy.secagg.used_steps import UsedSteps
 
 
 @dataclass(frozen=True)
-class Advertised:
+class KeysState:
     """A client's state after step `keys`: its secrets for this round."""
 
     cipher_secret: bytes
@@ -29,7 +29,7 @@ class Advertised:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharesState:
     """A client's state after step `shares`: its secrets, the keys of the other clients, and the shares for itself."""
 
     mask_secret: bytes
@@ -43,7 +43,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedState:
     """A client's state after step `masked`: its secrets are deleted, the shares from other clients are kept."""
 
     peer_view: bytes
@@ -52,7 +52,7 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedState:
     """A client's state after step `agree`: the list of survivors that it signed, and the shares from other clients."""
 
     survivors: tuple[int, ...]
@@ -69,12 +69,12 @@ class SumClient:
     used: UsedSteps
     entropy: Source
 
-    def advertise(self) -> tuple[Advertised, bytes]:
+    def make_keys(self) -> tuple[KeysState, bytes]:
         """Step `keys`: make new secrets, and return them with the signed public keys to send."""
-        state = Advertised(self.entropy(32), self.entropy(32), self.entropy(32))
+        state = KeysState(self.entropy(32), self.entropy(32), self.entropy(32))
         return state, self._reply(Step.KEYS, encode(self._public_keys(state)))
 
-    def share(self, state: Advertised, blob: bytes) -> tuple[Shared, bytes]:
+    def share_secrets(self, state: KeysState, blob: bytes) -> tuple[SharesState, bytes]:
         """Step `shares`: split the secrets into shares, and seal one for each other client on the list of keys."""
         key_list = decode(messages.KeyList, blob)
         keys = self._check_keys(key_list, state)
@@ -82,18 +82,20 @@ class SumClient:
         points = [number + 1 for number in keys]
         mask_shares = split_secret(state.mask_secret, self.terms.threshold, points, self.entropy)
         seed_shares = split_secret(state.seed, self.terms.threshold, points, self.entropy)
-        cipher = crypto.Agreement(state.cipher_secret)
+        cipher = crypto.KeyAgreement(state.cipher_secret)
         sealed: dict[int, bytes] = {}
         opening: dict[int, bytes] = {}
         for number, public in keys.items():
             if number == me:
                 continue
-            outgoing, opening[number] = cipher.keys(
-                public.cipher, crypto.seal_purpose(self.terms, me, number), crypto.seal_purpose(self.terms, number, me)
+            outgoing, opening[number] = cipher.derive_keys(
+                public.cipher,
+                crypto.cipher_key_purpose(self.terms, me, number),
+                crypto.cipher_key_purpose(self.terms, number, me),
             )
-            sealed[number] = crypto.seal(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
+            sealed[number] = crypto.encrypt(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
         view = messages.digest_keys(key_list)
-        following = Shared(
+        following = SharesState(
             mask_secret=state.mask_secret,
             seed=state.seed,
             key_view=view,
@@ -103,41 +105,41 @@ class SumClient:
         )
         return following, self._reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
 
-    def mask(self, state: Shared, blob: bytes, vector: Words) -> tuple[Masked, bytes]:
+    def mask_vector(self, state: SharesState, blob: bytes, vector: Words) -> tuple[MaskedState, bytes]:
         """Step `masked`: hide the vector under a mask for each peer and a private mask, which are never used again."""
         if vector.shape != (self.terms.coordinates,):
             raise RefusalError(f"expected a vector of {self.terms.coordinates} words, found shape: {vector.shape}")
-        delivery = decode(messages.Delivery, blob)
+        delivery = decode(messages.SealedShareDelivery, blob)
         me = self.identity.number
         shares = {me: state.own_shares}
         for number, sealed in delivery.sealed.items():
             if number not in state.opening_keys:
                 raise RefusalError(f"client {number} shared secrets but advertised no keys")
-            shares[number] = crypto.unseal(state.opening_keys[number], sealed, number)
+            shares[number] = crypto.decrypt(state.opening_keys[number], sealed, number)
             if len(shares[number]) != 2 * SHARE_BYTES:
                 raise RefusalError(f"client {number} sent {len(shares[number])} bytes instead of two shares")
-        if len(shares) < self.terms.minimum:
-            raise RefusalError(f"{len(shares)} clients shared their secrets, {self.terms.minimum} are needed")
+        if len(shares) < self.terms.fewest_survivors:
+            raise RefusalError(f"{len(shares)} clients shared their secrets, {self.terms.fewest_survivors} are needed")
         masked = vector + crypto.make_mask(self.terms, state.seed)
-        agreement = crypto.Agreement(state.mask_secret)
+        agreement = crypto.KeyAgreement(state.mask_secret)
         for number in delivery.sealed:
-            (key,) = agreement.keys(state.mask_keys[number], crypto.mask_purpose(self.terms, me, number))
+            (key,) = agreement.derive_keys(state.mask_keys[number], crypto.mask_key_purpose(self.terms, me, number))
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
         view = messages.digest_peers(state.key_view, shares)
         body = encode(messages.MaskedVector(view, pack(masked, self.terms.value_bytes)))
-        return Masked(view, shares), self._reply(Step.MASKED, body)
+        return MaskedState(view, shares), self._reply(Step.MASKED, body)
 
-    def agree(self, state: Masked, blob: bytes) -> tuple[Agreed, bytes]:
+    def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:
         """Step `agree`: sign the list of survivors, if there are enough of them."""
         survivors = decode(messages.Survivors, blob)
         self._check_survivors(survivors.members, state)
         view = messages.digest_survivors(state.peer_view, survivors)
-        return Agreed(survivors.members, view, state.shares), self._reply(Step.AGREE, view)
+        return AgreedState(survivors.members, view, state.shares), self._reply(Step.AGREE, view)
 
-    def unmask(self, state: Agreed, blob: bytes) -> bytes:
+    def reveal_shares(self, state: AgreedState, blob: bytes) -> bytes:
         """Step `unmask`: return the shares that unmask the sum, if enough survivors have signed the same list."""
-        agreements = decode(messages.Agreements, blob)
+        agreements = decode(messages.SurvivorSignatures, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
                 raise RefusalError(f"client {number} signed the list of survivors but is not on it")
@@ -152,22 +154,22 @@ class SumClient:
         )
         return self._reply(Step.UNMASK, encode(body))
 
-    def _public_keys(self, state: Advertised) -> messages.PublicKeys:
+    def _public_keys(self, state: KeysState) -> messages.PublicKeys:
         """The public halves of this round's secrets."""
         return messages.PublicKeys(
-            crypto.public_key_of(state.cipher_secret),
-            crypto.public_key_of(state.mask_secret),
+            crypto.derive_public_key(state.cipher_secret),
+            crypto.derive_public_key(state.mask_secret),
             crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
     def _reply(self, step: Step, body: bytes) -> bytes:
         """Mark the step as answered and sign the reply: a restart must not send two vectors under the same masks."""
-        self.used.claim(self.terms.name, step.name.lower())
+        self.used.mark_answered(self.terms.round_name, step.name.lower())
         return messages.sign_envelope(self.terms, self.identity, step, body)
 
-    def _check_keys(self, key_list: messages.KeyList, state: Advertised) -> dict[int, messages.PublicKeys]:
-        if len(key_list.keys) < self.terms.minimum:
-            raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.minimum} are needed")
+    def _check_keys(self, key_list: messages.KeyList, state: KeysState) -> dict[int, messages.PublicKeys]:
+        if len(key_list.keys) < self.terms.fewest_survivors:
+            raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.fewest_survivors} are needed")
         keys = {}
         for number, signed in key_list.keys.items():
             body, signature = signed[:-64], signed[-64:]
@@ -177,11 +179,27 @@ class SumClient:
             raise RefusalError("the list of keys does not hold the ones this client sent")
         return keys
 
-    def _check_survivors(self, members: tuple[int, ...], state: Masked) -> None:
+    def _check_survivors(self, members: tuple[int, ...], state: MaskedState) -> None:
         if self.identity.number not in members:
             raise RefusalError("the list of survivors leaves out this client")
         strangers = set(members) - state.shares.keys()
         if strangers:
             raise RefusalError(f"the list of survivors names clients that shared no secrets: {sorted(strangers)}")
-        if len(members) < self.terms.minimum:
-            raise RefusalError(f"{len(members)} clients survived, {self.terms.minimum} are needed")
+        if len(members) < self.terms.fewest_survivors:
+            raise RefusalError(f"{len(members)} clients survived, {self.terms.fewest_survivors} are needed")
+
+
+def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
+    """The client's next state and its reply in this step; `RefusalError` if the client is at another step."""
+    match step, state:
+        case Step.KEYS, None:
+            return client.make_keys()
+        case Step.SHARES, KeysState():
+            return client.share_secrets(state, blob)
+        case Step.MASKED, SharesState():
+            return client.mask_vector(state, blob, vector)
+        case Step.AGREE, MaskedState():
+            return client.sign_survivors(state, blob)
+        case Step.UNMASK, AgreedState():
+            return None, client.reveal_shares(state, blob)
+    raise RefusalError(f"a message of step {step.name.lower()} does not fit what this client has done so far")

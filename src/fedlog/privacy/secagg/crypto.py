@@ -70,13 +70,13 @@ def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
     return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
 
 
-def public_key_of(secret: bytes) -> bytes:
+def derive_public_key(secret: bytes) -> bytes:
     """The X25519 public key of a 32-byte secret."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
-class Agreement:
+class KeyAgreement:
     """A client's secret for key agreements with many other clients; it is loaded only once."""
 
     secret: bytes
@@ -85,7 +85,7 @@ class Agreement:
     def _key(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.secret)
 
-    def keys(self, public: bytes, *purposes: bytes) -> list[bytes]:
+    def derive_keys(self, public: bytes, *purposes: bytes) -> list[bytes]:
         """For each purpose, a key of 32 bytes that only this client and the owner of the public key can compute."""
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -97,23 +97,23 @@ class Agreement:
         return "Agreement(...)"
 
 
-def mask_purpose(terms: Terms, one: int, other: int) -> bytes:
+def mask_key_purpose(terms: Terms, one: int, other: int) -> bytes:
     """The purpose for the key of the mask between two clients, the same at both."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
-def seal_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
+def cipher_key_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
     """The purpose for the key of the sealed message from one client to another."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
-def seal(key: bytes, text: bytes) -> bytes:
+def encrypt(key: bytes, text: bytes) -> bytes:
     """The text, encrypted and protected against changes."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
 
 
-def unseal(key: bytes, sealed: bytes, sender: int) -> bytes:
+def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
     """The text of a sealed message; `RefusalError` if a single bit was changed."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)

@@ -67,7 +67,7 @@ class KeyList:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class SealedShareDelivery:
     """From the server: the sealed shares meant for one client."""
 
     sealed: dict[int, bytes]
@@ -81,7 +81,7 @@ class Survivors:
 
 
 @dataclass(frozen=True)
-class Agreements:
+class SurvivorSignatures:
     """From the server: the survivors' signatures under the list of survivors."""
 
     signatures: dict[int, bytes]

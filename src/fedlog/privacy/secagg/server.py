@@ -16,14 +16,14 @@ import numpy as np
 from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, unpack
-from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine_shares, weights_at_zero
+from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine_shares, compute_lagrange_weights
 from fedlog.privacy.secagg.terms import Step, Terms
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class SecureSum:
+class SecureSumResult:
     """The result of a secure sum: the sum over the survivors, and their numbers."""
 
     total: Words
@@ -78,28 +78,30 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
     """Close the step: return the next state and the bytes for each client; RoundFailedError if too few are left."""
     match state.step:
         case Step.KEYS:
-            _require(len(state.keys), state.terms.minimum, "sent keys")
+            _require(len(state.keys), state.terms.fewest_survivors, "sent keys")
             key_list = messages.KeyList(dict(state.keys))
             following = replace(state, step=Step.SHARES, view=messages.digest_keys(key_list))
             return following, dict.fromkeys(state.keys, encode(key_list))
         case Step.SHARES:
-            _require(len(state.sealed), state.terms.minimum, "shared their secrets")
+            _require(len(state.sealed), state.terms.fewest_survivors, "shared their secrets")
             following = replace(state, step=Step.MASKED, view=messages.digest_peers(state.view, state.sealed))
             return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
-            _require(len(state.masked), state.terms.minimum, "sent a masked vector")
+            _require(len(state.masked), state.terms.fewest_survivors, "sent a masked vector")
             following = replace(state, step=Step.AGREE, view=messages.digest_survivors(state.view, state.survivors))
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
             _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
             # All survivors sign, but a client needs only `threshold` signatures: a shorter list is cheaper to check.
             chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
-            return replace(state, step=Step.UNMASK), dict.fromkeys(state.agreed, encode(messages.Agreements(chosen)))
+            return replace(state, step=Step.UNMASK), dict.fromkeys(
+                state.agreed, encode(messages.SurvivorSignatures(chosen))
+            )
         case Step.UNMASK:
             raise RoundFailedError("expected unmask_sum to end the last step, found close_step")
 
 
-def unmask_sum(state: ServerRound) -> SecureSum:
+def unmask_sum(state: ServerRound) -> SecureSumResult:
     """The sum over the survivors, unmasked with the shares of the last step; `RoundFailedError` if that fails."""
     terms = state.terms
     if state.step is not Step.UNMASK:
@@ -111,7 +113,7 @@ def unmask_sum(state: ServerRound) -> SecureSum:
         total += unpack(vector, terms.value_bytes) - crypto.make_mask(terms, secrets[number])
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         total -= _sum_masks_of_dropout(state, number, secrets[number])
-    return SecureSum(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
+    return SecureSumResult(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
 
 
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
@@ -131,7 +133,7 @@ def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
 
 def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
     """The secrets from the shares of these clients, each checked against what its owner published."""
-    weights = weights_at_zero([number + 1 for number in helpers])
+    weights = compute_lagrange_weights([number + 1 for number in helpers])
     found: dict[int, bytes] = {}
     for number in state.masked:
         seed = combine_shares({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
@@ -140,7 +142,7 @@ def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, by
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine_shares({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
-        if secret is None or crypto.public_key_of(secret) != _read_keys(state, number).mask:
+        if secret is None or crypto.derive_public_key(secret) != _read_keys(state, number).mask:
             raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
         found[number] = secret
     return found
@@ -149,10 +151,10 @@ def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, by
 def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Words:
     """The sum of the masks that the survivors added for a client that dropped out before it sent its vector."""
     terms = state.terms
-    agreement = crypto.Agreement(secret)
+    agreement = crypto.KeyAgreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
-        (key,) = agreement.keys(_read_keys(state, number).mask, crypto.mask_purpose(terms, number, dropped))
+        (key,) = agreement.derive_keys(_read_keys(state, number).mask, crypto.mask_key_purpose(terms, number, dropped))
         pairwise = crypto.make_mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
     return total
@@ -196,7 +198,9 @@ def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> message
 
 def _make_delivery(state: ServerRound, receiver: int) -> bytes:
     return encode(
-        messages.Delivery({sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver})
+        messages.SealedShareDelivery(
+            {sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver}
+        )
     )
 
 

@@ -33,7 +33,7 @@ def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: 
     return shares
 
 
-def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
+def compute_lagrange_weights(points: Sequence[int]) -> dict[int, int]:
     """The Lagrange weight of each point for the value at 0; the same for all secrets shared at these points."""
     weights = {}
     for point in points:

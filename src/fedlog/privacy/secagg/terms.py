@@ -66,13 +66,13 @@ class Terms:
                 f"found: {self.threshold}",
                 hint="otherwise a server could unmask two sums over different groups of survivors",
             )
-        if self.minimum > n:
+        if self.fewest_survivors > n:
             raise InputError(
                 f"{self.honest} honest survivors and {self.corrupted} corrupted clients are more than all {n} clients"
             )
 
     @property
-    def minimum(self) -> int:
+    def fewest_survivors(self) -> int:
         """The fewest survivors: enough to unmask, and with enough honest ones even if all corrupted clients survive."""
         return max(self.threshold, self.honest + self.corrupted)
 
@@ -82,11 +82,11 @@ class Terms:
         return hashlib.sha256(b"fedlog secagg 1\0" + encode(self)).digest()
 
     @property
-    def name(self) -> str:
+    def round_name(self) -> str:
         """The name of the round in the record of used steps."""
         return f"{self.session.hex()}-{self.round}"
 
-    def next(self) -> Terms:
+    def next_round(self) -> Terms:
         """The terms of the round after this one, so that its keys can be sent ahead."""
         return replace(self, round=self.round + 1)
 

@@ -13,7 +13,7 @@ from fedlog.privacy.secagg.encoding import RefusalError
 class UsedSteps(Protocol):
     """A record of answered steps that outlives the client."""
 
-    def claim(self, round_name: str, step: str) -> None:
+    def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; `RefusalError` if it was answered before."""
 
 
@@ -23,7 +23,7 @@ class UsedStepsInMemory:
 
     claimed: set[tuple[str, str]] = field(default_factory=set)
 
-    def claim(self, round_name: str, step: str) -> None:
+    def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; `RefusalError` if it was answered before."""
         if (round_name, step) in self.claimed:
             raise RefusalError(f"step {step} of round {round_name} was answered before")
@@ -32,15 +32,15 @@ class UsedStepsInMemory:
 
 @dataclass(frozen=True)
 class UsedStepsOnDisk:
-    """The record on disk: one empty file for each step, on the disk before `claim` returns."""
+    """The record on disk: one empty file for each step, on the disk before `mark_answered` returns."""
 
     folder: Path
 
-    def holds(self, round_name: str, step: str) -> bool:
+    def is_answered(self, round_name: str, step: str) -> bool:
         """Whether the step was answered before, without marking it."""
         return (self.folder / f"{round_name}-{step}").exists()
 
-    def claim(self, round_name: str, step: str) -> None:
+    def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered, on disk; `RefusalError` if this process or another has answered it before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round_name}-{step}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedlog.privacy.secagg.client import Advertised, Agreed, Masked, Shared, SumClient
+from fedlog.privacy.secagg.client import KeysState, SumClient, answer_step
 from fedlog.privacy.secagg.encoding import RefusalError
 from fedlog.privacy.secagg.fixed_point import Words
-from fedlog.privacy.secagg.server import SecureSum, ServerRound, close_step, receive_message, unmask_sum
+from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.terms import Step, Terms
 
 Mail = list[tuple[int, bytes]]
@@ -23,7 +23,7 @@ def deliver_everything(step: Step, direction: str, mail: Mail) -> Iterable[tuple
     return mail
 
 
-Early = Mapping[int, tuple[Advertised, bytes]]
+Early = Mapping[int, tuple[KeysState, bytes]]
 """Keys that were sent with the last reply of the round before: each client's state, and its message."""
 
 
@@ -43,7 +43,7 @@ def run_round(
     courier: Courier = deliver_everything,
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
-) -> SecureSum:
+) -> SecureSumResult:
     """Run a round of the protocol and return the sum over the surviving clients; RoundFailedError if too few survive.
 
     A client in `early` is not asked for keys; if all clients are, the round has one turn less.
@@ -76,19 +76,3 @@ def run_round(
         server, outgoing = close_step(server)
         inbox = list(courier(Step(step + 1), "down", list(outgoing.items())))
     return unmask_sum(server)
-
-
-def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
-    """The client's next state and its reply in this step; `RefusalError` if the client is at another step."""
-    match step, state:
-        case Step.KEYS, None:
-            return client.advertise()
-        case Step.SHARES, Advertised():
-            return client.share(state, blob)
-        case Step.MASKED, Shared():
-            return client.mask(state, blob, vector)
-        case Step.AGREE, Masked():
-            return client.agree(state, blob)
-        case Step.UNMASK, Agreed():
-            return None, client.unmask(state, blob)
-    raise RefusalError(f"a message of step {step.name.lower()} does not fit what this client has done so far")
