@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.rows import BadRows, BadRowsError, read_rows
+from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_rows
 from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError
 
@@ -84,14 +84,16 @@ def check_arrays(
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
-    values = inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
     targets = None if schema.number is None else check_targets(labels, schema.number, where)
     codes = _label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
-    if groups is None:
-        return Arrays(tensor, codes, targets=targets)
-    names, places = np.unique(groups, return_inverse=True)
-    return Arrays(tensor, codes, places.astype(np.int64), tuple(str(name) for name in names.tolist()), targets)
+    numbers, names = (None, ()) if groups is None else number_groups(groups)
+    return Arrays(to_tensor(inputs), codes, numbers, names, targets)
+
+
+def to_tensor(values: NDArray[Any]) -> Tensor:
+    """The numbers as a tensor of bytes, if they are bytes, or of float32."""
+    typed = values if values.dtype == np.uint8 else values.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(typed))
 
 
 def read_arrays(
@@ -130,8 +132,7 @@ def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np
         codes = labels.astype(np.int64)
         expected = f"a label from 0 to {schema.n_class - 1}"
     elif labels.dtype.kind == "U":
-        place = {value: position for position, value in enumerate(schema.label_values)}
-        codes = np.array([place.get(str(label), -1) for label in labels], dtype=np.int64)
+        codes = find_codes(labels.tolist(), schema.label_values)
         bad = codes < 0
         expected = f"one of the label values {', '.join(schema.label_values)}"
     else:

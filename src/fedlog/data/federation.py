@@ -138,11 +138,19 @@ class Federation:
             The federation, one client a site, in the order of the sites' names.
 
         """
-        from fedlog.data.own_arrays import ArrayPreparation, federation_from_arrays
+        from fedlog.data.own_arrays import federation_from_arrays
 
-        preparation = ArrayPreparation(validation, split_seed, rows_alone, number)
         with speak_python():
-            return federation_from_arrays(train, test, class_names, preparation, name)
+            return federation_from_arrays(
+                train,
+                test,
+                class_names=class_names,
+                validation=validation,
+                split_seed=split_seed,
+                rows_alone=rows_alone,
+                number=number,
+                name=name,
+            )
 
     @classmethod
     def from_csv(

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.arrays import Arrays, check_targets
+from fedlog.core.keys import Key
+from fedlog.data.arrays import Arrays, check_targets, to_tensor
 from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
+from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.site import (
     Preparation,
@@ -31,7 +32,6 @@ from fedlog.data.tables import Table, check_features
 from fedlog.errors import InputError, errors_in
 
 Inputs = NDArray[Any] | pl.DataFrame
-NUMBER = "number"  # the name of the only class if a number is predicted
 
 PAIRS = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
@@ -45,30 +45,16 @@ class Part:
     groups: NDArray[Any] | None
     where: str
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True)
-class ArrayPreparation:
-    """How the rows of arrays are split and scaled; see `Federation.from_arrays`."""
-
-    validation: float | None = None
-    split_seed: int = 0
-    rows_alone: bool = False
-    number: tuple[float, float] | None = None
-
-    @property
-    def preparation(self) -> Preparation:
-        """The same as a site's `Preparation`."""
-        return Preparation.ALONE if self.rows_alone else Preparation.TOGETHER
-
 
 def federation_from_arrays(
     train: Mapping[str, Sequence[Any]],
     test: Mapping[str, Sequence[Any]] | Sequence[Any] | float | None,
+    *,
     class_names: Sequence[str] | None,
-    how: ArrayPreparation,
+    validation: float | None,
+    split_seed: int,
+    rows_alone: bool,
+    number: tuple[float, float] | None,
     name: str,
 ) -> Federation:
     """The federation that `Federation.from_arrays` describes."""
@@ -80,34 +66,38 @@ def federation_from_arrays(
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
-    if how.number is None:
+    classes = _Classes((), ())
+    if number is None:
         classes = _Classes.from_labels([part.labels for part in both], class_names)
-    else:
-        classes = _Classes((NUMBER,), ())
-    schema, notes = _make_schema([part.inputs for part in both], classes.names, how.number)
-    if tests and how.rows_alone:
+    schema, notes = _make_schema([part.inputs for part in both], classes.names, number)
+    if tests and rows_alone:
         raise InputError(
             "test records cannot be given with rows_alone, which chooses test rows by a hash of each row",
             hint="leave out test, or rows_alone",
         )
-    held_out: dict[str, Part | Shares] = {**tests}
-    if not tests:
-        validation = 0.2 if how.validation is None else how.validation
-        share = float(test) if isinstance(test, int | float) else 0.2
-        held_out = dict.fromkeys(parts, Shares(validation, share, how.split_seed))
-    sites = []
-    for site, part in parts.items():
-        with errors_in(part.where):
-            sites.append(_make_site(site, part, held_out[site], classes, schema, how))
-    joined = join_sites(sites, schema, name)
-    joined = replace(joined, labels=classes.numbers, notes=notes, rows_alone=how.rows_alone)
-    if tests:
-        return joined  # the test rows are those that were given
+    test_share = float(test) if isinstance(test, int | float) else 0.2
+    preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
 
     def split_again(seed: int) -> Federation:
-        return federation_from_arrays(train, test, class_names, replace(how, split_seed=seed), name)
+        sites = []
+        for site, part in parts.items():
+            with errors_in(part.where):
+                if tests:
+                    key = split_key(site, seed)
+                    sites.append(_site_with_test(site, part, tests[site], classes, schema, validation or 0.0, key))
+                else:
+                    shares = Shares(0.2 if validation is None else validation, test_share, seed)
+                    data = _join_parts([part], schema, classes)
+                    sites.append(make_site(data, schema, site, split_key(site), shares, preparation))
+        return replace(
+            join_sites(sites, schema, name),
+            labels=classes.numbers,
+            notes=notes,
+            rows_alone=rows_alone,
+            split_again=None if tests else split_again,  # the test rows are those that were given
+        )
 
-    return replace(joined, split_again=split_again)
+    return split_again(split_seed)
 
 
 def read_inputs(values: Any, where: str) -> Inputs:
@@ -229,8 +219,7 @@ class _Classes:
 
     def codes(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
         """The position of each label's class; InputError for a label that is no class."""
-        place: dict[Any, int] = {value: code for code, value in enumerate(self.numbers or self.names)}
-        codes = np.array([place.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+        codes = find_codes(labels.tolist(), self.numbers or self.names)
         if (codes < 0).any():
             row = int(np.flatnonzero(codes < 0)[0])
             expected = f"from 0 to {len(self.names) - 1}" if self.numbers else f"among {', '.join(self.names)}"
@@ -244,15 +233,10 @@ class _Classes:
 def _make_schema(
     inputs: Sequence[Inputs], names: tuple[str, ...], number: tuple[float, float] | None
 ) -> tuple[Schema, tuple[str, ...]]:
-    where = "the records of the sites"
-    drafted, notes = _draft_schema(inputs, names, where)
-    if number is not None:
-        column = drafted.label_column
-        drafted = replace(drafted, label_values=(column,), number=check_range(number, "the call"))
-    return check_schema(drafted, where), notes
-
-
-def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) -> tuple[Schema, tuple[str, ...]]:
+    """The schema of the records of all sites, and a sentence for each column that was left out."""
+    label, shape = "label", ()
+    features: tuple[Feature, ...] = ()
+    notes: tuple[str, ...] = ()
     frames = [part for part in inputs if isinstance(part, pl.DataFrame)]
     if frames and len(frames) < len(inputs):
         raise InputError(
@@ -268,78 +252,50 @@ def _draft_schema(inputs: Sequence[Inputs], names: tuple[str, ...], where: str) 
                 hint="give every site the same columns",
             )
         features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
-        return Schema(_find_free_name(columns), names, features), notes
-    shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
-    if len(shapes) > 1:
-        raise InputError(
-            f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}",
-            hint="give X the same columns at every site",
-        )
-    (shape,) = shapes
-    if len(shape) > 1:
-        return Schema("label", names, input_shape=shape), ()
-    columns = [f"x{at}" for at in range(shape[0])]
-    return Schema("label", names, tuple(Feature(column, FeatureKind.NUMERIC) for column in columns)), ()
+        # The labels are not in the table, so their name must differ from those of its columns.
+        label = next(name for name in ("label", "label_", "label__") if name not in columns)
+    else:
+        shapes = {part.shape[1:] for part in inputs if not isinstance(part, pl.DataFrame)}
+        if len(shapes) > 1:
+            raise InputError(
+                f"expected records of one shape at every site, found: {', '.join(map(str, sorted(shapes)))}",
+                hint="give X the same columns at every site",
+            )
+        (shape,) = shapes
+        if len(shape) == 1:
+            features, shape = tuple(Feature(f"x{at}", FeatureKind.NUMERIC) for at in range(shape[0])), ()
+    ends = None if number is None else check_range(number, "the call")
+    schema = Schema(label, (label,) if number else names, features, shape, number=ends)
+    return check_schema(schema, "the records of the sites"), notes
 
 
-def _find_free_name(columns: Sequence[str]) -> str:
-    # The labels are not in the table, so their name must differ from those of its columns.
-    return next(name for name in ("label", "label_", "label__") if name not in columns)
-
-
-def _make_site(
-    name: str, part: Part, test: Part | Shares, classes: _Classes, schema: Schema, how: ArrayPreparation
-) -> Site:
-    """The site with these records; `test` are its test records, or the shares of `part` to hold out."""
-    codes, targets = _read_labels([part], classes, how)
-    names: tuple[str, ...] = ()
-    groups: NDArray[np.int64] | None = None
-    if part.groups is not None:
-        found, places = np.unique(part.groups, return_inverse=True)
-        names, groups = tuple(str(each) for each in found.tolist()), places.astype(np.int64)
-    if isinstance(test, Shares):
-        data = _join_parts([part], schema, codes, targets, groups, names)
-        return make_site(data, schema, name, split_key(name), test, how.preparation)
-    split = _split_with_given_test(codes, groups, len(test), how.validation or 0.0, split_key(name, how.split_seed))
-    codes, targets = _read_labels([part, test], classes, how)
-    return site_with_split(_join_parts([part, test], schema, codes, targets), schema, name, split)
-
-
-def _join_parts(
-    parts: Sequence[Part],
-    schema: Schema,
-    codes: NDArray[np.int64],
-    targets: NDArray[np.float32] | None,
-    groups: NDArray[np.int64] | None = None,
-    names: tuple[str, ...] = (),
-) -> Table | Arrays:
+def _join_parts(parts: Sequence[Part], schema: Schema, classes: _Classes) -> Table | Arrays:
     """The rows of these parts, one after the other: a table if the schema has features, else arrays."""
+    if schema.number is None:
+        targets = None
+        codes = np.concatenate([classes.codes(part.labels, part.where) for part in parts])
+    else:
+        targets = np.concatenate([check_targets(part.labels, schema.number, part.where) for part in parts])
+        codes = np.zeros(len(targets), dtype=np.int64)
+    groups = [part.groups for part in parts if part.groups is not None]
+    numbers, names = number_groups(np.concatenate(groups)) if len(groups) == len(parts) else (None, ())
     if not schema.features:
-        raw = np.concatenate([np.asarray(part.inputs) for part in parts])
-        inputs = torch.from_numpy(np.ascontiguousarray(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
-        return Arrays(inputs, codes, groups, names, targets)
+        inputs = to_tensor(np.concatenate([np.asarray(part.inputs) for part in parts]))
+        return Arrays(inputs, codes, numbers, names, targets)
     columns = [table_columns(part.inputs, schema, part.where) for part in parts]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
-    return Table(joined, codes, groups, names, None, targets)
+    return Table(joined, codes, numbers, names, None, targets)
 
 
-def _read_labels(
-    parts: Sequence[Part], classes: _Classes, how: ArrayPreparation
-) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-    """The class of each record; if a number is predicted, class 0 and the scaled numbers."""
-    if how.number is None:
-        return np.concatenate([classes.codes(part.labels, part.where) for part in parts]), None
-    targets = np.concatenate([check_targets(part.labels, how.number, part.where) for part in parts])
-    return np.zeros(len(targets), dtype=np.int64), targets
-
-
-def _split_with_given_test(
-    codes: NDArray[np.int64], groups: NDArray[np.int64] | None, n_test: int, validation: float, key: Any
-) -> Split:
-    """The split if test records are given: they come after the other rows, of which a share is for validation."""
-    rows, test = np.arange(len(codes)), np.arange(len(codes), len(codes) + n_test)
-    if validation == 0:
-        return Split(rows, np.arange(0), test)
-    # `split_rows` always holds out two parts: each gets half of the share, and both together are for validation.
-    halves = split_rows(codes, groups, None, Shares(validation / 2, validation / 2), key)
-    return Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test)
+def _site_with_test(
+    name: str, part: Part, test: Part, classes: _Classes, schema: Schema, validation: float, key: Key
+) -> Site:
+    """The site with these training and test records; a share of the training records is for validation."""
+    rows, test_rows = np.split(np.arange(len(part.labels) + len(test.labels)), [len(part.labels)])
+    split = Split(rows, rows[:0], test_rows)
+    if validation:
+        # `split_rows` always holds out two parts: each gets half of the share, and both together are for validation.
+        own = _join_parts([part], schema, classes)
+        halves = split_rows(own.labels, own.groups, None, Shares(validation / 2, validation / 2), key)
+        split = Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test_rows)
+    return site_with_split(_join_parts([part, replace(test, groups=None)], schema, classes), schema, name, split)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,18 @@ class BadRowsError(InputError):
     def __init__(self, message: str, *, hint: str | None = None, bad: NDArray[np.bool_] | None = None) -> None:
         super().__init__(message, hint=hint)
         self.bad = bad
+
+
+def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]:
+    """The position of each value among the known ones; -1 for a value that is not known."""
+    place = {value: position for position, value in enumerate(known)}
+    return np.array([place.get(value, -1) for value in values], dtype=np.int64)
+
+
+def number_groups(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The groups of rows as positions in a sorted list of their names, and that list."""
+    names, places = np.unique(groups, return_inverse=True)
+    return places.astype(np.int64), tuple(str(name) for name in names.tolist())
 
 
 def read_rows(read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows) -> tuple[_Read, str | None]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.csv_shape import check_header, check_rows, list_names
-from fedlog.data.rows import BadRows, BadRowsError, read_rows
+from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -256,7 +256,7 @@ def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.in
     texts = _read_texts(series)
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
     _refuse_first(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
-    return _look_up(texts, schema.label_values)
+    return find_codes(texts.to_list(), schema.label_values)
 
 
 def _read_targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
@@ -269,7 +269,7 @@ def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tupl
     texts = _read_texts(series)
     _refuse_first(texts.is_null(), series, "a group", where)
     names = tuple(sorted(set(texts.to_list())))
-    return _look_up(texts, names), names
+    return find_codes(texts.to_list(), names), names
 
 
 def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
@@ -294,13 +294,8 @@ def _parse_times(texts: pl.Series) -> pl.Series:
     return times if times.null_count() < numbers.null_count() else numbers
 
 
-def _look_up(texts: pl.Series, values: tuple[str, ...]) -> NDArray[np.int64]:
-    place = {value: position for position, value in enumerate(values)}
-    return np.array([place.get(text, -1) for text in texts.to_list()], dtype=np.int64)
-
-
 def _one_hot(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
-    codes = _look_up(series, feature.categories)
+    codes = find_codes(series.to_list(), feature.categories)
     other, gap = len(feature.categories), len(feature.categories) + 1
     codes = np.where(codes < 0, other, codes)
     codes = np.where(series.is_null().to_numpy(), gap, codes)

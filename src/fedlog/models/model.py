@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.heads.regression import NumberHead
-from fedlog.data.arrays import read_npz
+from fedlog.data.arrays import read_npz, to_tensor
 from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
 from fedlog.data.schema import Range, Schema, unscale_targets
 from fedlog.data.transforms import Transform
@@ -125,7 +125,7 @@ class Model:
         raw = np.asarray(found)
         if raw.shape[1:] != self.schema.input_shape:
             raise InputError(f"expected records of shape {self.schema.input_shape}, found: {raw.shape[1:]}")
-        return self.transform.prepare(torch.from_numpy(raw if raw.dtype == np.uint8 else raw.astype(np.float32)))
+        return self.transform.prepare(to_tensor(raw))
 
     def _inputs_of_file(self, path: Path) -> Tensor:
         from fedlog.data.tables import TABLE_SUFFIXES, read_unlabelled
@@ -165,7 +165,7 @@ def _read_raw_inputs(path: Path, schema: Schema) -> Tensor:
         values = read_npz(path, ("inputs",))["inputs"]
         if values.shape[1:] != schema.input_shape:
             raise InputError(f"expected inputs of shape (n, {schema.input_shape}) in {path}, found: {values.shape}")
-        return torch.from_numpy(values if values.dtype == np.uint8 else values.astype(np.float32))
+        return to_tensor(values)
     if not path.is_dir():
         raise InputError(f"expected an .npz file or a folder of images, found: {path}")
     files = image_files(path)
