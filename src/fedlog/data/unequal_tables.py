@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,15 +12,15 @@ from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.data.schema import Feature, FeatureKind, Schema, scale_targets
+from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.data.site import site_with_split
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Split
-from fedlog.data.tables import Table, check_features
+from fedlog.data.tables import check_table
 from fedlog.errors import InputError
 
 TEST_SHARE = 0.25
-Columns = dict[str, NDArray[np.float64]]
+Columns = dict[str, NDArray[Any]]
 Ranges = dict[str, tuple[float, float]]
 
 
@@ -41,15 +42,6 @@ class PublicTable:
         number = None if self.classes else self.ranges[self.target]
         return Schema(self.target, self.classes or (self.target,), tuple(features), number=number)
 
-    def cut(self, columns: Columns, rows: NDArray[np.int64]) -> Table:
-        """The given rows of the columns, checked against the schema, as a table."""
-        frame = pl.DataFrame({column: values[rows] for column, values in columns.items()})
-        features, found = check_features(frame, self.schema, self.target), columns[self.target][rows]
-        if self.classes:
-            return Table(features, found.astype(np.int64), None, (), None)
-        targets = scale_targets(found, self.ranges[self.target])
-        return Table(features, np.zeros(len(rows), np.int64), None, (), None, targets)
-
 
 def _read_diabetes() -> Columns:
     from sklearn.datasets import load_diabetes
@@ -63,7 +55,7 @@ def _read_wine() -> Columns:
     from sklearn.datasets import load_wine
 
     found = load_wine()
-    return {**dict(zip(found.feature_names, found.data.T, strict=True)), "cultivar": found.target}
+    return {**dict(zip(found.feature_names, found.data.T, strict=True)), "cultivar": found.target + 1}
 
 
 NUMBER_TABLES = {
@@ -110,7 +102,8 @@ def _read_breast_cancer() -> Columns:
     from sklearn.datasets import load_breast_cancer
 
     found = load_breast_cancer()
-    return {**dict(zip(found.feature_names.tolist(), found.data.T, strict=True)), "tumour": found.target}
+    names = found.feature_names.tolist()
+    return {**dict(zip(names, found.data.T, strict=True)), "tumour": found.target_names[found.target]}
 
 
 # Ranges of ten measures of cell nuclei: for a picture's mean, its standard error and its worst cells.
@@ -143,8 +136,8 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
     """
     found = NUMBER_TABLES[name] if name in NUMBER_TABLES else CLASS_TABLES[name]
-    columns, schema = found.read(), found.schema
-    order = key.child("rows").numpy().permutation(len(columns[found.target]))
+    frame, schema = pl.DataFrame(found.read()), found.schema
+    order = key.child("rows").numpy().permutation(frame.height)
     test, train = np.split(order, [round(TEST_SHARE * len(order))])
     shares = np.cumsum(2.0 ** -np.arange(clients))
     cuts = np.round(shares[:-1] / shares[-1] * len(train)).astype(int)
@@ -159,6 +152,6 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     for at, part in enumerate(parts):
         rows = np.concatenate([np.sort(part), np.sort(test)])
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
-        sites.append(site_with_split(found.cut(columns, rows), schema, f"site-{at}", split))
+        sites.append(site_with_split(check_table(frame[rows], schema, name), schema, f"site-{at}", split))
     # Ranges are constants, so the scaling of a row does not depend on other rows.
     return replace(join_sites(sites, schema, name), rows_alone=True)
