@@ -207,9 +207,7 @@ class Moments:
 
     def gram(self) -> Tensor:
         """The second moments of all records, (w, w)."""
-        if self.second is None or self.detail is Detail.SQUARES:
-            raise InputError(f"this head needs second moments of all features, found detail: {self.detail}")
-        return unpack(self.second.sum(0), self.width)
+        return unpack(self._require(Detail.SECOND, Detail.CLASS_SECOND).sum(0), self.width)
 
     def within_scatter(self) -> Tensor:
         """The scatter around the class means, (w, w): second moments less sum_y n_y mu_y mu_y^T."""
@@ -219,18 +217,21 @@ class Moments:
 
     def class_scatters(self) -> Tensor:
         """The scatter of each class around its own mean, (n_class, w, w)."""
-        if self.second is None or self.detail is not Detail.CLASS_SECOND:
-            raise InputError(f"this head needs the second moments of each class, found detail: {self.detail}")
         means, _ = self.statistics.means()
         outer = means[:, 1:, None] * means[:, None, 1:]
-        return unpack(self.second, self.width) - self.statistics.counts[:, None, None] * outer
+        second = unpack(self._require(Detail.CLASS_SECOND), self.width)
+        return second - self.statistics.counts[:, None, None] * outer
 
     def class_squares(self) -> Tensor:
         """The sum of squares around each class's own mean, feature by feature, (n_class, w)."""
-        if self.second is None or self.detail is not Detail.SQUARES:
-            raise InputError(f"this head needs the squares of each class, found detail: {self.detail}")
         means, _ = self.statistics.means()
-        return self.second - self.statistics.counts[:, None] * means[:, 1:].square()
+        return self._require(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
+
+    def _require(self, *details: Detail) -> Tensor:
+        """The second moments; InputError if their detail is not one of these."""
+        if self.second is None or self.detail not in details:
+            raise InputError(f"this head needs moments of detail {' or '.join(details)}, found: {self.detail}")
+        return self.second
 
 
 def second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:

@@ -82,32 +82,23 @@ class Body:
         A dropout after the last layer is not applied here: see `drop_features`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
-        if masks is None:
-            return self.clip_features(_run_module(self.evaluating, values, inputs))
-        values |= {f"{site}.multiplier": mask for site, mask in masks.items() if site != FEATURES}
-        return self.clip_features(_run_module(self.training, values, inputs))
+        for site, mask in (masks or {}).items():
+            if site != FEATURES:
+                values[f"{site}.multiplier"] = mask
+        module = self.evaluating if masks is None else self.training
+        return self.clip_features(torch.func.functional_call(module, values, (inputs,)))
 
     def clip_features(self, features: Tensor) -> Tensor:
         """The features (..., n, width), clipped if the body has a clip."""
         return features if self.clip is None else self.clip(features)
 
     def drop_features(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-        """The features that the head gets in training: after the last dropout, clipped again."""
-        return self.clip_features(apply_last_dropout(features, masks))
+        """The features that the head gets in training: after the dropout at the end of the body, clipped again.
 
-
-def _run_module(module: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    output: Tensor = torch.func.functional_call(module, values, (inputs,))
-    return output
-
-
-def apply_last_dropout(features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """The features after the dropout at the end of the body, if there is one.
-
-    Losses that compare features with class means use the features before it. Class means are computed without dropout,
-    and the variance that dropout adds to a squared distance would shrink the features to zero.
-    """
-    return features * masks[FEATURES] if FEATURES in masks else features
+        Losses that compare features with class means use the features before it. Class means are computed without
+        dropout, and the variance that dropout adds to a squared distance would shrink the features to zero.
+        """
+        return self.clip_features(features * masks[FEATURES] if FEATURES in masks else features)
 
 
 def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
@@ -179,7 +170,7 @@ def build_body(
 def with_weights(body: Body, path: Path) -> Body:
     """The body with the parameters of a safetensors file, except a head in it; InputError if names or shapes differ."""
     try:
-        found = {name: _to_float32(value) for name, value in load_file(path).items() if name not in RESERVED}
+        found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
     expected = {name: tuple(value.shape) for name, value in collect_values(body.evaluating).items()}
@@ -192,12 +183,10 @@ def with_weights(body: Body, path: Path) -> Body:
             )
         if not bool(torch.isfinite(found[name]).all()):
             raise InputError(f"{path}: parameter {name} of body {body.name} has entries that are not finite")
-    return replace(body, weights=found)
-
-
-def _to_float32(value: Tensor) -> Tensor:
-    """The values as float32 if they are floats: with fewer bits they would be rounded after every exchange."""
-    return value.to(torch.float32) if value.is_floating_point() else value
+    # Floats with fewer bits would be rounded after every exchange.
+    return replace(
+        body, weights={name: value.float() if value.is_floating_point() else value for name, value in found.items()}
+    )
 
 
 def _take_out_last_relu(module: nn.Sequential) -> None:

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import parse_json, write_json
-from fedlog.models.body import HEAD, RESERVED, Body, Params
+from fedlog.models.body import HEAD, RESERVED, Body
 from fedlog.models.catalog import body as body_named
 from fedlog.models.catalog import check_loaded_body
 from fedlog.models.model import UNSEEN, Model
-from fedlog.models.weights_file import METHOD, weights_name
+from fedlog.models.weights_file import weights_name, write_weights
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 VERSION = 1
 WEIGHTS, DESCRIPTION, SCHEMA, ENCODER = "model.safetensors", "model.json", "schema.toml", "encoder.json"
 RUN_DESCRIPTION = "models.json"
+TRAINED_BY = "a federation"  # marks weights as trained, so that `refuse_trained` can refuse them
 REPORT = "report.json"  # in a site's model folder: metrics that stay at the site
 
 
 def save_model(folder: Path, model: Model) -> Path:
     """Write the model into its own folder, replacing files of the same names."""
     folder.mkdir(parents=True, exist_ok=True)
-    _save_parameters(folder / WEIGHTS, model)
+    write_weights(folder / WEIGHTS, model.params, TRAINED_BY)
     described = {"version": VERSION, **_describe(model), "provenance": dict(model.provenance)}
     write_json(folder / DESCRIPTION, described)
     write_file(folder / SCHEMA, dump_schema(model.schema))
@@ -62,7 +63,7 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
     """Write the models of a run's clients into one folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for client, model in models.items():
-        _save_parameters(folder / weights_name(client), model)
+        write_weights(folder / weights_name(client), model.params, TRAINED_BY)
     describe_run_models(folder, models, {client: client for client in models})
 
 
@@ -166,25 +167,15 @@ def _assemble(
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))
-    made = {} if bodies is None else bodies
-    body = made.setdefault(
-        described["body"], made.get(described["body"]) or body_named(described["body"], schema.shape)
-    )
-    _check_parameters(body, params, schema, weights)
-    return Model(body, params, schema, encoder, transform, provenance, tuple(described.get("labels", ())))
-
-
-def _save_parameters(path: Path, model: Model) -> None:
-    tensors = {name: value.contiguous().clone() for name, value in model.params.items()}
-    # The metadata mark these weights as trained, so that `refuse_trained` can refuse them.
-    save_file(tensors, path, metadata={METHOD: "a federation"})
-
-
-def _check_parameters(body: Body, params: Params, schema: Schema, weights: Path) -> None:
-    expected = {name for layer in body.layers for name in layer}
+    made, name = {} if bodies is None else bodies, described["body"]
+    if name not in made:
+        made[name] = body_named(name, schema.shape)
+    body = made[name]
+    expected = {parameter for layer in body.layers for parameter in layer}
     found = set(params) - set(RESERVED)
     if expected != found or HEAD not in params or tuple(params[HEAD].shape) != (schema.n_class, 1 + body.width):
         raise InputError(
             f"expected the parameters of body {body.name} and a head for {schema.n_class} classes in "
             f"{weights}, found: {', '.join(sorted(params))}"
         )
+    return Model(body, params, schema, encoder, transform, provenance, tuple(described.get("labels", ())))

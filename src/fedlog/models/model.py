@@ -115,28 +115,26 @@ class Model:
             (n, *input_shape), encoded and scaled.
 
         """
-        if isinstance(records, str | Path):
-            return self._inputs_of_file(Path(records))
         from fedlog.data.own_arrays import read_inputs, table_columns
-
-        found = read_inputs(records, "the records to predict")
-        if self.encoder is not None:
-            return self.encoder.encode(table_columns(found, self.schema, "the records to predict"))
-        raw = np.asarray(found)
-        if raw.shape[1:] != self.schema.input_shape:
-            raise InputError(f"expected records of shape {self.schema.input_shape}, found: {raw.shape[1:]}")
-        return self.transform.prepare(to_tensor(raw))
-
-    def _inputs_of_file(self, path: Path) -> Tensor:
         from fedlog.data.tables import TABLE_SUFFIXES, read_unlabelled
 
-        if path.suffix in TABLE_SUFFIXES:
-            if self.encoder is None:
-                raise InputError(f"expected images or arrays for this model, found a table: {path}")
-            return self.encoder.encode(read_unlabelled(path, self.schema))
-        if self.encoder is not None:
-            raise InputError(f"expected a table ({', '.join(TABLE_SUFFIXES)}) for this model, found: {path}")
-        return self.transform.prepare(_read_raw_inputs(path, self.schema))
+        if isinstance(records, str | Path):
+            path, where = Path(records), str(records)
+            if (path.suffix in TABLE_SUFFIXES) is not (self.encoder is not None):
+                kind = "images or arrays" if self.encoder is None else f"a table ({', '.join(TABLE_SUFFIXES)})"
+                raise InputError(f"expected {kind} for this model, found: {path}")
+            if self.encoder is not None:
+                return self.encoder.encode(read_unlabelled(path, self.schema))
+            raw = _read_file(path, self.schema)
+        else:
+            where = "the records to predict"
+            found = read_inputs(records, where)
+            if self.encoder is not None:
+                return self.encoder.encode(table_columns(found, self.schema, where))
+            raw = np.asarray(found)
+        if raw.shape[1:] != self.schema.input_shape:
+            raise InputError(f"{where}: expected shape {self.schema.input_shape} of a record, found: {raw.shape[1:]}")
+        return self.transform.prepare(to_tensor(raw))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """The probability of each class, for records that are already encoded.
@@ -160,17 +158,13 @@ class Model:
         return f"Model with body {self.body.name} for classes {classes}{more}"
 
 
-def _read_raw_inputs(path: Path, schema: Schema) -> Tensor:
+def _read_file(path: Path, schema: Schema) -> NDArray[Any]:
+    """The inputs in an .npz file, or the pixels of the images in a folder."""
     if path.suffix == ".npz":
-        values = read_npz(path, ("inputs",))["inputs"]
-        if values.shape[1:] != schema.input_shape:
-            raise InputError(f"expected inputs of shape (n, {schema.input_shape}) in {path}, found: {values.shape}")
-        return to_tensor(values)
+        return read_npz(path, ("inputs",))["inputs"]
     if not path.is_dir():
         raise InputError(f"expected an .npz file or a folder of images, found: {path}")
     files = image_files(path)
     if not files:
         raise InputError(f"expected images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}, found none")
-    return torch.from_numpy(
-        np.stack([read_image(file, schema.input_shape[0], schema.input_shape[1:]) for file in files])
-    )
+    return np.stack([read_image(file, schema.input_shape[0], schema.input_shape[1:]) for file in files])

@@ -17,10 +17,10 @@ METHOD = "method"
 LONGEST_FILE_NAME = 200  # file systems allow 255 characters, including endings that are added later
 
 
-def write_weights(path: Path, params: Mapping[str, Tensor], body: str, method: str) -> None:
-    """Write the parameters of a trained model."""
+def write_weights(path: Path, params: Mapping[str, Tensor], method: str, body: str | None = None) -> None:
+    """Write the parameters of a model that this method trained; `body` is needed to use the file as `frozen:FILE`."""
     tensors = {name: value.contiguous().clone() for name, value in params.items()}
-    save_file(tensors, path, metadata={BODY: body, METHOD: method})
+    save_file(tensors, path, metadata={METHOD: method} if body is None else {BODY: body, METHOD: method})
 
 
 def weights_name(client: str) -> str:

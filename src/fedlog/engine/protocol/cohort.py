@@ -166,7 +166,7 @@ class Cohort:
         for index, params in self.make_personal_models(closing, indices):
             client = self._clients[index]
             path = folder / weights_name(client.name)
-            write_weights(path, params, client.body.name, self._algorithm.name)
+            write_weights(path, params, self._algorithm.name, client.body.name)
 
     def save(self, path: Path) -> None:
         """Write the state of the clients to a file."""

@@ -6,6 +6,7 @@ of the weights is checked, then they are read with `weights_only=True`, folded, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -86,7 +87,10 @@ def parse_pretrained(name: str) -> tuple[Network, int]:
 def load_pretrained(name: str) -> OnnxEncoder:
     """The encoder named `pretrained:NETWORK[:SIDE]`, with weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
-    architecture = _make_architecture(network, side)
+    try:
+        architecture = efficientnet.architecture(network.name, side)
+    except ImportError as error:
+        raise _missing_error(network) from error
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
     pixels = Pixels(side, MEAN, STD)
     return OnnxEncoder(name, network.width, digest_of(name), open_session(graph), pixels)
@@ -107,15 +111,14 @@ def principal_directions(name: str) -> Tensor:
     """
     network, _ = parse_pretrained(name)
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
-    try:
+    with suppress(OSError, SafetensorError, KeyError):
         return load_file(path)["directions"]
-    except (OSError, SafetensorError, KeyError):
-        weights = _read_weights(network)["_fc.weight"].to(torch.float64)
-        with compute_on_one_thread():
-            found = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh.mT
-        directions = fix_signs(found[:, : len(weights) - 1]).to(torch.float32).contiguous()
-        write_file(path, save({"directions": directions}))
-        return directions
+    weights = _read_weights(network)["_fc.weight"].to(torch.float64)
+    with compute_on_one_thread():
+        found = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh.mT
+    directions = fix_signs(found[:, : len(weights) - 1]).to(torch.float32).contiguous()
+    write_file(path, save({"directions": directions}))
+    return directions
 
 
 def fix_signs(directions: Tensor) -> Tensor:
@@ -128,13 +131,6 @@ def fix_signs(directions: Tensor) -> Tensor:
     return directions * torch.sign(largest)
 
 
-def _make_architecture(network: Network, side: int) -> Any:
-    try:
-        return efficientnet.architecture(network.name, side)
-    except ImportError as error:
-        raise _missing_error(network) from error
-
-
 def _missing_error(network: Network) -> InputError:
     return InputError(
         f"body {PRETRAINED}{network.name} needs packages that are not installed",
@@ -145,9 +141,10 @@ def _missing_error(network: Network) -> InputError:
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
     """The folded weights from the cache; folded and added to it if they are missing."""
     path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
-    stored = _read_folded(path)
-    if stored is not None:
-        return stored
+    # A file that is missing, damaged or folded by another rule is written anew.
+    with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
+        if (file.metadata() or {}).get("folding") == FOLDING:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     architecture.load_state_dict(_read_weights(network))
     folded = efficientnet.fold(architecture)
     write_file(path, save(folded, metadata={"folding": FOLDING, "sha256": network.sha256}))
@@ -168,14 +165,3 @@ def _read_weights(network: Network) -> dict[str, Tensor]:
         )
     weights: dict[str, Tensor] = torch.load(source, map_location="cpu", weights_only=True)
     return weights
-
-
-def _read_folded(path: Path) -> efficientnet.Weights | None:
-    """The weights in the file; None if it is missing, damaged or folded by another rule."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("folding") != FOLDING:
-                return None
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError):
-        return None
