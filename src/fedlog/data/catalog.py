@@ -241,16 +241,9 @@ def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
     return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _join_halves(found: Pools) -> Records:
-    """The training and test records together."""
-    users = torch.cat([found.train.known_users, found.test.known_users])
-    inputs = torch.cat([found.train.inputs, found.test.inputs])
-    return Records(inputs, torch.cat([found.train.labels, found.test.labels]), users)
-
-
 def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Division]:
     # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
-    everybody = _join_halves(found)
+    everybody = Records.join([found.train, found.test])
     users, of_recording = everybody.known_users, recordings(everybody.inputs)
     split = [
         hold_out_recordings(
@@ -264,7 +257,7 @@ def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Divi
 
 def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Division]:
     # All people are grouped anew; a person's records are then all for training or all for test.
-    everybody = _join_halves(found)
+    everybody = Records.join([found.train, found.test])
     users = everybody.known_users
     groups = group_people(users, sites=sites, key=key)
     held_out = torch.tensor([person for site in groups for person in site.test_people])

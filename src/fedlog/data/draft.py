@@ -79,17 +79,24 @@ def draft_table_schema(
                 f"expected a column {name} in {where}, found: {', '.join(frame.columns)}",
                 hint=did_you_mean(name, frame.columns, "name one of these columns"),
             )
-    columns = [name for name in (label, options.group, options.time) if name]
-    if options.number:
-        return _draft_number_schema(frame, where, label, options, columns)
-    values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
-    if len(values) > MOST_CLASSES:
-        raise InputError(
-            f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
-            hint="name the right column with --label; if it is a number to predict, add --number",
-        )
-    features, notes = _draft_columns(frame, columns, options)
-    return Schema(label, tuple(values), features, (), options.group, options.time), notes
+    features, notes = _draft_columns(frame, [name for name in (label, options.group, options.time) if name], options)
+    if not options.number:
+        values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
+        if len(values) > MOST_CLASSES:
+            raise InputError(
+                f"expected a label column with at most {MOST_CLASSES} values, found {len(values)} in: {label}",
+                hint="name the right column with --label; if it is a number to predict, add --number",
+            )
+        return Schema(label, tuple(values), features, (), options.group, options.time), notes
+    number = _range_of(frame[label])
+    if number is None:
+        raise InputError(f"expected numbers, at least two of them different, in the label column {label} of {where}")
+    ranged = tuple(
+        replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
+        for each in features
+    )
+    advice = "The ranges are those of these rows. Replace them by ranges that are known without looking at any rows."
+    return Schema(label, (label,), ranged, (), options.group, options.time, number), (advice, *notes)
 
 
 def _draft_columns(
@@ -101,23 +108,6 @@ def _draft_columns(
     others = [name for name in frame.columns if name not in (*taken, options.text)]
     notes = (f"Left out beside the text: {', '.join(others)}.",) if others else ()
     return (Feature(options.text, FeatureKind.TEXT),), notes
-
-
-def _draft_number_schema(
-    frame: pl.DataFrame, where: str, label: str, options: DraftOptions, columns: list[str]
-) -> tuple[Schema, tuple[str, ...]]:
-    """A schema for a number to predict; the ranges of the number and the columns are those in this table."""
-    number = _range_of(frame[label])
-    if number is None:
-        raise InputError(f"expected numbers, at least two of them different, in the label column {label} of {where}")
-    features, notes = _draft_columns(frame, columns, options)
-    ranged = tuple(
-        replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
-        for each in features
-    )
-    advice = "The ranges are those of these rows. Replace them by ranges that are known without looking at any rows."
-    schema = Schema(label, (label,), ranged, (), options.group, options.time, number)
-    return schema, (advice, *notes)
 
 
 def _range_of(series: pl.Series) -> tuple[float, float] | None:

@@ -56,6 +56,17 @@ class Records:
         )
         return Records(self.inputs[positions], self.labels[positions], users, targets, rows)
 
+    @staticmethod
+    def join(parts: Sequence[Records]) -> Records:
+        """The records of all parts in one pool; without users, targets or rows if a part has none."""
+
+        def join_known(name: str) -> Tensor | None:
+            known = [getattr(part, name) for part in parts]
+            return None if any(each is None for each in known) else torch.cat(known)
+
+        inputs, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
+        return Records(inputs, labels, join_known("users"), join_known("targets"), join_known("rows"))
+
 
 @dataclass(frozen=True, eq=False)
 class Shard:

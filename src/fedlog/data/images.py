@@ -50,27 +50,28 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays
                 unknown[0], schema.label_values, f"the labels are {', '.join(schema.label_values)}; move other folders"
             ),
         )
-    files = _list_files(folder, schema)
-    return read_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
-
-
-def _list_files(folder: Path, schema: Schema) -> list[tuple[int, Path]]:
-    """The image files with their labels, in the schema's order; a site may lack some classes."""
-    return [
+    # In the schema's order; a site may lack some classes.
+    files = [
         (label, path)
         for label, name in enumerate(schema.label_values)
         if (folder / name).is_dir()
         for path in image_files(folder / name)
     ]
+    return read_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
 
 
 def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:
-    channels = _require_channels(schema, folder)
+    shape = schema.input_shape
+    if len(shape) != 3 or shape[0] not in MODES:
+        raise InputError(
+            f"expected [input] shape = [1 or 3, height, width] in the schema for the images in {folder}, "
+            f"found: {list(shape)}"
+        )
     pixels: list[NDArray[np.uint8]] = []
     bad, first = np.zeros(len(files), dtype=bool), None
     for at, (_, path) in enumerate(files):
         try:
-            pixels.append(read_image(path, channels, schema.input_shape[1:]))
+            pixels.append(read_image(path, shape[0], shape[1:]))
         except InputError as error:
             bad[at], first = True, first or error
     if first is not None:
@@ -127,13 +128,3 @@ def _check_depth(image: Image.Image, path: Path) -> None:
             f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
             hint="convert the images to 8 bits in the same way at all sites, or give the numbers as an .npz file",
         )
-
-
-def _require_channels(schema: Schema, folder: Path) -> int:
-    shape = schema.input_shape
-    if len(shape) != 3 or shape[0] not in MODES:
-        raise InputError(
-            f"expected [input] shape = [1 or 3, height, width] in the schema for the images in {folder}, "
-            f"found: {list(shape)}"
-        )
-    return shape[0]

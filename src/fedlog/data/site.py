@@ -69,8 +69,6 @@ def load_site(
 
     The split depends only on the rows and the key, so a site that restarts holds out the same rows.
     """
-    if preparation is Preparation.ALONE:
-        refuse_split_by_time(schema)
     shares = shares or Shares()
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
@@ -131,6 +129,7 @@ def make_site(
 ) -> Site:
     """The site with these rows, split as the schema, their groups and the key say."""
     if preparation is Preparation.ALONE:
+        refuse_split_by_time(schema)
         encoder, arrays = _encode(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
         split, transform = _split_alone(arrays, shares, key), _make_public_transform(arrays.inputs, schema)
         return Site(_make_federation(name, schema, arrays, split, transform), encoder)

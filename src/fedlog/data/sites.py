@@ -20,7 +20,7 @@ from fedlog.data.draft import (
 )
 from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
-from fedlog.data.site import Preparation, Site, load_site, make_site, refuse_split_by_time, split_key
+from fedlog.data.site import Preparation, Site, load_site, make_site, split_key
 from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
@@ -157,8 +157,6 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
     with errors_in(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)
-        if preparation is Preparation.ALONE:
-            refuse_split_by_time(schema)
         table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
         return make_site(table, schema, name, key, shares, preparation)
 
@@ -227,16 +225,17 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
     for site in sites:
         own, shard = site.federation, site.shard
         shards.append(Shard(shard.name, shard.train + n_train, shard.test + n_test, shard.validation + n_train))
-        train.append(_prepare(site, own.train))
-        test.append(_prepare(site, own.test))
+        # Scaled here, because sites scale differently and a federation has only one transform.
+        train.append(replace(own.train, inputs=own.transform.prepare(own.train.inputs)))
+        test.append(replace(own.test, inputs=own.transform.prepare(own.test.inputs)))
         n_train, n_test = n_train + len(own.train), n_test + len(own.test)
     return check_federation(
         Federation(
             name=name,
             n_class=schema.n_class,
             input_shape=schema.shape,
-            train=_concatenate(train),
-            test=_concatenate(test),
+            train=Records.join(train),
+            test=Records.join(test),
             shards=tuple(shards),
             transform=IDENTITY,
             class_names=schema.label_values,
@@ -253,22 +252,3 @@ def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
     if any(not site.federation.transform.mean for site in sites):
         return None
     return torch.cat([train for train, _ in pools]), torch.cat([test for _, test in pools])
-
-
-def _prepare(site: Site, records: Records) -> Records:
-    # Scaled here, because sites scale differently and a federation has only one transform.
-    return replace(records, inputs=site.federation.transform.prepare(records.inputs))
-
-
-def _concatenate(parts: Sequence[Records]) -> Records:
-    inputs, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
-    users, targets, rows = (
-        _join_numbers([getattr(part, name) for part in parts]) for name in ("users", "targets", "rows")
-    )
-    return Records(inputs, labels, users, targets, rows)
-
-
-def _join_numbers(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensors of all sites joined; None if some site has none."""
-    found = [part for part in parts if part is not None]
-    return torch.cat(found) if len(found) == len(parts) else None
