@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.finding import Audit, Fault, Training
+from fedlog.audit.finding import Audit, AuditedPart, Fault
 from fedlog.engine.software import made_with
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -42,8 +42,8 @@ AUDITS = [
     Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED, fault=Fault.SMALL_NOISE, too_small=3.0),
     Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS),
     Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS, fault=Fault.SMALL_NOISE),
-    Audit(Unit.RECORD, BUDGET, audited=Training.DP_SGD),
-    Audit(Unit.RECORD, BUDGET, audited=Training.DP_SGD, fault=Fault.SMALL_NOISE),
+    Audit(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD),
+    Audit(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD, fault=Fault.SMALL_NOISE),
     Audit(Unit.PAPER, BUDGET, trials=FEW),
 ]
 DP_SGD = RunSpec(
@@ -91,7 +91,7 @@ def make_table(findings: list[dict[str, Any]]) -> str:
 
 def _make_row(found: dict[str, Any]) -> str:
     what = f"`{found['unit']}`, {found['mechanism']}"
-    what += ", DP-SGD" if found["audited"] == Training.DP_SGD else ""
+    what += ", DP-SGD" if found["audited"] == AuditedPart.DP_SGD else ""
     what += f", {found['releases']} releases" if found["releases"] > 1 else ""
     planted = f"noise {found['too_small']:g} times too small" if "too_small" in found else PLANTED[found["fault"]]
     verdict = "refuted" if found["contradicted"] else "not contradicted"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.cost import cost_to_reach
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.report.documents.bits_runs import uncompressed_runs
@@ -51,9 +51,9 @@ def _mean(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients
 def _shards() -> list[Row]:
     whole = "one-exchange-cifar10-224/fed-heads"
     dense = uncompressed_runs(
-        "cifar10", "fedlog-c", *(collect(experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
+        "cifar10", "fedlog-c", *(collect(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
     )
-    spent = float(np.mean([cost_to_reach(0.83, run.rounds, run.summary).both for run in dense.values()]))
+    spent = float(np.mean([cost_to_reach(0.83, run.rounds, run.summary).bits_both_ways for run in dense.values()]))
     small = find_widest_below(spent)
     found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
     both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.1f} Mb"

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.distinguisher import THRESHOLDS, Observation, count_learning_trials, mu_lower_bound, scores
+from fedlog.audit.distinguisher import THRESHOLDS, Observation, count_learning_trials, mu_lower_bound, score_trials
 from fedlog.audit.finding import Audit, Fault
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
@@ -171,7 +171,7 @@ def test_the_attacker_is_judged_on_trials_it_did_not_learn_from() -> None:
             [Observation(at % 2, torch.randn(40, generator=generator, dtype=torch.float64)) for at in range(200)]
             for _ in range(2)
         )
-        wrong += mu_lower_bound(*scores(here, there), 0.9) > 0
+        wrong += mu_lower_bound(*score_trials(here, there), 0.9) > 0
     assert wrong <= 11  # P(Binomial(40, 0.1) > 11) is below 4e-4
 
 
@@ -183,7 +183,7 @@ def test_an_entry_without_noise_and_a_longer_message_decide_alone(length: int) -
         noisy = 1e6 * torch.randn(400, 1, generator=generator, dtype=torch.float64)
         return [Observation(0, torch.cat([row, torch.tensor(exact, dtype=torch.float64)])) for row in noisy]
 
-    present, absent = scores(trials(*[1.0] * (length - 1)), trials(1 + 1e-6))
+    present, absent = score_trials(trials(*[1.0] * (length - 1)), trials(1 + 1e-6))
     assert present.min() > 0 > absent.max()
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.finding import Audit, Fault, Training
-from fedlog.audit.one_run import chance_of_guesses, epsilon_from_guesses, largest_epsilon
+from fedlog.audit.finding import Audit, AuditedPart, Fault
+from fedlog.audit.one_run import bound_guess_probability, epsilon_from_guesses, largest_epsilon_bound
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -22,7 +22,7 @@ from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.sgd import SgdPlan
 
 SECURE_SUM = Audit(Unit.RECORD, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=1000)
-DP_SGD = Audit(Unit.RECORD, Budget(1.0, 1e-5), audited=Training.DP_SGD, canaries=1000)
+DP_SGD = Audit(Unit.RECORD, Budget(1.0, 1e-5), audited=AuditedPart.DP_SGD, canaries=1000)
 
 
 CLIENTS_IN_SUM = Audit(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=100)
@@ -83,17 +83,17 @@ def test_discrete_noise_passes_too() -> None:
 
 def test_the_bound_is_the_printed_one_without_delta() -> None:
     # Nine of ten coins right, epsilon 0: P(Binomial(10, 1/2) >= 9) = 11 / 1024.
-    assert chance_of_guesses(10, 10, 9, 0.0, 0.0) == pytest.approx(11 / 1024)
+    assert bound_guess_probability(10, 10, 9, 0.0, 0.0) == pytest.approx(11 / 1024)
     # delta adds 2 m delta times the steepest mean gain: of five steps, P(4 <= Binomial <= 8) = 837 / 1024.
-    assert chance_of_guesses(10, 10, 9, 0.0, 1e-3) == pytest.approx(11 / 1024 + 2 * 10 * 1e-3 * 837 / 5 / 1024)
+    assert bound_guess_probability(10, 10, 9, 0.0, 1e-3) == pytest.approx(11 / 1024 + 2 * 10 * 1e-3 * 837 / 5 / 1024)
 
 
 def test_the_bound_falls_with_epsilon_and_rises_with_what_is_right() -> None:
-    chances = [chance_of_guesses(1000, 100, 80, epsilon, 1e-5) for epsilon in np.linspace(0, 4, 9)]
+    chances = [bound_guess_probability(1000, 100, 80, epsilon, 1e-5) for epsilon in np.linspace(0, 4, 9)]
     assert all(before <= after for before, after in pairwise(chances))
     coins = Key(1).child("coins").numpy().integers(0, 2, 1000).astype(bool)
     certain = torch.from_numpy(coins.astype(float))
-    assert epsilon_from_guesses(certain, coins, 1e-5, 0.05) == pytest.approx(largest_epsilon(1000, 1e-5, 0.05))
+    assert epsilon_from_guesses(certain, coins, 1e-5, 0.05) == pytest.approx(largest_epsilon_bound(1000, 1e-5, 0.05))
 
 
 def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
@@ -110,7 +110,7 @@ def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
 def test_what_one_run_cannot_audit_is_refused() -> None:
     with pytest.raises(InputError, match="at most 500 canaries"):
         replace(CLIENTS_IN_SUM, canaries=501)
-    for audit in (replace(DP_SGD, audited=Training.STATISTICS, trust=Trust.DISTRIBUTED), DP_SGD):
+    for audit in (replace(DP_SGD, audited=AuditedPart.STATISTICS, trust=Trust.DISTRIBUTED), DP_SGD):
         with pytest.raises(InputError, match="does not support --privacy paper"):
             replace(audit, unit=Unit.PAPER)
     with pytest.raises(InputError, match="does not support --privacy client"):

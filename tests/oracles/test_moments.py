@@ -18,7 +18,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
-from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.models.body import HEAD, initial_head
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
@@ -131,12 +131,12 @@ def test_clients_of_different_ages_train_together_as_alone(
 
 
 def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
-    kept, printed = experiment("table-mnist-moments"), experiment("table-mnist")
+    kept, printed = find_experiment("table-mnist-moments"), find_experiment("table-mnist")
     for row in kept.rows:
         assert row.spec.moments == "run"
         assert replace(row, spec=replace(row.spec, moments=None)) == printed.row(row.name)
     assert kept.seeds == printed.seeds
-    falling = experiment("table-mnist-moments-decay")
+    falling = find_experiment("table-mnist-moments-decay")
     for row in falling.rows:
         if row.name == "fedlog-c-weight-decay":
             continue
@@ -148,12 +148,12 @@ def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
     assert replace(shrinking, weight_decay=None, options=plain.options) == plain
     # A row of the grid that it was chosen by.
     assert (shrinking.weight_decay, shrinking.options) in [
-        (row.spec.weight_decay, row.spec.options) for row in experiment("select-fedlog-c-once-more-mnist").rows
+        (row.spec.weight_decay, row.spec.options) for row in find_experiment("select-fedlog-c-once-more-mnist").rows
     ]
 
 
 def test_the_details_change_one_thing_at_a_time() -> None:
-    rows = {row.name: row.spec for row in experiment("details-mnist").rows}
+    rows = {row.name: row.spec for row in find_experiment("details-mnist").rows}
     assert len(rows) == 18
     for name, spec in rows.items():
         plain = rows[f"{spec.method}-as-described"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.experiments.tables.bits import ROUNDS
-from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.report.documents.bits_page import END, PLACE, bits_tables, write_bits_page
 from fedlog.report.documents.bits_runs import AccuracyDifference, cut_run, judge
@@ -113,7 +113,7 @@ def test_the_floor_in_the_text_is_that_of_the_records() -> None:
         saved[name.split()[-1]].append(1 - float(cells[2]) / float(cells[1]))
     low_high = {way: f"{100 * min(each):.0f} to {100 * max(each):.0f} %" for way, each in saved.items()}
     assert f"a further {low_high['down']} of the way down and {low_high['up']} of the way up" in page_text()
-    found = collect(experiment("bits-mnist"), ROOT / "results").runs["fedlog-q4-differences"]
+    found = collect(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-q4-differences"]
     down = [run.summary.bits_down / (run.summary.bits_up + run.summary.bits_down) for run in found]
     assert all(0.77 < each < 0.83 for each in down), down  # "four fifths"
 
@@ -121,8 +121,8 @@ def test_the_floor_in_the_text_is_that_of_the_records() -> None:
 @pytest.mark.parametrize("data", list(ROUNDS))
 def test_dense_runs_of_table_1_have_the_settings_of_this_table(data: str) -> None:
     """Otherwise the first rounds of a run of Table 1 could not be used in this table."""
-    table = {row.name: row.spec for row in experiment(f"table-{data}").rows}
-    for row in experiment(f"bits-{data}").rows:
+    table = {row.name: row.spec for row in find_experiment(f"table-{data}").rows}
+    for row in find_experiment(f"bits-{data}").rows:
         method = row.name.removesuffix("-f32")
         if method != row.name:
             assert resolve(replace(table[method], rounds=ROUNDS[data])).digest == resolve(row.spec).digest, method
@@ -135,7 +135,7 @@ def test_rows_changes_no_answer_of_any_client() -> None:
     """
     seen = 0
     for name in (f"bits-codecs-{data}" for data in ROUNDS):
-        found = collect(experiment(name), ROOT / "results").runs
+        found = collect(find_experiment(name), ROOT / "results").runs
         for row, runs in found.items():
             dense = {run.seed: run for run in found.get(f"{row.removesuffix('-rows')}-f32", [])}
             for run in (run for run in runs if row.endswith("-rows") and run.seed in dense):
@@ -148,7 +148,7 @@ def test_rows_changes_no_answer_of_any_client() -> None:
 
 
 def test_a_run_cut_short_has_the_bits_and_the_accuracy_of_its_first_rounds() -> None:
-    run = next(iter(collect(experiment("bits-mnist"), ROOT / "results").runs["fedlog-c-f32"]))
+    run = next(iter(collect(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-c-f32"]))
     cut = cut_run(run, 7)
     assert len(cut.rounds) == 7
     assert cut.summary.accuracy_mean_over_clients == run.rounds[6].accuracy_mean_over_clients

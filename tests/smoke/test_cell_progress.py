@@ -12,11 +12,11 @@ from fedlog.api import live_bar
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, cells
+from fedlog.experiments.tables.cells import CellChoice, list_cells
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import CellStatus
 
-FIRST, SECOND, THIRD = cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellChoice(("fedlog",), (0, 1, 2), 20))
+FIRST, SECOND, THIRD = list_cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellChoice(("fedlog",), (0, 1, 2), 20))
 
 
 class Clock:

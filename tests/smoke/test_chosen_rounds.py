@@ -15,8 +15,8 @@ from fedlog.cli.main import main
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.execute import RECORDS, SUMMARY
 from fedlog.experiments.run.records import accuracy_at_chosen_rounds
-from fedlog.experiments.tables.catalog import experiment as find_experiment
-from fedlog.experiments.tables.cells import cells
+from fedlog.experiments.tables.catalog import find_experiment as find_experiment
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.report.paper.method_tables import tables_of
 
@@ -94,7 +94,7 @@ def test_the_terminal_and_the_report_show_chosen_rounds(
 def test_the_table_has_final_chosen_and_best_rounds(tmp_path: Path) -> None:
     experiment = find_experiment("table-mnist-chosen-rounds")
     of_fedlog = replace(experiment, rows=(experiment.row("fedlog"),), seeds=(0, 1))
-    for cell, chosen in zip(cells(of_fedlog, tmp_path), (0.975, 0.985), strict=True):
+    for cell, chosen in zip(list_cells(of_fedlog, tmp_path), (0.975, 0.985), strict=True):
         write_run(cell, [0.90, 0.99, 0.97], 1000)
         summary = json.loads((cell.folder / SUMMARY).read_text())
         (cell.folder / SUMMARY).write_text(json.dumps({**summary, "accuracy_at_chosen_rounds": chosen}))

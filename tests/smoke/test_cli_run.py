@@ -264,13 +264,13 @@ def test_a_dry_run_shows_how_far_the_features_are(
 ) -> None:
     from fedlog.experiments.run import dry_run
 
-    really_prepare = dry_run.prepare
+    really_prepare = dry_run.make_simulation
 
     def prepare_as_with_an_encoder(run: Any, progress: Any) -> Any:
         progress(5, 5)
         return really_prepare(run, progress=progress)
 
-    monkeypatch.setattr(dry_run, "prepare", prepare_as_with_an_encoder)
+    monkeypatch.setattr(dry_run, "make_simulation", prepare_as_with_an_encoder)
     assert main([*SHORT, "--dry-run"]) == 0
     assert capsys.readouterr().err == "features 5/5\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.experiments.tables.cells import CellChoice, Experiment, cells
+from fedlog.experiments.tables.cells import CellChoice, Experiment, list_cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
@@ -30,7 +30,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     results: Path = tmp_path_factory.mktemp("results")
     for method, gain in (("local", 0.0), ("fedlog", 0.02)):
         choice = CellChoice((f"10-records-{method}",), (0, 1, 2))
-        for cell in cells(WHEN_TO_CHOOSE, results, choice):
+        for cell in list_cells(WHEN_TO_CHOOSE, results, choice):
             curve = [0.5 + gain] * 4 + [0.8 + gain + cell.seed / 100] * (ROUNDS - 4)
             write_run(cell, curve, 0 if method == "local" else 40_000, opening=0)
     return collect(WHEN_TO_CHOOSE, results)

@@ -15,12 +15,12 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.tables.catalog import EXPERIMENTS, on_disk
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, cells
+from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
+from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, list_cells
 from fedlog.experiments.tables.paper import list_printed_rows
-from fedlog.experiments.tables.timing import seconds_of
+from fedlog.experiments.tables.timing import estimate_seconds
 from fedlog.experiments.workers.cell_process import Outcome, execute_order
-from fedlog.experiments.workers.executors import Processes, executor
+from fedlog.experiments.workers.executors import LocalProcesses, make_executor
 from fedlog.experiments.workers.runner import CellStatus, run_cells
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -70,9 +70,9 @@ def digits(*methods: str, rounds: int = 2, epochs: int = 1) -> Experiment:
 def test_a_failed_cell_does_not_stop_the_others_and_done_ones_are_skipped(tmp_path: Path) -> None:
     experiment = digits("fedlog", "local")
     broken = Row("broken", "broken", RunSpec(method="fedlog", data="mnist"))
-    wanted = cells(Experiment("x", "x", Shape.TABLE, (broken, *experiment.rows), (0,)), tmp_path)
+    wanted = list_cells(Experiment("x", "x", Shape.TABLE, (broken, *experiment.rows), (0,)), tmp_path)
     watcher = Quiet()
-    outcomes = {o.cell: o for o in run_cells(wanted, Processes(2), watcher, tmp_path / "no data")}
+    outcomes = {o.cell: o for o in run_cells(wanted, LocalProcesses(2), watcher, tmp_path / "no data")}
     assert "missing file" in (outcomes["broken seed 0"].error or "")
     assert outcomes["fedlog seed 0"].error is None
     assert outcomes["local seed 0"].error is None
@@ -82,7 +82,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_done_ones_are_skipped(tmp_pa
     assert str(tmp_path) not in "".join(path.read_text() for path in folder.iterdir())
 
     again = [cell for cell in wanted if cell.row.name != "broken"]
-    assert run_cells(again, Processes(1), watcher, None) == []
+    assert run_cells(again, LocalProcesses(1), watcher, None) == []
     assert watcher.skipped == ["fedlog seed 0", "local seed 0"]
 
 
@@ -91,10 +91,10 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_reproduce import Quiet, digits
-from fedlog.experiments.tables.cells import cells
-from fedlog.experiments.workers.executors import Processes
+from fedlog.experiments.tables.cells import list_cells
+from fedlog.experiments.workers.executors import LocalProcesses
 from fedlog.experiments.workers.runner import run_cells
-run_cells(cells(digits("fedlog", rounds=12, epochs=2), Path({out!r})), Processes(1), Quiet(), None)
+run_cells(list_cells(digits("fedlog", rounds=12, epochs=2), Path({out!r})), LocalProcesses(1), Quiet(), None)
 """
 
 
@@ -111,7 +111,7 @@ def _wait(condition: Callable[[], bool], seconds: float = 240.0) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of child processes")
 def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    cell = cells(digits("fedlog", rounds=12, epochs=2), tmp_path)[0]
+    cell = list_cells(digits("fedlog", rounds=12, epochs=2), tmp_path)[0]
     script = RUNNER.format(tests=str(Path(__file__).parent), out=str(tmp_path))
     runner = subprocess.Popen([sys.executable, "-c", script])
     _wait(lambda: len(records.read(cell.records)) >= 3 or runner.poll() is not None)
@@ -124,7 +124,7 @@ def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path
     assert 3 <= len(before) < 12
     assert cell.state() is CellState.BEGUN
 
-    assert run_cells([cell], Processes(1), Quiet(), None)[0].error is None
+    assert run_cells([cell], LocalProcesses(1), Quiet(), None)[0].error is None
     after = records.read(cell.records)
     assert [record.round for record in after] == list(range(1, 13))
     # At most the round that was under way, or whose checkpoint was, is made again; the numbers are the same.
@@ -142,9 +142,9 @@ def _alive(pid: int) -> bool:
 
 
 def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
-    first = cells(digits("local", rounds=1), tmp_path)
+    first = list_cells(digits("local", rounds=1), tmp_path)
     assert run_cells(first, Here(), Quiet(), None)[0].error is None
-    other = cells(digits("local", rounds=2), tmp_path)
+    other = list_cells(digits("local", rounds=2), tmp_path)
     assert other[0].state() is CellState.OTHER
     assert "holds another run" in (run_cells(other, Here(), Quiet(), None)[0].error or "")
     assert first[0].state() is CellState.DONE
@@ -153,8 +153,8 @@ def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
 def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
     (tmp_path / "table-mnist-3-rounds").mkdir()
-    assert "table-mnist-3-rounds" in [experiment.name for experiment in on_disk(tmp_path)]
-    short = cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0,), rounds=3))
+    assert "table-mnist-3-rounds" in [experiment.name for experiment in list_experiments_on_disk(tmp_path)]
+    short = list_cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0,), rounds=3))
     assert short[0].folder == tmp_path / "table-mnist-3-rounds" / "fedlog" / "seed-0"
     assert short[0].spec.rounds == 3
 
@@ -162,7 +162,7 @@ def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -
 def test_every_specification_resolves_and_its_cells_differ() -> None:
     assert len(EXPERIMENTS) >= 13
     for experiment in EXPERIMENTS.values():
-        found = cells(experiment, Path("results"))
+        found = list_cells(experiment, Path("results"))
         assert len({cell.folder for cell in found}) == sum(
             len(row.seeds or experiment.seeds) for row in experiment.rows
         )
@@ -204,8 +204,8 @@ def test_the_list_says_what_is_missing_and_what_is_there(tmp_path: Path, capsys:
 
 
 def test_a_round_is_timed_without_the_data() -> None:
-    cell = cells(digits("fedlog", rounds=4, epochs=3), Path("nowhere"))[0]
-    assert 0 < seconds_of(cell, []) < 3600
+    cell = list_cells(digits("fedlog", rounds=4, epochs=3), Path("nowhere"))[0]
+    assert 0 < estimate_seconds(cell, []) < 3600
 
 
 def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "did you mean fedlog?" in capsys.readouterr().err
     assert main(["reproduce", "table-mnist", "--seeds", "a", "--out", str(tmp_path)]) == 2
     with pytest.raises(InputError, match="unknown executor"):
-        executor("ray://somewhere", 1, tmp_path)
+        make_executor("ray://somewhere", 1, tmp_path)
 
 
 def test_the_command_reports_missing_data_and_exits_with_one(
@@ -251,7 +251,7 @@ def test_the_synthetic_experiment_runs_is_reported_and_documented(
 def test_quiet_silences_progress_and_not_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedlog.cli.reproduce.executor", lambda *_: Here())
+    monkeypatch.setattr("fedlog.cli.reproduce.make_executor", lambda *_: Here())
     arguments = ["reproduce", "natural-users", "--methods", "local", "--seeds", "0", "--jobs", "1", "--quiet"]
     assert main([*arguments, "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path / "empty")]) == 1
     told = capsys.readouterr()

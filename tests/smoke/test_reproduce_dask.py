@@ -16,9 +16,9 @@ import pytest
 import fedlog
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.tables.cells import CellState, cells
+from fedlog.experiments.tables.cells import CellState, list_cells
 from fedlog.experiments.workers.cell_process import Outcome
-from fedlog.experiments.workers.executors import DaskCluster, executor
+from fedlog.experiments.workers.executors import DaskCluster, make_executor
 from fedlog.experiments.workers.runner import run_cells
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,11 +38,11 @@ def _wait(condition: object, seconds: float = 240.0) -> None:
 
 
 def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path) -> None:
-    wanted = cells(digits("fedlog", "fedlog-c", "fedavg", rounds=20, epochs=3), tmp_path)
+    wanted = list_cells(digits("fedlog", "fedlog-c", "fedavg", rounds=20, epochs=3), tmp_path)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         outcomes: list[Outcome] = []
-        where = executor(address, 1, tmp_path)
+        where = make_executor(address, 1, tmp_path)
         assert isinstance(where, DaskCluster)
         runner = threading.Thread(target=lambda: outcomes.extend(run_cells(wanted, where, Quiet(), None)))
         runner.start()
@@ -83,7 +83,7 @@ def test_a_comparison_on_a_cluster_finds_what_it_finds_here(tmp_path: Path) -> N
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no Dask scheduler"):
-        executor("dask://127.0.0.1:1", 1, tmp_path)
+        make_executor("dask://127.0.0.1:1", 1, tmp_path)
 
 
 def test_an_unusable_results_folder_is_refused(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_an_unusable_results_folder_is_refused(tmp_path: Path) -> None:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         for out in (tmp_path / "file", tmp_path / "file" / "below"):
             with pytest.raises(InputError, match=f"cannot write to {out}"):
-                executor(address, 1, out)
+                make_executor(address, 1, out)

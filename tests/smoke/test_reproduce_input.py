@@ -17,11 +17,11 @@ from fedlog.cli import reproduce
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
 from fedlog.experiments.tables import timing as calibration
-from fedlog.experiments.tables.catalog import EXPERIMENTS, experiments, on_disk
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, cells
+from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
+from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.workers import cell_process
-from fedlog.experiments.workers.cell_process import Outcome, make_order, run_order
+from fedlog.experiments.workers.cell_process import Outcome, run_order, write_cell_order
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_runs import write_run
@@ -99,7 +99,7 @@ def test_a_seed_or_method_named_twice_runs_once(asked: Asked) -> None:
 
 
 def test_the_flexible_figure_is_both_of_its_readings(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [found.name for found in experiments("figure-flexible")] == [
+    assert [found.name for found in find_experiments("figure-flexible")] == [
         "figure-flexible-cifar100",
         "figure-flexible-cifar10",
     ]
@@ -127,7 +127,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def _made_up(out: Path, rounds: int) -> Cell:
-    cell = cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,), rounds=rounds))[0]
+    cell = list_cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,), rounds=rounds))[0]
     write_run(cell, [0.5] * rounds, 10)
     return cell
 
@@ -160,7 +160,7 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
     for name in ("figure-synthetic-5-rounds", "table-mnist-0-rounds", "table-mnist-x-rounds"):
         (tmp_path / name).mkdir()
     (tmp_path / "table-mnist-4-rounds").touch()
-    assert [experiment.name for experiment in on_disk(tmp_path)] == list(EXPERIMENTS)
+    assert [experiment.name for experiment in list_experiments_on_disk(tmp_path)] == list(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3"])
@@ -175,8 +175,8 @@ def test_as_many_processes_as_cores_may_be_used(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 7}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     jobs: list[int] = []
-    monkeypatch.setattr(reproduce, "executor", lambda _, number, __: jobs.append(number))
-    monkeypatch.setattr(reproduce, "inventory", lambda _, __, number: jobs.append(number) or [])
+    monkeypatch.setattr(reproduce, "make_executor", lambda _, number, __: jobs.append(number))
+    monkeypatch.setattr(reproduce, "list_experiments", lambda _, __, number: jobs.append(number) or [])
     assert main(["reproduce", "table-mnist", "--seeds", "0", "--quiet"]) == 0
     assert main(["reproduce", "--list"]) == 0
     assert jobs == [3, 3]
@@ -207,7 +207,7 @@ def test_a_cell_without_all_of_its_records_is_not_done(left: int | None, tmp_pat
 
 
 def test_a_cell_that_stopped_early_is_done(tmp_path: Path) -> None:
-    cell = cells(TABLE, tmp_path, CellChoice(rows=("local",), seeds=(0,), rounds=3))[0]
+    cell = list_cells(TABLE, tmp_path, CellChoice(rows=("local",), seeds=(0,), rounds=3))[0]
     write_run(cell, [0.5, 0.98], 10)
     assert cell.state() is CellState.DONE
 
@@ -230,7 +230,7 @@ def test_the_report_and_the_list_name_what_was_made_with_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results"
-    cell = cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,)))[0]
+    cell = list_cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,)))[0]
     write_run(cell, [0.5], 10)
     config = cell.folder / "config.json"
     stored = json.loads(config.read_text())
@@ -260,9 +260,9 @@ print(json.dumps({"cell": order["cell"], "accuracy": 0.25, "error": None}))
 
 
 def test_a_cell_that_complains_at_length_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_process, "command", lambda: [sys.executable, "-c", TALKATIVE])
+    monkeypatch.setattr(cell_process, "make_command", lambda: [sys.executable, "-c", TALKATIVE])
     answers: list[str] = []
-    order = make_order(cells(TABLE, tmp_path)[0], None)
+    order = write_cell_order(list_cells(TABLE, tmp_path)[0], None)
     # A daemon: where the answer never comes, the test fails and the process is left to end with its input.
     asking = threading.Thread(target=lambda: answers.append(run_order(order)), daemon=True)
     asking.start()
@@ -288,4 +288,4 @@ def test_the_calibration_does_not_count_what_others_do(monkeypatch: pytest.Monke
     monkeypatch.setattr(calibration, "Simulation", Waiting)
     clients = calibration.SIZES["digits"].clients / calibration.SIZES["digits"].sample
     # Not through the cache, which other tests read.
-    assert calibration._seconds_an_epoch.__wrapped__("digits", "mlp:4", 10) < 0.4 * clients
+    assert calibration._measure_epoch_seconds.__wrapped__("digits", "mlp:4", 10) < 0.4 * clients

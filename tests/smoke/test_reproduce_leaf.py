@@ -15,9 +15,9 @@ from fedlog.core.keys import Key
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, cells
+from fedlog.experiments.tables.cells import CellChoice, list_cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.workers.cell_process import execute_order, make_order
+from fedlog.experiments.workers.cell_process import execute_order, write_cell_order
 from fedlog.experiments.workers.runner import run_cells
 from fedlog.report.paper.method_tables import accuracy_table
 
@@ -48,10 +48,10 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     celeba = EXPERIMENTS["figure-celeba"]
     rows = tuple(replace(row, spec=replace(row.spec, rounds=1, options={"epochs": 1})) for row in celeba.rows)
     short = replace(celeba, rows=rows, seeds=(0,))
-    wanted = cells(short, out, CellChoice(seeds=(0,)))
+    wanted = list_cells(short, out, CellChoice(seeds=(0,)))
     assert {cell.spec.body for cell in wanted} == {("mobilenet-v2",)}
     for cell in wanted:
-        assert execute_order(json.loads(make_order(cell, data))).error is None
+        assert execute_order(json.loads(write_cell_order(cell, data))).error is None
     table = accuracy_table(collect(short, out))
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)

@@ -11,9 +11,9 @@ from made_up_runs import write_run
 from scipy.stats import ttest_ind
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, cells
+from fedlog.experiments.tables.cells import CellChoice, list_cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.tables.significance import Mean, difference_to_print
+from fedlog.experiments.tables.significance import Mean, difference_from_printed
 from fedlog.report.paper.comparisons import HOW_TO_READ, family
 from fedlog.report.paper.cost_table import cost_table
 from fedlog.report.paper.figures import _over_rounds
@@ -36,7 +36,7 @@ def results(tmp_path: Path) -> Path:
         "fedrep": (seeds[:2], [0.90, 0.95, 0.94], 500, 0.955),
     }
     for name, (own, accuracies, each_way, closed) in made.items():
-        for cell in cells(table, tmp_path, CellChoice(rows=(name,), seeds=own)):
+        for cell in list_cells(table, tmp_path, CellChoice(rows=(name,), seeds=own)):
             # A little different on each seed, in the same direction for all methods but FedLog-C.
             shift = 0.0 if name == "fedlog-c" else -0.0001 * cell.seed
             write_run(cell, [accuracy + shift for accuracy in accuracies], each_way, closed)
@@ -80,7 +80,7 @@ def test_the_comparison_table_tests_what_can_be_tested_and_says_what_cannot(resu
 
 def test_the_last_ten_rounds_are_averaged_within_a_run_first(tmp_path: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
-    for cell in cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0, 1))):
+    for cell in list_cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0, 1))):
         write_run(cell, [0.1, 0.2] + [0.90 + 0.02 * cell.seed] * 9 + [0.95], 10)
     rows = rows_of(accuracy_table(collect(table, tmp_path)))
     assert rows["FedLog"][2] == "95.00 ± 0.00"
@@ -127,7 +127,7 @@ def _table(out: Path, finals: dict[str, list[float]]) -> Path:
     """One round of each row and seed with these accuracies."""
     for name, accuracies in finals.items():
         seeds = tuple(range(len(accuracies)))
-        found = cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
+        found = list_cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
         for cell, accuracy in zip(found, accuracies, strict=True):
             write_run(cell, [accuracy], 1000)
     return out
@@ -191,7 +191,7 @@ def _costs(out: Path, bits: dict[str, list[int]]) -> TextTable:
     """The cost table of runs that reach the threshold in one round, with these bits in both directions by seed."""
     for name, totals in bits.items():
         seeds = tuple(range(len(totals)))
-        found = cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
+        found = list_cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
         for cell, total in zip(found, totals, strict=True):
             write_run(cell, [0.98], total // 2, opening=0)
     return cost_table(collect(EXPERIMENTS["table-mnist"], out), 97)
@@ -239,7 +239,7 @@ def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> 
     ],
 )
 def test_a_verdict_follows_from_the_interval_of_the_difference(finals: list[float], verdict: str) -> None:
-    found = difference_to_print(Mean.of(finals), 98.41, 0.07, 10)
+    found = difference_from_printed(Mean.of(finals), 98.41, 0.07, 10)
     assert found.verdict.value == verdict
 
 
@@ -247,7 +247,7 @@ def test_the_interval_of_a_difference_to_print_is_welchs() -> None:
     rng = np.random.default_rng(3)
     ours, theirs = rng.normal(98, 0.4, 7), rng.normal(98.2, 0.9, 10)
     oracle = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    found = difference_to_print(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
+    found = difference_from_printed(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
     assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
 
 
@@ -262,7 +262,7 @@ def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> Non
 
 def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> None:
     grid = EXPERIMENTS["select-fedlog-c-push-mnist"]
-    for cell, accuracy in zip(cells(grid, tmp_path), (0.96, 0.97), strict=True):
+    for cell, accuracy in zip(list_cells(grid, tmp_path), (0.96, 0.97), strict=True):
         write_run(cell, [accuracy], 10)
     rows = rows_of(grid_table(collect(grid, tmp_path)))
     assert rows["unbounded"][1].endswith("margin none")
@@ -270,7 +270,7 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     assert rows["margin-5"][1].endswith("margin 5")
     assert rows["margin-5"][2:] == ("1", "97.00", "highest")
     details = EXPERIMENTS["details-mnist"]
-    for cell in cells(details, tmp_path, CellChoice(seeds=(100,))):
+    for cell in list_cells(details, tmp_path, CellChoice(seeds=(100,))):
         write_run(cell, [0.9 if "moments" in cell.row.name else 0.8], 10)
     rows = rows_of(grid_table(collect(details, tmp_path)))
     assert rows["FedLog, as described"][1:] == ("", "1", "80.00", "in the tables")
@@ -279,7 +279,7 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     assert rows["FedLog-C, separate starts"][1] == "first_head random, separate starts"
     assert sum(row[4].startswith("highest") for row in rows.values()) == 6  # two of each of three methods
     fedproto = EXPERIMENTS["select-fedproto-mnist"]
-    for cell in cells(fedproto, tmp_path):
+    for cell in list_cells(fedproto, tmp_path):
         write_run(cell, [0.9], 10)
     assert [row[0] for row in grid_table(collect(fedproto, tmp_path)).rows if row[4].endswith("in the tables")] == [
         "lambda-1"

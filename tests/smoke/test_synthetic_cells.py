@@ -12,9 +12,9 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, cells
+from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, list_cells
 from fedlog.experiments.tables.finished_cells import Collected, collect
-from fedlog.experiments.workers.cell_process import Outcome, execute_order, make_order
+from fedlog.experiments.workers.cell_process import Outcome, execute_order, write_cell_order
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
 from fedlog.report.paper.other_tables import synthetic_table
@@ -30,7 +30,7 @@ def _with(experiment: Experiment, **options: object) -> Experiment:
 
 
 def _run(cell: Cell) -> Outcome:
-    return execute_order(json.loads(make_order(cell, None)))
+    return execute_order(json.loads(write_cell_order(cell, None)))
 
 
 def _contents(folder: Path) -> dict[str, str]:
@@ -38,20 +38,20 @@ def _contents(folder: Path) -> dict[str, str]:
 
 
 def test_a_sweep_with_other_settings_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    first = cells(_with(FIGURE, epochs=3), tmp_path)[0]
+    first = list_cells(_with(FIGURE, epochs=3), tmp_path)[0]
     assert _run(first).error is None
     before = _contents(first.folder)
-    other = cells(_with(FIGURE, epochs=3, learning_rate=0.5), tmp_path)[0]
+    other = list_cells(_with(FIGURE, epochs=3, learning_rate=0.5), tmp_path)[0]
     assert other.state() is CellState.OTHER
     assert "holds another run" in (_run(other).error or "")
     assert _contents(first.folder) == before
     assert first.state() is CellState.DONE
 
 
-def _killed_in_call(number: int, found: Callable[..., synthetic.OneRound]) -> Callable[..., synthetic.OneRound]:
+def _killed_in_call(number: int, found: Callable[..., synthetic.RoundModels]) -> Callable[..., synthetic.RoundModels]:
     calls = 0
 
-    def one_round(*given: object) -> synthetic.OneRound:
+    def one_round(*given: object) -> synthetic.RoundModels:
         nonlocal calls
         calls += 1
         if calls == number:
@@ -62,11 +62,11 @@ def _killed_in_call(number: int, found: Callable[..., synthetic.OneRound]) -> Ca
 
 
 def test_a_sweep_that_is_made_again_and_cut_off_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = cells(_with(FIGURE, epochs=3), tmp_path)[0]
+    cell = list_cells(_with(FIGURE, epochs=3), tmp_path)[0]
     assert _run(cell).error is None
     before = _contents(cell.folder)["records.jsonl"]
     with monkeypatch.context() as patched:
-        patched.setattr(synthetic, "one_round", _killed_in_call(3, synthetic.one_round))
+        patched.setattr(synthetic, "run_one_round", _killed_in_call(3, synthetic.run_one_round))
         with pytest.raises(KeyboardInterrupt):
             _run(cell)
     assert not (cell.folder / "summary.json").exists()
@@ -80,7 +80,7 @@ def test_a_sweep_that_is_made_again_and_cut_off_is_not_done(tmp_path: Path, monk
 
 
 def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
-    cell = cells(_with(FIGURE, epochs=3), tmp_path)[0]
+    cell = list_cells(_with(FIGURE, epochs=3), tmp_path)[0]
     assert _run(cell).error is None
     whole = cell.records.read_text()
     for left in ("", whole[: len(whole) // 2], whole[:-3]):
@@ -106,7 +106,7 @@ def _write_sweep(cell: Cell) -> None:
 
 def _found(out: Path, *made: tuple[str, int]) -> Collected:
     for row, seed in made:
-        _write_sweep(cells(FIGURE, out, CellChoice(rows=(row,), seeds=(seed,)))[0])
+        _write_sweep(list_cells(FIGURE, out, CellChoice(rows=(row,), seeds=(seed,)))[0])
     return collect(FIGURE, out)
 
 
@@ -137,7 +137,7 @@ def test_without_the_drawn_seed_the_accuracies_are_left(tmp_path: Path) -> None:
 
 
 def test_a_drawing_made_with_other_settings_is_not_shown(tmp_path: Path) -> None:
-    _write_sweep(cells(_with(FIGURE, learning_rate=0.5), tmp_path)[0])
+    _write_sweep(list_cells(_with(FIGURE, learning_rate=0.5), tmp_path)[0])
     assert "not run: FedLog, seed 0" in figures.synthetic(_found(tmp_path, ("fedlog", 1)))
 
 

@@ -43,7 +43,7 @@ from fedlog.experiments.compare.variants import (
     make_variants,
 )
 from fedlog.experiments.run.callbacks import Callback
-from fedlog.experiments.workers.executors import DASK, executor
+from fedlog.experiments.workers.executors import DASK, make_executor
 from fedlog.files.python_words import speak_python
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_from_values
@@ -295,7 +295,7 @@ class _ComparisonPlan:
                 raise InputError(
                     "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
                 )
-            side_by_side = executor(self.workers.executor, self.workers.jobs, out)
+            side_by_side = make_executor(self.workers.executor, self.workers.jobs, out)
             on_cluster = self.workers.executor.startswith(DASK)
             # On a cluster one order for each run, because workers may be lost; here one for each job, because a process
             # takes seconds to start.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange
-from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, scores
+from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, score_trials
 from fedlog.audit.finding import Audit, Fault, Finding
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
@@ -49,17 +49,19 @@ WIRE = codec("f32")
 def run_audit(audit: Audit) -> Finding:
     """Run the audit: many trials with one canary or, if runs are expensive, one run with many canaries."""
     if not audit.in_one_run:
-        return audit_two_worlds(audit)
+        return audit_many_trials(audit)
     from fedlog.audit.one_run import audit_one_run  # loads cryptography
 
     return audit_one_run(audit)
 
 
-def audit_two_worlds(audit: Audit) -> Finding:
+def audit_many_trials(audit: Audit) -> Finding:
     """A lower bound on mu, and so on epsilon, from many trials with and without the canary."""
     guard = _make_protection(audit)
-    here, elsewhere = _make_neighbours(audit)
-    present, absent = scores(_run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without"))
+    here, elsewhere = _make_neighbouring_clients(audit)
+    present, absent = score_trials(
+        _run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without")
+    )
     found = mu_lower_bound(present, absent, audit.confidence)
     return Finding.from_mu(audit, found, largest_mu_lower_bound(audit.trials, audit.confidence))
 
@@ -96,14 +98,14 @@ def _make_protection(audit: Audit) -> Protection:
         return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
     if audit.fault is Fault.UNCLIPPED:
         return replace(guard, bound=ContributionBound())
-    return _LeakCounts(**_fields_of(guard)) if audit.fault is Fault.EXACT_COUNT else guard
+    return _CountLeakingProtection(**_copy_fields(guard)) if audit.fault is Fault.EXACT_COUNT else guard
 
 
-def _fields_of(guard: Protection) -> dict[str, Any]:
+def _copy_fields(guard: Protection) -> dict[str, Any]:
     return {part.name: getattr(guard, part.name) for part in fields(Protection)}
 
 
-class _LeakCounts(Protection):
+class _CountLeakingProtection(Protection):
     """A faulty protection: its messages also carry the exact number of records."""
 
     def protect(self, message: Message, key: Key) -> Message:
@@ -113,7 +115,7 @@ class _LeakCounts(Protection):
 
 
 @dataclass(frozen=True)
-class _StoreMessages(Protection):
+class _StoringProtection(Protection):
     """A protection that also stores each message before noise is added."""
 
     messages: list[Message] = field(default_factory=list)
@@ -124,7 +126,7 @@ class _StoreMessages(Protection):
         return super().protect(message, key)
 
 
-class _PublishSum(FedLog):
+class _SumPublishingFedLog(FedLog):
     """FedLog with a server that publishes the whole sum; whatever a real server sends is computed from that sum."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -182,28 +184,28 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of all records, in float64, so that the balance of the client is exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
-    tap = _StoreMessages(**_fields_of(guard))
+    tap = _StoringProtection(**_copy_fields(guard))
     cohort = start_cohort(algorithm, federation, bodies, engine, key, tap)
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
         cohort.exchange(1 + number, exchange, range(len(clients)))
-    server = Server(_PublishSum(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
+    server = Server(_SumPublishingFedLog(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
     each = len(clients)
     by_round = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
     return _TrainedRounds(by_round, guard, exchange, server, noise)
 
 
-def _make_neighbours(audit: Audit) -> tuple[list[Records], list[Records]]:
+def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:
     """The clients' records with the canary and without it."""
-    balanced = _make_balanced(extra=0)
+    balanced = _make_balanced_records(extra=0)
     if audit.unit is Unit.RECORD:
         return [_add_far_record(balanced)], [balanced]
     if audit.unit is Unit.PAPER:
-        return [_make_balanced(extra=1)], [balanced]
+        return [_make_balanced_records(extra=1)], [balanced]
     # The canary is a whole client. Under local noise its data are replaced by others; in a sum the client is missing.
     if audit.trust is Trust.LOCAL:
-        return [_make_balanced(extra=1)], [_make_opposite()]
-    return [balanced, _make_balanced(extra=1)], [balanced]
+        return [_make_balanced_records(extra=1)], [_make_opposite_records()]
+    return [balanced, _make_balanced_records(extra=1)], [balanced]
 
 
 def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federation:
@@ -232,15 +234,15 @@ def start_cohort(
     return cohort
 
 
-def _make_balanced(extra: int) -> Records:
+def _make_balanced_records(extra: int) -> Records:
     """Equally many records of both classes, all with the same inputs, and `extra` more of class 0."""
     labels = torch.cat([torch.arange(RECORDS) % CLASSES, torch.zeros(extra, dtype=torch.int64)])
     return Records(torch.ones(len(labels), INPUTS), labels)
 
 
-def _make_opposite() -> Records:
+def _make_opposite_records() -> Records:
     """Another data set for the same client: more records of class 1, so that training moves the other way."""
-    data = _make_balanced(extra=3)
+    data = _make_balanced_records(extra=3)
     return Records(data.inputs, 1 - data.labels)
 
 

@@ -26,7 +26,7 @@ class Observation:
     """(entries,) float64; trials may have different numbers of entries."""
 
 
-def scores(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
+def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
     """A score for each trial, higher if it looks like one with the canary; learnt from the first fifth of both kinds.
 
     For each training, the weight of an entry is the difference of its means with and without the canary, divided by its

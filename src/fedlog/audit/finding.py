@@ -24,7 +24,7 @@ class Fault(StrEnum):
     """The number of records beside the noisy statistics, as the paper's protocol sends it."""
 
 
-class Training(StrEnum):
+class AuditedPart(StrEnum):
     """What is audited: the training of bodies by DP-SGD, or the statistics that clients send."""
 
     STATISTICS = "statistics"
@@ -46,7 +46,7 @@ class Audit:
     """The factor by which the noise is too small under the fault `small-noise`."""
     releases: int = 1
     """How many releases share the budget."""
-    audited: Training = Training.STATISTICS
+    audited: AuditedPart = AuditedPart.STATISTICS
     trials: int = 40_000
     """How many trials are made with the canary, and as many without it."""
     trainings: int = 4
@@ -75,10 +75,10 @@ class Audit:
     @property
     def in_one_run(self) -> bool:
         """Whether many canaries are planted in one run, because repeated runs would take too long."""
-        return self.trust is Trust.DISTRIBUTED or self.audited is Training.DP_SGD
+        return self.trust is Trust.DISTRIBUTED or self.audited is AuditedPart.DP_SGD
 
     def _check_one_run(self) -> None:
-        training = self.audited is Training.DP_SGD
+        training = self.audited is AuditedPart.DP_SGD
         what = "DP-SGD" if training else "a secure sum"
         if self.unit is Unit.PAPER or (training and self.unit is Unit.CLIENT):
             raise InputError(

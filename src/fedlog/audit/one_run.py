@@ -26,7 +26,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
 from fedlog.audit.canary import make_federation, make_layer, start_cohort
-from fedlog.audit.finding import Audit, Fault, Finding, Training
+from fedlog.audit.finding import Audit, AuditedPart, Fault, Finding
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
@@ -56,9 +56,11 @@ SHARES = (0.02, 0.1, 0.5)
 def audit_one_run(audit: Audit) -> Finding:
     """The lower bound on epsilon that one run with many canaries supports."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
-    scores = _score_by_training(audit, coins) if audit.audited is Training.DP_SGD else _score_by_sum(audit, coins)
+    scores = _score_by_training(audit, coins) if audit.audited is AuditedPart.DP_SGD else _score_by_sum(audit, coins)
     error, delta = 1 - audit.confidence, audit.budget.delta
-    return Finding(audit, epsilon_from_guesses(scores, coins, delta, error), largest_epsilon(len(coins), delta, error))
+    return Finding(
+        audit, epsilon_from_guesses(scores, coins, delta, error), largest_epsilon_bound(len(coins), delta, error)
+    )
 
 
 def epsilon_from_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
@@ -68,20 +70,20 @@ def epsilon_from_guesses(scores: Tensor, coins: np.ndarray, delta: float, error:
     """
     order = np.argsort(scores.numpy(), kind="stable")
     best = 0.0
-    for guesses in _count_guesses(len(coins)):
+    for guesses in _list_guess_counts(len(coins)):
         out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
         right = int((~coins[out]).sum() + coins[taken].sum())
         best = max(best, _smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
     return best
 
 
-def largest_epsilon(canaries: int, delta: float, error: float) -> float:
+def largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
     """The bound from this many canaries if every guess is right."""
     each = error / len(SHARES)
-    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _count_guesses(canaries))
+    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries))
 
 
-def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """An upper bound on the probability of this many right guesses in an (epsilon, delta)-private run."""
     q = 1 / (1 + np.exp(-epsilon))
     below = np.arange(right - 1, -1, -1)
@@ -95,7 +97,7 @@ def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, err
     """The epsilon below which this many right guesses have a probability of less than `error`."""
 
     def excess(epsilon: float) -> float:
-        return chance_of_guesses(canaries, guesses, right, epsilon, delta) - error
+        return bound_guess_probability(canaries, guesses, right, epsilon, delta) - error
 
     if excess(0.0) >= 0:
         return 0.0
@@ -103,7 +105,7 @@ def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, err
     return highest if excess(highest) < 0 else float(brentq(excess, 0.0, highest, xtol=1e-6))
 
 
-def _count_guesses(canaries: int) -> list[int]:
+def _list_guess_counts(canaries: int) -> list[int]:
     return [max(2, int(share * canaries)) for share in SHARES]
 
 
@@ -169,13 +171,13 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     key = Key(audit.seed)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
-    trained = _train(audit, plan, body, federation, algorithm, head, key)
+    trained = _train_by_dp_sgd(audit, plan, body, federation, algorithm, head, key)
     # Minus the gradient of the loss by the features at the start: class 0 against class 1, without the constant.
     towards = (head[0] - head[1])[1:].to(torch.float64)
     return (trained.to(torch.float64) * towards[:, None]).sum(0)
 
 
-def _train(
+def _train_by_dp_sgd(
     audit: Audit, plan: SgdPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
 ) -> Tensor:
     """(width, canaries): the body's weights after a round of DP-SGD."""

@@ -71,7 +71,7 @@ def add_parser(verbs: Subparsers) -> None:
 def audit_command(args: argparse.Namespace) -> int:
     """Run the audit; return 0 if the promise stands and 1 if not. RunError if the audit is too weak to refute it."""
     from fedlog.audit.canary import run_audit
-    from fedlog.audit.finding import Audit, Fault, Training
+    from fedlog.audit.finding import Audit, AuditedPart, Fault
     from fedlog.privacy.guarantee import NoiseSource
 
     finding = run_audit(
@@ -85,7 +85,7 @@ def audit_command(args: argparse.Namespace) -> int:
             fault=Fault(args.fault),
             too_small=args.too_small,
             releases=args.releases,
-            audited=Training(args.audited),
+            audited=AuditedPart(args.audited),
             trials=args.trials,
             trainings=args.trainings,
             canaries=args.canaries or (200 if args.privacy == "client" else 2000),

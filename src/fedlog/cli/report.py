@@ -29,13 +29,13 @@ def report_command(args: argparse.Namespace) -> int:
         return _report_deployed(args)
     # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
-    from fedlog.experiments.tables.catalog import on_disk
+    from fedlog.experiments.tables.catalog import list_experiments_on_disk
     from fedlog.report.exported_tables import find_tables
     from fedlog.report.pages.run_page import write_run_page
     from fedlog.report.pages.runs_page import run_folders, write_runs_page
     from fedlog.report.paper.reproduction import write_results_page
 
-    if any((args.folder / experiment.name).is_dir() for experiment in on_disk(args.folder)):
+    if any((args.folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(args.folder)):
         page = write_results_page(args.folder)
     elif (args.folder / CONFIG).exists() or not run_folders(args.folder):
         page = write_run_page(args.folder)

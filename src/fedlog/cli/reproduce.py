@@ -13,11 +13,11 @@ from rich.table import Table
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.command import cores, split_list
 from fedlog.errors import InputError
-from fedlog.experiments.tables.catalog import experiments
-from fedlog.experiments.tables.cells import Cell, CellChoice, cells
-from fedlog.experiments.tables.inventory import ExperimentStatus, inventory
+from fedlog.experiments.tables.catalog import find_experiments
+from fedlog.experiments.tables.cells import Cell, CellChoice, list_cells
+from fedlog.experiments.tables.inventory import ExperimentStatus, list_experiments
 from fedlog.experiments.workers.cell_process import Outcome
-from fedlog.experiments.workers.executors import executor
+from fedlog.experiments.workers.executors import make_executor
 from fedlog.experiments.workers.runner import run_cells
 
 
@@ -59,7 +59,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
             "expected the name of an experiment, found none", hint="fedlog reproduce --list shows all names"
         )
     choice = _read_choice(args)
-    wanted = {found.name: cells(found, args.out, choice) for found in experiments(args.name)}
+    wanted = {found.name: list_cells(found, args.out, choice) for found in find_experiments(args.name)}
     if args.verify is not None:
         return _verify(args, [cell for found in wanted.values() for cell in found])
     try:
@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     """Run the cells of one experiment, show progress, and return how each ended."""
     # Without markup: a path may hold a word in brackets, which would be read as markup.
     console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
-    where = executor(args.executor, args.jobs or cores(), args.out)
+    where = make_executor(args.executor, args.jobs or cores(), args.out)
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -139,7 +139,7 @@ def _print_list(args: argparse.Namespace) -> int:
             f"--list shows all experiments, and takes no choice of them: {', '.join(narrowed)}",
             hint="fedlog reproduce --list",
         )
-    entries = inventory(args.out, args.data_dir, args.jobs or cores())
+    entries = list_experiments(args.out, args.data_dir, args.jobs or cores())
     if args.json:
         print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.experiments.compare.reading import read_findings_below
 from fedlog.experiments.run.execute import CONFIG
-from fedlog.experiments.tables.catalog import on_disk
+from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import methods_table, sites_table
 from fedlog.report.pages.run_facts import RunFacts, read_run
@@ -29,7 +29,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
 
 def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
     """(file name without suffix, table) for each table in the report of a folder."""
-    if any((folder / experiment.name).is_dir() for experiment in on_disk(folder)):
+    if any((folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(folder)):
         for section in sections(folder):
             for number, table in enumerate(section.tables, start=1):
                 yield f"{section.found.experiment.name}-{number}", table

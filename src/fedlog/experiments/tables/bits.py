@@ -38,20 +38,20 @@ SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
 KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
-def _row(method: str, way: str, data: str) -> Row:
+def _make_row(method: str, way: str, data: str) -> Row:
     spec = replace(WAYS[way], method=method, data=data, rounds=ROUNDS[data])
     return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", spec)
 
 
-def _ways(data: str, seeds: tuple[int, ...]) -> Experiment:
-    rows = [_row(method, way, data) for way in WAYS for method in ("fedlog", "fedlog-c")]
+def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
+    rows = [_make_row(method, way, data) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
-        rows += [_row(method, way, data) for way in OTHERS_WAYS for method in OTHERS]
+        rows += [_make_row(method, way, data) for way in OTHERS_WAYS for method in OTHERS]
     title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
     return Experiment(f"bits-{data}", title, Shape.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold)
 
 
-def _codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
+def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
     """Two rounds with each of these codecs, to measure bits and to show that lossless codecs change no model."""
     rows = [
         Row(
@@ -65,7 +65,7 @@ def _codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Exp
     return Experiment(f"bits-codecs-{data}", f"Bits of a round by codec on {data}", Shape.CURVES, tuple(rows), (0,))
 
 
-def _participation() -> Experiment:
+def _compare_participation() -> Experiment:
     rows = []
     for share in SHARES:
         for name, carry in KEPT.items():
@@ -78,11 +78,11 @@ def _participation() -> Experiment:
 
 
 BITS = (
-    _ways("mnist", SEEDS),
-    _ways("cifar10", SEEDS),
-    _ways("cifar100", (0,)),
-    _codecs("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHERS)),
-    _codecs("cifar10", LOSSLESS, ("fedlog", "fedlog-c")),
-    _codecs("cifar100", LOSSLESS, ("fedlog", "fedlog-c")),
-    _participation(),
+    _compare_ways_of_sending("mnist", SEEDS),
+    _compare_ways_of_sending("cifar10", SEEDS),
+    _compare_ways_of_sending("cifar100", (0,)),
+    _compare_codecs("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHERS)),
+    _compare_codecs("cifar10", LOSSLESS, ("fedlog", "fedlog-c")),
+    _compare_codecs("cifar100", LOSSLESS, ("fedlog", "fedlog-c")),
+    _compare_participation(),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedlog.errors import InputError
-from fedlog.experiments.tables.beyond import BEYOND
 from fedlog.experiments.tables.bits import BITS
-from fedlog.experiments.tables.cells import Experiment, Shape, shorten
+from fedlog.experiments.tables.cells import Experiment, Shape, change_rounds
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
+from fedlog.experiments.tables.other_settings import BEYOND
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.experiments.tables.tuned_tables import TUNED_TABLES
@@ -27,12 +27,12 @@ APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*
 GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}
 
 
-def experiments(name: str) -> tuple[Experiment, ...]:
+def find_experiments(name: str) -> tuple[Experiment, ...]:
     """The experiment with this name, or all experiments of the group with this name."""
-    return tuple(experiment(each) for each in GROUPS.get(name, (name,)))
+    return tuple(find_experiment(each) for each in GROUPS.get(name, (name,)))
 
 
-def experiment(name: str) -> Experiment:
+def find_experiment(name: str) -> Experiment:
     """The experiment with this name; InputError if there is none."""
     known = {**EXPERIMENTS, **APART}
     if name not in known:
@@ -41,7 +41,7 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def on_disk(results: Path) -> list[Experiment]:
+def list_experiments_on_disk(results: Path) -> list[Experiment]:
     """Every experiment, each followed by its versions with another number of rounds that the folder holds."""
     found = []
     for experiment in EXPERIMENTS.values():
@@ -51,5 +51,5 @@ def on_disk(results: Path) -> list[Experiment]:
         for folder in results.glob(f"{experiment.name}-*-rounds"):
             number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")
             if folder.is_dir() and number.isdecimal() and int(number):
-                found.append(shorten(experiment, int(number)))
+                found.append(change_rounds(experiment, int(number)))
     return found

@@ -25,7 +25,7 @@ class Arrow(StrEnum):
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedFigures:
     """The paper's printed figures for one row: accuracy in per cent, and bits to the threshold."""
 
     accuracy: float
@@ -43,7 +43,7 @@ class Row:
     name: str
     label: str
     spec: RunSpec
-    printed: Printed | None = None
+    printed: PrintedFigures | None = None
     seeds: tuple[int, ...] = ()  # only if it has fewer seeds than the experiment
 
 
@@ -144,11 +144,11 @@ class Cell:
         """The state on disk; OTHER if the folder was made with other settings than the cell's."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
-        if not _was_made_by(self.folder, self.spec):
+        if not _has_settings(self.folder, self.spec):
             return CellState.OTHER
-        return CellState.DONE if self._is_whole() else CellState.BEGUN
+        return CellState.DONE if self._is_complete() else CellState.BEGUN
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Whether the run ended and has as many lines as its summary says; a run may stop before its last round."""
         if self.experiment.shape is Shape.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
@@ -158,7 +158,7 @@ class Cell:
             return False
 
 
-def _was_made_by(folder: Path, spec: RunSpec) -> bool:
+def _has_settings(folder: Path, spec: RunSpec) -> bool:
     """Whether the run in the folder has these settings; False if its settings cannot be read."""
     try:
         found = read_spec(folder)
@@ -180,14 +180,14 @@ class CellChoice:
     rounds: int | None = None
 
 
-def cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -> list[Cell]:
+def list_cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -> list[Cell]:
     """The cells of an experiment: all rows with the first seed, then all with the second.
 
     With another number of rounds it is another experiment and has another folder.
     """
     choice = choice or CellChoice()
     if choice.rounds is not None:
-        experiment = shorten(experiment, choice.rounds)
+        experiment = change_rounds(experiment, choice.rounds)
     rows = [experiment.row(name) for name in choice.rows] or list(experiment.rows)
     folder = out / experiment.name
     return [
@@ -198,7 +198,7 @@ def cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -
     ]
 
 
-def shorten(experiment: Experiment, rounds: int) -> Experiment:
+def change_rounds(experiment: Experiment, rounds: int) -> Experiment:
     """The experiment with another number of rounds, which is added to its name."""
     if experiment.shape is Shape.SYNTHETIC:
         raise InputError(f"experiment {experiment.name} always has one round, not {rounds}", hint="leave out --rounds")

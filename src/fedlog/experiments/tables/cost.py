@@ -21,7 +21,7 @@ class Cost:
     reached: bool
 
     @property
-    def both(self) -> int:
+    def bits_both_ways(self) -> int:
         """The bits of both directions."""
         return self.bits_up + self.bits_down
 
@@ -53,7 +53,7 @@ def count_opening_bits(rounds: Sequence[RoundRecord], summary: Summary) -> tuple
     )
 
 
-def threshold_by_rule(best_accuracies: Iterable[float]) -> int | None:
+def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
     """The largest whole per cent that every competitive method reaches on every seed; None without runs."""
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None

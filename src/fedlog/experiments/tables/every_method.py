@@ -14,7 +14,7 @@ IN_ROUNDS = tuple(name for name in registry.METHODS if registry.find_own_rounds(
 IN_ONE_EXCHANGE = tuple(name for name in registry.METHODS if name not in (*IN_ROUNDS, *OF_NUMBERS))
 
 
-def _rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[Row, ...]:
+def _make_rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[Row, ...]:
     return tuple(Row(name, name, RunSpec(data="digits", method=name, body=body)) for name in methods)
 
 
@@ -22,7 +22,7 @@ METHODS_DIGITS = Experiment(
     "methods-digits",
     "Methods that train their bodies, on handwritten digits",
     Shape.CURVES,
-    _rows(IN_ROUNDS),
+    _make_rows(IN_ROUNDS),
     SEEDS,
     remarks=("Each method with its defaults: none was tuned on these records.",),
 )
@@ -30,7 +30,7 @@ METHODS_DIGITS_FROZEN = Experiment(
     "methods-digits-frozen",
     "Methods on a frozen body, on handwritten digits",
     Shape.CURVES,
-    _rows(IN_ONE_EXCHANGE, (ENCODER,)),
+    _make_rows(IN_ONE_EXCHANGE, (ENCODER,)),
     SEEDS,
     remarks=(
         f"One exchange, on the features of `{ENCODER}`. Each method with its defaults: a client of two digits chooses "

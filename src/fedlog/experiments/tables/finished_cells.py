@@ -9,7 +9,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_summary
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, list_cells
 from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
 
 
@@ -66,7 +66,7 @@ def collect(experiment: Experiment, out: Path) -> Collected:
     runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
     sweeps: dict[str, dict[int, list[IterationRecord]]] = {row.name: {} for row in experiment.rows}
     others = []
-    for cell in _all_cells(experiment, out):
+    for cell in _list_all_cells(experiment, out):
         state = cell.state()
         states[state] += 1
         if state is CellState.OTHER:
@@ -81,9 +81,9 @@ def collect(experiment: Experiment, out: Path) -> Collected:
     return Collected(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 
 
-def _all_cells(experiment: Experiment, out: Path) -> list[Cell]:
+def _list_all_cells(experiment: Experiment, out: Path) -> list[Cell]:
     """The cells that the experiment lists, and cells with other seeds that are on disk."""
-    known = cells(experiment, out)
+    known = list_cells(experiment, out)
     listed = {cell.folder for cell in known}
     for row in experiment.rows:
         for folder in sorted((out / experiment.name / row.name).glob("seed-*")):

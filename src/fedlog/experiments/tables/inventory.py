@@ -13,8 +13,8 @@ from fedlog.data.leaf import leaf_parts
 from fedlog.data.sources import SOURCES, data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, cells
-from fedlog.experiments.tables.timing import seconds_of
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, list_cells
+from fedlog.experiments.tables.timing import estimate_seconds
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class ExperimentStatus:
         }
 
 
-def inventory(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
+def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
     """The status of every experiment in the results folder."""
     torch.set_num_threads(1)  # as in a cell, so that the timing is that of a cell
     return [_find_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
 
 
 def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
-    found = cells(experiment, out)
+    found = list_cells(experiment, out)
     missing = _find_missing_data(experiment.data, data_folder(data_dir))
     by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}
     for cell in found:
@@ -81,5 +81,5 @@ def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> f
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)
-    seconds = sum(len(group) * seconds_of(group[0], done) for group in waiting.values())
+    seconds = sum(len(group) * estimate_seconds(group[0], done) for group in waiting.values())
     return seconds / 3600 / jobs

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, Printed, Row, Shape
+from fedlog.experiments.tables.cells import Arrow, Experiment, PrintedFigures, Row, Shape
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
@@ -110,13 +110,13 @@ TABLE_1 = {
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
-def list_printed_rows(text: str) -> dict[str, Printed]:
+def list_printed_rows(text: str) -> dict[str, PrintedFigures]:
     """The printed values in the text of a table, by method."""
     found = {}
     for line in text.split("\n"):
         if line:
             method, accuracy, error, arrow, cost, cost_error, unit, cost_arrow = line.split()
-            found[method] = Printed(
+            found[method] = PrintedFigures(
                 float(accuracy),
                 float(error),
                 Arrow(arrow.strip("-")),
@@ -127,7 +127,7 @@ def list_printed_rows(text: str) -> dict[str, Printed]:
     return found
 
 
-def table(data: str) -> Experiment:
+def make_table(data: str) -> Experiment:
     """The experiment for the part of Table 1 with this data set."""
     part = TABLE_1[data]
     printed = list_printed_rows(part.printed)
@@ -144,11 +144,11 @@ def table(data: str) -> Experiment:
     )
 
 
-def _curves(
+def _make_curves(
     name: str,
     title: str,
     base: RunSpec,
-    printed: Mapping[str, Printed],
+    printed: Mapping[str, PrintedFigures],
     seeds: tuple[int, ...],
     *remarks: str,
     methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
@@ -158,22 +158,22 @@ def _curves(
 
 
 _FLEXIBLE = {
-    "fedlog-c": Printed(55.86, 0.11),
-    "fedproto": Printed(54.74, 0.13, Arrow.DOWN),
-    "lg-fedavg-1": Printed(54.03, 0.08, Arrow.DOWN),
-    "fedlog": Printed(55.31, 0.15, Arrow.DOWN),
+    "fedlog-c": PrintedFigures(55.86, 0.11),
+    "fedproto": PrintedFigures(54.74, 0.13, Arrow.DOWN),
+    "lg-fedavg-1": PrintedFigures(54.03, 0.08, Arrow.DOWN),
+    "fedlog": PrintedFigures(55.31, 0.15, Arrow.DOWN),
 }
 _CELEBA = {
-    "fedlog-c": Printed(71.96, 0.18),
-    "fedproto": Printed(69.98, 0.16, Arrow.DOWN),
-    "lg-fedavg-1": Printed(66.84, 0.19, Arrow.DOWN),
-    "fedlog": Printed(71.19, 0.45, Arrow.SMALL_DOWN),
+    "fedlog-c": PrintedFigures(71.96, 0.18),
+    "fedproto": PrintedFigures(69.98, 0.16, Arrow.DOWN),
+    "lg-fedavg-1": PrintedFigures(66.84, 0.19, Arrow.DOWN),
+    "fedlog": PrintedFigures(71.19, 0.45, Arrow.SMALL_DOWN),
 }
 
 
-def _flexible(data: str, printed: Mapping[str, Printed], remark: str) -> Experiment:
+def _make_flexible_figure(data: str, printed: Mapping[str, PrintedFigures], remark: str) -> Experiment:
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
-    experiment = _curves(
+    experiment = _make_curves(
         f"figure-flexible-{data}",
         f"Figure 2 (middle), flexible architecture on {data}",
         base,
@@ -190,7 +190,7 @@ def _flexible(data: str, printed: Mapping[str, Printed], remark: str) -> Experim
 
 
 @dataclass(frozen=True)
-class _Synthetic:
+class _SyntheticSettings:
     """The settings of the synthetic experiment that the paper does not give.
 
     Width and rate were chosen by the training accuracy of a client alone after 30 iterations, the norm of FedLog's
@@ -202,7 +202,7 @@ class _Synthetic:
     learning_rate: float
     head_norm: float
 
-    def spec(self, method: str, **options: Any) -> RunSpec:
+    def make_spec(self, method: str, **options: Any) -> RunSpec:
         """The run with these settings: three layers for client 0, two for client 1, two features."""
         width = self.width
         return RunSpec(
@@ -217,13 +217,13 @@ class _Synthetic:
 
 
 SYNTHETIC_ITERATIONS = 30
-FULL_BATCH = _Synthetic(batch_size=80, width=64, learning_rate=0.003, head_norm=1.0)
-SMALL_BATCHES = _Synthetic(batch_size=10, width=64, learning_rate=0.01, head_norm=2.0)
+FULL_BATCH = _SyntheticSettings(batch_size=80, width=64, learning_rate=0.003, head_norm=1.0)
+SMALL_BATCHES = _SyntheticSettings(batch_size=10, width=64, learning_rate=0.01, head_norm=2.0)
 
 
-def _synthetic(name: str, title: str, settings: _Synthetic, remark: str) -> Experiment:
-    fedlog = settings.spec("fedlog", head_norm=settings.head_norm)
-    averaged = settings.spec("lg-fedavg-1")
+def _make_synthetic_figure(name: str, title: str, settings: _SyntheticSettings, remark: str) -> Experiment:
+    fedlog = settings.make_spec("fedlog", head_norm=settings.head_norm)
+    averaged = settings.make_spec("lg-fedavg-1")
     return Experiment(
         name=name,
         title=title,
@@ -239,24 +239,24 @@ def _synthetic(name: str, title: str, settings: _Synthetic, remark: str) -> Expe
 
 
 PAPER = (
-    _synthetic(
+    _make_synthetic_figure(
         "figure-synthetic",
         "Figure 1, synthetic: one round, 1 to 30 local iterations",
         FULL_BATCH,
         "A local iteration is one step on all of the client's 40 records, as in the paper's Algorithm 1. Adam is "
         "made anew for each pass over the records, here for each step.",
     ),
-    _synthetic(
+    _make_synthetic_figure(
         "figure-synthetic-batches",
         "Figure 1 in another reading: a local iteration is a pass in batches of 10",
         SMALL_BATCHES,
         "A local iteration is one pass over the client's 40 records in batches of 10, an epoch of the other "
         "experiments.",
     ),
-    *(table(data) for data in TABLE_1),
-    _flexible("cifar100", _FLEXIBLE, "The paper's text says CIFAR-100."),
-    _flexible("cifar10", {}, "The authors' code has CIFAR-10; the paper prints no values for it."),
-    _curves(
+    *(make_table(data) for data in TABLE_1),
+    _make_flexible_figure("cifar100", _FLEXIBLE, "The paper's text says CIFAR-100."),
+    _make_flexible_figure("cifar10", {}, "The authors' code has CIFAR-10; the paper prints no values for it."),
+    _make_curves(
         "figure-celeba",
         "Figure 2 (top), CelebA by person",
         RunSpec(data="leaf"),
@@ -265,7 +265,7 @@ PAPER = (
         "Needs LEAF's CelebA folder, which its users fetch themselves. The same design runs on UCI HAR in "
         "`natural-users`.",
     ),
-    _curves(
+    _make_curves(
         "natural-users",
         "Natural users: UCI HAR by person",
         # As with CelebA: every person a client, few rounds, much local training.
@@ -274,7 +274,7 @@ PAPER = (
         tuple(range(5)),
         "Every person is a client, tested on recordings of the same person that were held out whole.",
     ),
-    _curves(
+    _make_curves(
         "natural-sites",
         "Natural users in groups: UCI HAR by site",
         RunSpec(data="har"),

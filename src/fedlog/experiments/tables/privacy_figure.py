@@ -76,17 +76,17 @@ def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
     )
 
 
-def level_name(clip: str, level: float) -> str:
+def name_level_row(clip: str, level: float) -> str:
     """The name of the row with this clip and level of noise."""
     return f"{clip}-noise-{level:g}"
 
 
-def no_noise_name(clip: str) -> str:
+def name_row_without_noise(clip: str) -> str:
     """The name of the row with this clip and no noise."""
     return f"{clip}-no-noise"
 
 
-def _spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
+def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
     """The run with this level of noise; its budget is the epsilon of the formula, rounded to five digits."""
     epsilon = float(f"{formula.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
@@ -104,9 +104,15 @@ def _spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
 def _level_rows() -> list[Row]:
     rows = []
     for clip, named in CLIPS.items():
-        rows.append(Row(no_noise_name(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named)))
+        rows.append(
+            Row(name_row_without_noise(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named))
+        )
         rows += [
-            Row(level_name(clip, level), f"{named}, noise {level} x", _spec_at_level(LEVEL_FORMULA, clip, level))
+            Row(
+                name_level_row(clip, level),
+                f"{named}, noise {level} x",
+                _make_spec_at_level(LEVEL_FORMULA, clip, level),
+            )
             for level in LEVELS
         ]
     return rows
@@ -116,7 +122,7 @@ def _check_rows() -> list[Row]:
     """One real run for each other formula, on one seed, to check that it has the same level of noise."""
     rows = []
     for formula in VERIFIED_FORMULAS:
-        spec = _spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
+        spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
         label = f"{spec.clip}, {formula.calibration}, {formula.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
         rows.append(Row(f"verify-{formula.calibration}-{formula.trust}", label, spec, seeds=(0,)))
     return rows

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.beyond import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.other_settings import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, beta_for_growth
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
@@ -15,7 +15,7 @@ from fedlog.settings.training import AdamMoments, Decay, Judge
 SELECTION_SEED = 100  # never among a table's seeds
 
 
-def _run(data: str, method: str, rounds: int) -> RunSpec:
+def _make_run(data: str, method: str, rounds: int) -> RunSpec:
     """The specification of a run that uses no test record."""
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
@@ -23,7 +23,7 @@ def _run(data: str, method: str, rounds: int) -> RunSpec:
     return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge=Judge.VALIDATION)
 
 
-def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
+def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
     """An experiment with these rows, on this many seeds that no table uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
@@ -40,19 +40,19 @@ def _settings_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -
     )
 
 
-def _grid(
+def _method_grid(
     data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int = 30, name: str = "", title: str = ""
 ) -> Experiment:
     """An experiment that compares options of one method; a method's second grid needs a name and a title."""
-    base = _run(data, method, rounds)
+    base = _make_run(data, method, rounds)
     rows = (Row(row, row, replace(base, options=dict(options))) for row, options in settings.items())
     title = title or f"Selection of {LABELS[method]}'s settings on {data}"
-    return _settings_grid(name or f"select-{method}-{data}", title, rows)
+    return _make_grid(name or f"select-{method}-{data}", title, rows)
 
 
-def _details(data: str) -> Experiment:
+def _details_grid(data: str) -> Experiment:
     """An experiment on the details that the paper leaves open; each row changes one of them."""
-    base = _run(data, "fedlog", rounds=30)
+    base = _make_run(data, "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
         "moments-for-a-round": {"moments": AdamMoments.ROUND},
@@ -67,10 +67,10 @@ def _details(data: str) -> Experiment:
         for name, change in {**changes, "other-first-head": {"options": {"first_head": other}}}.items()
         if method != "local" or "options" not in change  # which are about the head
     ]
-    return _settings_grid(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
+    return _make_grid(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
 
 
-def _pull_and_growth(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
+def _fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
     """Options of FedLog-C for ten classes: every alpha with the beta for every growth of the class means."""
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, 10), **more}
@@ -79,12 +79,12 @@ def _pull_and_growth(alphas: Iterable[float], growths: Iterable[float], **more: 
     }
 
 
-def _fedrep(data: str) -> Experiment:
+def _fedrep_grid(data: str) -> Experiment:
     """A grid for FedRep; each row changes one setting towards that of FedRep's source.
 
     It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
-    base = replace(_run(data, "fedrep", rounds=60), clients=20, train_records=10_000)
+    base = replace(_make_run(data, "fedrep", rounds=60), clients=20, train_records=10_000)
     changes: dict[str, RunSpec] = {
         "as-in-the-table": base,
         "head-rate-as-the-bodys": replace(base, options={"head_learning_rate": 0.0005}),
@@ -93,12 +93,12 @@ def _fedrep(data: str) -> Experiment:
         "one-personal-layer": replace(base, options={"personal_layers": 1}),
     }
     rows = (Row(name, name.replace("-", " "), spec) for name, spec in changes.items())
-    return _settings_grid(f"select-fedrep-{data}", f"Selection of FedRep's settings on {data}, 20 clients", rows)
+    return _make_grid(f"select-fedrep-{data}", f"Selection of FedRep's settings on {data}, 20 clients", rows)
 
 
-def _rates(data: str) -> Experiment:
+def _rate_grid(data: str) -> Experiment:
     """A grid of constant and falling learning rates, with Adam's moments kept, and of FedLog-C's pull."""
-    base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
+    base = replace(_make_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
     falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, str, float, dict[str, Any]]] = [
         (method, decay, rate, {})
@@ -119,12 +119,12 @@ def _rates(data: str) -> Experiment:
         for method, decay, rate, pull in tried
     ]
     title = f"Selection of the learning rate on {data}, where bodies keep their optimiser"
-    return _settings_grid(f"select-rate-{data}", title, rows, seeds=4)
+    return _make_grid(f"select-rate-{data}", title, rows, seeds=4)
 
 
-def _weight_decay(data: str) -> Experiment:
+def _weight_decay_grid(data: str) -> Experiment:
     """A grid of AdamW's weight decays, with Adam's moments kept for the run and each method's falling rate."""
-    base = replace(_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
+    base = replace(_make_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     rows = [
         Row(
             f"{method}-weight-decay-{shrinking:g}",
@@ -135,12 +135,12 @@ def _weight_decay(data: str) -> Experiment:
         for shrinking in (0.0, 0.3, 1.0, 3.0)
     ]
     title = f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls"
-    return _settings_grid(f"select-weight-decay-{data}", title, rows, seeds=8)
+    return _make_grid(f"select-weight-decay-{data}", title, rows, seeds=8)
 
 
-def _fedlog_c_once_more(data: str) -> Experiment:
+def _second_fedlog_c_grid(data: str) -> Experiment:
     """A grid for FedLog-C with the chosen weight decay; each row changes one setting."""
-    plain = _run(data, "fedlog-c", rounds=30)
+    plain = _make_run(data, "fedlog-c", rounds=30)
     base = replace(plain, moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
     rate = FALLING_FROM["fedlog-c"]
     changes: dict[str, dict[str, Any]] = {
@@ -159,10 +159,10 @@ def _fedlog_c_once_more(data: str) -> Experiment:
         for name, change in changes.items()
     )
     title = f"FedLog-C's settings on {data} once more, beside weight decay"
-    return _settings_grid(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
+    return _make_grid(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
 
 
-def _synthetic_selection() -> Experiment:
+def _synthetic_grid() -> Experiment:
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
         ("full-batch", FULL_BATCH, (0.001, 0.003, 0.01)),
@@ -171,9 +171,9 @@ def _synthetic_selection() -> Experiment:
         for width in (16, 64, 128):
             for rate in rates:
                 tried = replace(chosen, width=width, learning_rate=rate)
-                grid[f"local-{reading}-width-{width}-rate-{rate:g}"] = tried.spec("local")
+                grid[f"local-{reading}-width-{width}-rate-{rate:g}"] = tried.make_spec("local")
         for norm in (1.0, 2.0, 5.0):
-            grid[f"fedlog-{reading}-head-norm-{norm:g}"] = chosen.spec("fedlog", head_norm=norm)
+            grid[f"fedlog-{reading}-head-norm-{norm:g}"] = chosen.make_spec("fedlog", head_norm=norm)
     return Experiment(
         name="select-synthetic",
         title="Selection for the synthetic experiment",
@@ -187,9 +187,9 @@ def _synthetic_selection() -> Experiment:
     )
 
 
-_FEDLOG_C = _pull_and_growth((0.001, 0.01, 0.1), (1.0, 1.1, 1.3))
+_FEDLOG_C = _fedlog_c_options((0.001, 0.01, 0.1), (1.0, 1.1, 1.3))
 # Exactly as in the paper: unbounded push, random first head, distances after dropout.
-_FEDLOG_C_LETTER = _pull_and_growth((0.001, 0.01, 0.1, 0.3, 1.0), (1.0, 1.03, 1.1), **TO_THE_LETTER)
+_FEDLOG_C_LETTER = _fedlog_c_options((0.001, 0.01, 0.1, 0.3, 1.0), (1.0, 1.03, 1.1), **TO_THE_LETTER)
 _FEDLOG_C_PUSH = {
     name: {"alpha": 0.01, "beta": 0.0001, "margin": margin} for name, margin in (("unbounded", None), ("margin-5", 5.0))
 }
@@ -213,10 +213,10 @@ _CS_FL_PARTS: dict[str, dict[str, Any]] = {
 }
 
 SELECTION = (
-    _synthetic_selection(),
-    _grid("mnist", "fedlog-c", _FEDLOG_C),
-    _grid("cifar10", "fedlog-c", _FEDLOG_C),
-    _grid(
+    _synthetic_grid(),
+    _method_grid("mnist", "fedlog-c", _FEDLOG_C),
+    _method_grid("cifar10", "fedlog-c", _FEDLOG_C),
+    _method_grid(
         "mnist",
         "fedlog-c",
         _FEDLOG_C_PUSH,
@@ -224,7 +224,7 @@ SELECTION = (
         "select-fedlog-c-push-mnist",
         "FedLog-C's push on mnist: the paper's, and ours",
     ),
-    _grid(
+    _method_grid(
         "mnist",
         "fedlog-c",
         _FEDLOG_C_PULL,
@@ -232,7 +232,7 @@ SELECTION = (
         "select-fedlog-c-pull-mnist",
         "FedLog-C's pull on mnist, with a bounded push",
     ),
-    _grid(
+    _method_grid(
         "mnist",
         "fedlog-c",
         _FEDLOG_C_LETTER,
@@ -240,14 +240,14 @@ SELECTION = (
         "select-fedlog-c-letter-mnist",
         "FedLog-C to the letter of the paper on mnist: its pull and its push",
     ),
-    _fedrep("cifar10"),
-    _grid("mnist", "fedlog", _FIRST_HEADS),
-    _rates("mnist"),
-    _weight_decay("mnist"),
-    _fedlog_c_once_more("mnist"),
-    _grid("mnist", "fedproto", _FEDPROTO),
-    _grid("cifar10", "fedproto", _FEDPROTO),
-    _grid("mnist", "feddbe", _FEDDBE),
-    _grid("mnist", "cs-fl", _CS_FL_PARTS, 60, "parts-cs-fl-mnist", "The parts of CS-FL on mnist"),
-    _details("mnist"),
+    _fedrep_grid("cifar10"),
+    _method_grid("mnist", "fedlog", _FIRST_HEADS),
+    _rate_grid("mnist"),
+    _weight_decay_grid("mnist"),
+    _second_fedlog_c_grid("mnist"),
+    _method_grid("mnist", "fedproto", _FEDPROTO),
+    _method_grid("cifar10", "fedproto", _FEDPROTO),
+    _method_grid("mnist", "feddbe", _FEDDBE),
+    _method_grid("mnist", "cs-fl", _CS_FL_PARTS, 60, "parts-cs-fl-mnist", "The parts of CS-FL on mnist"),
+    _details_grid("mnist"),
 )

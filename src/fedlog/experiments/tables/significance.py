@@ -40,14 +40,14 @@ class Mean:
         return Mean(mean, math.sqrt(variance / n), n)
 
 
-class Side(Enum):
+class Alternative(Enum):
     """The direction of a one-tailed test on paired differences."""
 
     GREATER = "greater"
     LESS = "less"
 
 
-def signed_rank_p(differences: Sequence[float], side: Side) -> float:
+def signed_rank_p_value(differences: Sequence[float], side: Alternative) -> float:
     """The exact p value of Wilcoxon's signed-rank test: zeros left out, ties ranked in the middle.
 
     Under the null hypothesis each difference is positive or negative with equal probability. So all 2^n patterns of
@@ -57,9 +57,9 @@ def signed_rank_p(differences: Sequence[float], side: Side) -> float:
     nonzero = np.asarray([value for value in differences if value != 0], dtype=float)
     if not len(nonzero):
         return 1.0
-    signed = nonzero if side is Side.GREATER else -nonzero
+    signed = nonzero if side is Alternative.GREATER else -nonzero
     ranks = _double_ranks(signed)
-    counts = _rank_sum_counts(ranks)
+    counts = _count_rank_sums(ranks)
     observed = int(ranks[signed > 0].sum())
     return float(counts[observed:].sum() / counts.sum())
 
@@ -70,7 +70,7 @@ def _double_ranks(values: np.ndarray) -> np.ndarray:
     return doubled
 
 
-def _rank_sum_counts(ranks: np.ndarray) -> np.ndarray:
+def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
     """How many of the 2^n sign patterns give each sum of positive (doubled) ranks."""
     counts = np.zeros(int(ranks.sum()) + 1)
     counts[0] = 1
@@ -79,17 +79,17 @@ def _rank_sum_counts(ranks: np.ndarray) -> np.ndarray:
     return counts
 
 
-def smallest_p(differing: int) -> float:
+def smallest_p_value(differing: int) -> float:
     """The smallest p value that this many differing pairs can have: all differences have the same sign."""
     return 2.0**-differing
 
 
-def seeds_needed(level: float, comparisons: int = 1) -> int:
+def count_seeds_needed(level: float, comparisons: int = 1) -> int:
     """The fewest differing pairs with which p, times the number of comparisons, can fall below the level."""
     return math.floor(math.log2(comparisons / level)) + 1
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def correct_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """The p values corrected for their number by Holm's step-down rule, under the same names."""
     adjusted: dict[str, float] = {}
     highest = 0.0
@@ -110,7 +110,7 @@ class Shift:
     coverage: float | None  # of the interval; at least 95 %
 
 
-def shift(differences: Sequence[float]) -> Shift:
+def estimate_shift(differences: Sequence[float]) -> Shift:
     """The median of the pairwise means of the differences, and the interval that the signed-rank test does not reject.
 
     From 6 pairs on there is an interval of 95 %: with n pairs the widest one covers 1 - 2^(1 - n).
@@ -119,7 +119,7 @@ def shift(differences: Sequence[float]) -> Shift:
     rows, columns = np.triu_indices(len(values))
     means = np.sort((values[rows] + values[columns]) / 2)
     estimate = float(np.median(means))
-    counts = _rank_sum_counts(np.arange(1, len(values) + 1))
+    counts = _count_rank_sums(np.arange(1, len(values) + 1))
     below = np.cumsum(counts) / counts.sum()  # P(rank sum <= k)
     allowed = np.flatnonzero(below <= (1 - CONFIDENCE) / 2)
     if not len(allowed):
@@ -142,7 +142,7 @@ def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
     if not seeds or min(by_seed[seed] for by_seed in (row, reference) for seed in seeds) <= 0:
         return None
     logarithms = [math.log(row[seed] / reference[seed]) for seed in seeds]
-    found = shift(logarithms)
+    found = estimate_shift(logarithms)
     if found.low is None or found.high is None:
         return Shift(math.exp(math.fsum(logarithms) / len(seeds)), None, None, None)
     return Shift(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), found.coverage)
@@ -155,7 +155,7 @@ class SignificanceTest:
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test
     shift: Shift | None  # row minus reference; None without a common seed
-    side: Side | None  # the observed direction, which is tested; None if neither direction prevails
+    side: Alternative | None  # the observed direction, which is tested; None if neither direction prevails
     p: float | None  # None: too few differing pairs for any outcome to be significant
     p_holm: float | None = None
     in_family: bool = False  # whether Holm's correction includes this row
@@ -166,29 +166,31 @@ class SignificanceTest:
         return self.p is not None and self.p < LEVEL
 
 
-def compare(row: BySeed, reference: BySeed) -> SignificanceTest:
+def compare_with_reference(row: BySeed, reference: BySeed) -> SignificanceTest:
     """The test of the row's values against the reference's, paired by seed."""
     differences = paired_differences(row, reference)
     pairs, differing = len(differences), sum(difference != 0 for difference in differences)
     if not pairs:
         return SignificanceTest(0, 0, None, None, None)
-    found = shift(differences)
-    if smallest_p(differing) >= LEVEL:
+    found = estimate_shift(differences)
+    if smallest_p_value(differing) >= LEVEL:
         return SignificanceTest(pairs, differing, found, None, None)
-    greater, less = (signed_rank_p(differences, side) for side in Side)
-    side = None if greater == less else Side.GREATER if greater < less else Side.LESS
+    greater, less = (signed_rank_p_value(differences, side) for side in Alternative)
+    side = None if greater == less else Alternative.GREATER if greater < less else Alternative.LESS
     return SignificanceTest(pairs, differing, found, side, min(greater, less))
 
 
-def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[str]) -> dict[str, SignificanceTest]:
+def compare_all_with_reference(
+    rows: Mapping[str, BySeed], reference: str, family: Collection[str]
+) -> dict[str, SignificanceTest]:
     """The test of every other row against the reference, with Holm's correction over the tested rows of the family.
 
     A row has no corrected p value if it could not be significant even with the most extreme outcome in all rows.
     """
-    found = {name: compare(row, rows[reference]) for name, row in rows.items() if name != reference}
+    found = {name: compare_with_reference(row, rows[reference]) for name, row in rows.items() if name != reference}
     tested = {name: c.p for name, c in found.items() if name in family and c.p is not None}
-    corrected = holm(tested)
-    lowest = holm({name: smallest_p(found[name].differing) for name in tested})
+    corrected = correct_by_holm(tested)
+    lowest = correct_by_holm({name: smallest_p_value(found[name].differing) for name in tested})
     return {
         name: replace(
             c,
@@ -199,7 +201,7 @@ def compare_all(rows: Mapping[str, BySeed], reference: str, family: Collection[s
     }
 
 
-class Verdict(Enum):
+class Agreement(Enum):
     """How our figure compares with a printed one, by the interval of their difference."""
 
     AGREES = "agrees"
@@ -220,18 +222,18 @@ class PrintedDifference:
     high: float | None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Agreement:
         """Above or below if the interval excludes 0; agrees if it includes 0 and is narrow; else undecided."""
         if self.low is None or self.high is None:
-            return Verdict.UNDECIDED
+            return Agreement.UNDECIDED
         if self.low > 0:
-            return Verdict.ABOVE
+            return Agreement.ABOVE
         if self.high < 0:
-            return Verdict.BELOW
-        return Verdict.AGREES if max(-self.low, self.high) <= AGREES_WITHIN else Verdict.UNDECIDED
+            return Agreement.BELOW
+        return Agreement.AGREES if max(-self.low, self.high) <= AGREES_WITHIN else Agreement.UNDECIDED
 
 
-def difference_to_print(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> PrintedDifference:
+def difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> PrintedDifference:
     """Ours minus the printed mean, with Welch's interval from both standard errors."""
     value = ours.value - printed
     if ours.error is None:

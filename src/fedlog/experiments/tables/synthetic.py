@@ -56,7 +56,7 @@ class IterationRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class OneRound:
+class RoundModels:
     """Both clients' models before and after the round, and their heads before the server's head arrived."""
 
     clients: tuple[Client, ...]
@@ -67,7 +67,7 @@ class OneRound:
     bits_down: int
 
 
-def one_round(spec: RunSpec, federation: Federation) -> OneRound:
+def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     """Run the one round of the specification; client i gets the i-th body that it names."""
     if len(spec.body) != len(federation.shards):
         raise InputError(
@@ -87,7 +87,7 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round
     cohort.hear(server.broadcast(0, len(clients)))
-    before = _models(cohort, clients)
+    before = _read_models(cohort, clients)
     uploads = sorted(cohort.exchange(1, exchange, everyone), key=lambda pair: pair[0])
     blobs = [(clients[index].name, blob) for index, blob in uploads if blob is not None]
     server.receive(1, exchange, blobs)
@@ -97,8 +97,8 @@ def one_round(spec: RunSpec, federation: Federation) -> OneRound:
         _local_head(transport.up.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
     )
     ledger = server.ledger
-    after = _models(cohort, clients)
-    return OneRound(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
+    after = _read_models(cohort, clients)
+    return RoundModels(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
 
 
 def _local_head(upload: Message, model: Params) -> Tensor:
@@ -106,13 +106,13 @@ def _local_head(upload: Message, model: Params) -> Tensor:
     return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
 
 
-def _models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, ...]:
+def _read_models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, ...]:
     with tempfile.TemporaryDirectory() as folder:
         cohort.save_models((), [client.index for client in clients], Path(folder))
         return tuple(load_file(Path(folder) / f"{client.name}.safetensors") for client in clients)
 
 
-def _mean_accuracy(found: OneRound, records: Sequence[Records]) -> float:
+def _mean_accuracy(found: RoundModels, records: Sequence[Records]) -> float:
     """The accuracy after the round, mean over clients; `records` has those of each client."""
     shares = []
     for client, params, own in zip(found.clients, found.after, records, strict=True):
@@ -137,7 +137,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     test = [federation.test.at(shard.test) for shard in federation.shards]
     for iterations in range(1, int(spec.options["epochs"]) + 1):
         start = time.perf_counter()
-        found = one_round(replace(spec, options={**spec.options, "epochs": iterations}), federation)
+        found = run_one_round(replace(spec, options={**spec.options, "epochs": iterations}), federation)
         line = IterationRecord(
             iterations,
             _mean_accuracy(found, train),
@@ -148,7 +148,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
         )
         append_line(folder / RECORDS, json.dumps(asdict(line), separators=(",", ":")))
     if spec.seed == PLOTTED_SEED:
-        write_file(folder / REPRESENTATIONS, json.dumps(_representations(found, federation)) + "\n")
+        write_file(folder / REPRESENTATIONS, json.dumps(_describe_representations(found, federation)) + "\n")
     summary = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
     write_json(folder / SUMMARY, {**summary, "made_with": made_with()})
     return line.test_accuracy
@@ -159,7 +159,7 @@ def read_sweep(folder: Path) -> list[IterationRecord]:
     return [IterationRecord(**json.loads(line)) for line in (folder / RECORDS).read_text().splitlines()]
 
 
-def _representations(found: OneRound, federation: Federation) -> list[dict[str, Any]]:
+def _describe_representations(found: RoundModels, federation: Federation) -> list[dict[str, Any]]:
     """What the figure shows of each client: its points, and its features and heads before and after the round."""
     drawn = []
     for number, client in enumerate(found.clients):

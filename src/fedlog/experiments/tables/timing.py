@@ -28,7 +28,7 @@ from fedlog.settings.training import RunSettings
 
 
 @dataclass(frozen=True)
-class Size:
+class FederationSize:
     """The size of a data set's federation: what decides the time of a round."""
 
     input_shape: tuple[int, ...]
@@ -41,21 +41,23 @@ class Size:
 
 
 SIZES = {
-    "digits": Size((1, 8, 8), 10, 10, 135, 45),
-    "circle": Size((2,), 2, 2, 40, 500),
-    "mnist": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
-    "mnist-selection": Size((1, 28, 28), 10, 50, 60, 200, sample=5),
-    "cifar10": Size((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
-    "cifar100": Size((3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
-    "wine": Size((13,), 3, 3, 45, 15, sample=3),
-    "breast-cancer": Size((30,), 2, 4, 107, 35, sample=4),
-    "har": Size((9, 128), 6, 6, 1370, 345, sample=1),
-    "leaf": Size((3, 84, 84), 2, 2360, 24, 6, sample=1),
+    "digits": FederationSize((1, 8, 8), 10, 10, 135, 45),
+    "circle": FederationSize((2,), 2, 2, 40, 500),
+    "mnist": FederationSize((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "mnist-selection": FederationSize((1, 28, 28), 10, 50, 60, 200, sample=5),
+    "cifar10": FederationSize((3, 32, 32), 10, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)),
+    "cifar100": FederationSize(
+        (3, 32, 32), 100, 100, 500, 100, sample=1, transform=Transform(crop_padding=4, flip=True)
+    ),
+    "wine": FederationSize((13,), 3, 3, 45, 15, sample=3),
+    "breast-cancer": FederationSize((30,), 2, 4, 107, 35, sample=4),
+    "har": FederationSize((9, 128), 6, 6, 1370, 345, sample=1),
+    "leaf": FederationSize((3, 84, 84), 2, 2360, 24, 6, sample=1),
 }
 SYNTHETIC_SECONDS = 5.0
 
 
-def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
+def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
     """The estimated seconds of the cell: the mean of finished cells of its row, else from a timed sample."""
     if cell.experiment.shape is Shape.SYNTHETIC:
         return SYNTHETIC_SECONDS
@@ -63,18 +65,20 @@ def seconds_of(cell: Cell, done: Sequence[Cell]) -> float:
     measured = [float(json.loads(path.read_text())["seconds"]) for path in same]
     if measured:
         return sum(measured) / len(measured)
-    return cell.steps * _seconds_a_round(cell)
+    return cell.steps * _estimate_round_seconds(cell)
 
 
-def _seconds_a_round(cell: Cell) -> float:
+def _estimate_round_seconds(cell: Cell) -> float:
     """The estimated seconds of a round of all clients: one epoch times the method's epochs."""
     spec = cell.spec
-    _, _, plan = _sample(spec.data, spec.body[0])
-    return _seconds_an_epoch(spec.data, spec.body[0], spec.batch_size or 1) * _epochs(build_method(spec, plan))
+    _, _, plan = _make_sample(spec.data, spec.body[0])
+    return _measure_epoch_seconds(spec.data, spec.body[0], spec.batch_size or 1) * _count_epochs(
+        build_method(spec, plan)
+    )
 
 
 @lru_cache
-def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
+def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
     """A few clients with random records of the data set's shape, and their model."""
     size = SIZES[data]
     federation, made = _make_random_federation(size), body(body_name, size.input_shape)
@@ -82,10 +86,10 @@ def _sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
 
 
 @lru_cache
-def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
+def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
     """The seconds of one epoch and one evaluation of every client, measured on a few clients and scaled up."""
     size = SIZES[data]
-    federation, made, plan = _sample(data, body_name)
+    federation, made, plan = _make_sample(data, body_name)
     method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
     rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).start().rounds()
     next(rounds)
@@ -95,11 +99,11 @@ def _seconds_an_epoch(data: str, body_name: str, batch_size: int) -> float:
     return (time.process_time() - start) * size.clients / size.sample
 
 
-def _epochs(method: Algorithm) -> int:
+def _count_epochs(method: Algorithm) -> int:
     return max(1, sum(phase.epochs for exchange in method.schedule.round for phase in exchange.phases))
 
 
-def _make_random_federation(size: Size) -> Federation:
+def _make_random_federation(size: FederationSize) -> Federation:
     generator = Key(0).child("calibration").torch()
 
     def pool(records: int) -> Records:

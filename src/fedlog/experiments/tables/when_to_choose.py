@@ -31,7 +31,7 @@ class Condition:
         return f"{self.name}-{method}"
 
 
-def _mnist(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
+def _divide_mnist(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
     return RunSpec(
         data="mnist",
         clients=CLIENTS,
@@ -44,12 +44,12 @@ def _mnist(records: int, classes: int | None, alpha: float | None = None) -> Run
 
 
 CONDITIONS = (
-    Condition("10-records", "10 records, 2 classes", _mnist(10, 2)),
-    Condition("20-records", "20 records, 2 classes", _mnist(20, 2)),
-    Condition("60-records", "60 records, 2 classes", _mnist(60, 2)),
-    Condition("5-classes", "20 records, 5 classes", _mnist(20, 5)),
-    Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _mnist(20, None, 0.1)),
-    Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _mnist(20, None, 0.5)),
+    Condition("10-records", "10 records, 2 classes", _divide_mnist(10, 2)),
+    Condition("20-records", "20 records, 2 classes", _divide_mnist(20, 2)),
+    Condition("60-records", "60 records, 2 classes", _divide_mnist(60, 2)),
+    Condition("5-classes", "20 records, 5 classes", _divide_mnist(20, 5)),
+    Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _divide_mnist(20, None, 0.1)),
+    Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _divide_mnist(20, None, 0.5)),
     Condition("wine", "wine, sites of 77, 38 and 19 rows", RunSpec(data="wine")),
     Condition("breast-cancer", "breast cancer, sites of 228, 114, 57 and 28 rows", RunSpec(data="breast-cancer")),
 )
@@ -79,7 +79,7 @@ SELECTED: dict[str, dict[str, str]] = {
 SELECTED_ON = {"breast-cancer": "wine"}  # data without a grid of their own
 
 
-def _row(condition: Condition, method: str) -> Row:
+def _make_row(condition: Condition, method: str) -> Row:
     data = condition.spec.data
     chosen = SELECTED[SELECTED_ON.get(data, data)][method]
     # The grid of Table 1 has the rows of the grids on few MNIST records and on wine too.
@@ -91,7 +91,7 @@ WHEN_TO_CHOOSE = Experiment(
     name=NAME,
     title="When does exchanging pay? Few records, few classes, unequal sites",
     shape=Shape.CONDITIONS,
-    rows=tuple(_row(condition, method) for condition in CONDITIONS for method in METHODS),
+    rows=tuple(_make_row(condition, method) for condition in CONDITIONS for method in METHODS),
     seeds=(0, 1, 2, 3, 4),
     remarks=(
         f"MNIST: {CLIENTS} clients with the cnn of the paper, judged on the first {TEST_RECORDS} test images; records "

@@ -45,7 +45,7 @@ class Outcome:
 SCORED = "SCORED"  # the kind of an order with runs to be scored on all held-out rows; the others are named by a `Shape`
 
 
-def make_order(cell: Cell, data_dir: Path | None) -> str:
+def write_cell_order(cell: Cell, data_dir: Path | None) -> str:
     """An order to run the cell."""
     return write_order(cell.name, cell.experiment.shape.name, [(cell.name, cell.folder, cell.spec)], data_dir)
 
@@ -58,7 +58,7 @@ def write_order(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]],
     return json.dumps({"cell": name, "work": work, "runs": listed, "data_dir": where})
 
 
-def command() -> list[str]:
+def make_command() -> list[str]:
     """The command that starts a cell's process."""
     return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
 
@@ -71,7 +71,7 @@ class CellProcess:
         self._stdout: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            command(),
+            make_command(),
             stdin=subprocess.PIPE,
             stdout=self._stdout,
             stderr=self._stderr,
@@ -84,7 +84,7 @@ class CellProcess:
         self._stdin.write(order + "\n")
         self._stdin.flush()
 
-    def outcome(self) -> Outcome:
+    def read_outcome(self) -> Outcome:
         """The answer of the ended process; without one, an error with its last words. Its files are closed."""
         with closing(self):
             self._stdout.seek(0)
@@ -108,7 +108,7 @@ def run_order(order: str) -> str:
     """Carry out the order in a new process and return the outcome as JSON; a cluster's worker calls this."""
     with closing(CellProcess(order)) as running:
         running.process.wait()
-        return json.dumps(running.outcome().__dict__)
+        return json.dumps(running.read_outcome().__dict__)
 
 
 def execute_order(order: Mapping[str, Any]) -> Outcome:

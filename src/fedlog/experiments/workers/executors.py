@@ -30,7 +30,7 @@ class Executor(Protocol):
         """Start no further order, and end the running ones if that is possible."""
 
 
-class Processes:
+class LocalProcesses:
     """At most `jobs` processes of one core each on this machine."""
 
     def __init__(self, jobs: int) -> None:
@@ -55,7 +55,7 @@ class Processes:
             ended = [running for running in self._running if running.process.poll() is not None]
             self._running = [running for running in self._running if running not in ended]
             if ended or not self._running or time.monotonic() >= deadline:
-                return [running.outcome() for running in ended]
+                return [running.read_outcome() for running in ended]
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -93,8 +93,8 @@ class DaskCluster:
     def _check_folder(self, out: Path) -> None:
         if not self._client.scheduler_info()["workers"]:
             raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT")
-        with _probe(out) as probe:
-            seen: dict[str, bool] = self._client.run(_exists, str(probe.resolve()))
+        with _put_probe_file(out) as probe:
+            seen: dict[str, bool] = self._client.run(_path_exists, str(probe.resolve()))
         blind = sorted(worker for worker, sees in seen.items() if not sees)
         if blind:
             raise InputError(
@@ -116,9 +116,9 @@ class DaskCluster:
             time.sleep(0.05)
         if not self._orders or self._ended.is_empty():
             return []
-        return [self._outcome(future) for future in self._ended.next_batch(block=False)]
+        return [self._read_outcome(future) for future in self._ended.next_batch(block=False)]
 
-    def _outcome(self, future: Any) -> Outcome:
+    def _read_outcome(self, future: Any) -> Outcome:
         order = self._orders.pop(future.key)
         try:
             return Outcome(**json.loads(future.result()))
@@ -131,12 +131,12 @@ class DaskCluster:
         self._client.close()
 
 
-def _exists(path: str) -> bool:
+def _path_exists(path: str) -> bool:
     return Path(path).exists()
 
 
 @contextmanager
-def _probe(out: Path) -> Iterator[Path]:
+def _put_probe_file(out: Path) -> Iterator[Path]:
     """Put an empty file into the results folder while the block runs, to find workers that do not see it."""
     probe = out / f".probe-{uuid.uuid4().hex}"
     try:
@@ -150,11 +150,11 @@ def _probe(out: Path) -> Iterator[Path]:
         probe.unlink()
 
 
-def executor(name: str, jobs: int, out: Path) -> Executor:
+def make_executor(name: str, jobs: int, out: Path) -> Executor:
     """The executor of that name: `processes`, or `dask://host:port`."""
     if name == "processes":
-        with _probe(out):
-            return Processes(jobs)
+        with _put_probe_file(out):
+            return LocalProcesses(jobs)
     if name.startswith(DASK):
         return DaskCluster(name, out)
     raise InputError(f"unknown executor: {name}", hint="processes, or dask://host:port")

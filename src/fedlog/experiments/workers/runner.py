@@ -14,7 +14,7 @@ from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.tables.cells import Cell, CellState
-from fedlog.experiments.workers.cell_process import Outcome, make_order
+from fedlog.experiments.workers.cell_process import Outcome, write_cell_order
 from fedlog.experiments.workers.executors import Executor
 
 POLL_SECONDS = 1.0
@@ -53,12 +53,12 @@ class CellWatcher(Protocol):
 def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, data_dir: Path | None) -> list[Outcome]:
     """Run the cells that are not done, and return their outcomes; the executor is stopped, also after an error."""
     skipped = [cell for cell in cells if cell.state() is CellState.DONE]
-    _refuse_other_records(skipped, data_dir)
+    _refuse_other_data(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
     outcomes: list[Outcome] = []
     watcher.on_start(to_do, skipped)
     try:
-        executor.submit([make_order(cell, data_dir) for cell in to_do])
+        executor.submit([write_cell_order(cell, data_dir) for cell in to_do])
         while len(outcomes) < len(to_do):
             for outcome in executor.wait(POLL_SECONDS):
                 outcomes.append(outcome)
@@ -70,7 +70,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, d
     return outcomes
 
 
-def _refuse_other_records(done: Sequence[Cell], data_dir: Path | None) -> None:
+def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
     """Refuse finished cells that were run on another LEAF folder: one table must not mix different data."""
     stored = {cell.name: read_spec(cell.folder) for cell in done}
     known = {name: spec for name, spec in stored.items() if spec.data_sha256 is not None}
@@ -96,7 +96,7 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
         lines = cell.records.read_text().splitlines()
     except OSError:  # there are none yet
         lines = []
-    recent = [_values(line) for line in lines[-RECENT_ROUNDS:]]
+    recent = [_parse_line(line) for line in lines[-RECENT_ROUNDS:]]
     seconds = [values["seconds"] for values in recent if "seconds" in values]
     accuracies = [values["accuracy_mean_over_clients"] for values in recent if "accuracy_mean_over_clients" in values]
     return CellStatus(
@@ -108,7 +108,7 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
     )
 
 
-def _values(line: str) -> dict[str, float]:
+def _parse_line(line: str) -> dict[str, float]:
     try:
         values: dict[str, float] = json.loads(line)
     except ValueError:  # being written

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
-from fedlog.experiments.tables.catalog import experiment
+from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.cost import Cost, cost_to_reach, count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
@@ -43,7 +43,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 def bits_tables(results: Path) -> dict[str, TextTable]:
     """The table of each measurement, by the name of its place in the page."""
     found = {each.name: collect(each, results) for each in BITS}
-    whole = {data: collect(experiment(f"table-{data}"), results) for data in ROUNDS}
+    whole = {data: collect(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
         tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
@@ -123,7 +123,7 @@ def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult]
         ", ".join(str(cost.round) for cost in costs.values()) + missed,
         describe_bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
         describe_bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
-        describe_bits(float(np.mean([cost.both for cost in costs.values()]))),
+        describe_bits(float(np.mean([cost.bits_both_ways for cost in costs.values()]))),
         "" if share is None else f"{100 * share:.1f} %",
     )
 

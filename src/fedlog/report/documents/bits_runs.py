@@ -60,8 +60,10 @@ def share_of_uncompressed(
 ) -> float | None:
     """The bits to the threshold as a share of those of `f32` on the same seeds; None without a common seed."""
     both = [seed for seed in costs if seed in uncompressed]
-    full = sum(cost_to_reach(threshold, uncompressed[seed].rounds, uncompressed[seed].summary).both for seed in both)
-    return sum(costs[seed].both for seed in both) / full if full else None
+    full = sum(
+        cost_to_reach(threshold, uncompressed[seed].rounds, uncompressed[seed].summary).bits_both_ways for seed in both
+    )
+    return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
 
 
 def compare_final(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> AccuracyDifference | None:
@@ -112,7 +114,7 @@ def _goal_row(
     threshold = part.threshold / 100
     costs = {run.seed: cost_to_reach(threshold, run.rounds, run.summary) for run in runs}
     share, difference = share_of_uncompressed(costs, uncompressed, threshold), compare_final(runs, uncompressed)
-    mean = describe_bits(float(np.mean([cost.both for cost in costs.values()])))
+    mean = describe_bits(float(np.mean([cost.bits_both_ways for cost in costs.values()])))
     missed = "" if all(cost.reached for cost in costs.values()) else " *"
     return (
         name,

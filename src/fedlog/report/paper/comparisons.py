@@ -8,12 +8,12 @@ from fedlog.experiments.tables.cells import Arrow, Experiment
 from fedlog.experiments.tables.significance import (
     AGREES_WITHIN,
     LEVEL,
+    Alternative,
     BySeed,
     Shift,
-    Side,
     SignificanceTest,
-    compare_all,
-    seeds_needed,
+    compare_all_with_reference,
+    count_seeds_needed,
 )
 from fedlog.report.parts.tables import p_value
 
@@ -32,7 +32,7 @@ def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[st
     """The test of each row against the reference, by row; empty if the reference has not been run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
-    return compare_all(values, experiment.reference, family(experiment))
+    return compare_all_with_reference(values, experiment.reference, family(experiment))
 
 
 def reference_label(experiment: Experiment) -> str:
@@ -44,7 +44,7 @@ def arrow_text(test: SignificanceTest | None) -> str:
     """A space and the paper's arrow if the difference is significant, else an empty string."""
     if test is None or not test.significant:
         return ""
-    return f" {Arrow.UP if test.side is Side.GREATER else Arrow.DOWN}"
+    return f" {Arrow.UP if test.side is Alternative.GREATER else Arrow.DOWN}"
 
 
 def p_text(test: SignificanceTest | None) -> str:
@@ -58,7 +58,7 @@ def p_text(test: SignificanceTest | None) -> str:
         return f"too few seeds ({differing})"
     if test.side is None:
         return p_value(test.p)
-    return f"{p_value(test.p)} ({'higher' if test.side is Side.GREATER else 'lower'})"
+    return f"{p_value(test.p)} ({'higher' if test.side is Alternative.GREATER else 'lower'})"
 
 
 def holm_text(test: SignificanceTest | None) -> str:
@@ -102,9 +102,9 @@ HOW_TO_READ = (
     "Minus: the mean difference over common seeds with its standard error. Hodges-Lehmann: the median of the pairwise "
     "means of those differences, in points, with its exact interval of at least 95 %, from 6 common seeds on.",
     f"p: one-tailed Wilcoxon signed-rank test, paired by seed, in the direction that was seen; p < {LEVEL} takes at "
-    f"least {seeds_needed(LEVEL)} common seeds that differ. Arrows, as in the paper: p < {LEVEL} without correction. "
-    "The direction is chosen after looking, so by chance alone an arrow comes up about twice as often as this level "
-    "says; the paper does the same, and Holm's column is there for caution.",
+    f"least {count_seeds_needed(LEVEL)} common seeds that differ. Arrows, as in the paper: p < {LEVEL} without "
+    "correction. The direction is chosen after looking, so by chance alone an arrow comes up about twice as often as "
+    "this level says; the paper does the same, and Holm's column is there for caution.",
     "Bits are those of the encoded messages of all clients, framing and opening exchange included. Times a "
     "reference's: both directions, paired by seed; Hodges-Lehmann on logarithms with its exact interval from 6 common "
     "seeds on, below that the geometric mean alone. % of FedAvg's: both directions, means over the seeds that both "
@@ -117,7 +117,7 @@ def holm_note(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> 
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"
-    enough = f" ({seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
+    enough = f" ({count_seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
     return (
         f"Holm: p corrected for {members}, of which {tested or 'none'} could be tested{enough}; "
         f"the others are outside the correction ({OUTSIDE})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedlog.experiments.tables.cells import Experiment, Row
-from fedlog.experiments.tables.cost import Cost, cost_to_reach, threshold_by_rule
+from fedlog.experiments.tables.cost import Cost, choose_threshold, cost_to_reach
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
@@ -24,7 +24,7 @@ def cost_table(found: Collected, threshold: float) -> TextTable:
         if found.runs[row.name]
     }
     both = {
-        name: {seed: float(cost.both) for seed, cost in by_seed.items()}
+        name: {seed: float(cost.bits_both_ways) for seed, cost in by_seed.items()}
         for name, by_seed in costs.items()
         if name != POOLED
     }
@@ -111,7 +111,7 @@ def _rule_note(found: Collected) -> tuple[str, ...]:
     """A note on the threshold that the paper's rule would give for these runs."""
     names = [name for name in COMPETITIVE if any(row.name == name for row in found.experiment.rows)]
     best = [run.summary.best_accuracy for name in names for run in found.runs[name]]
-    threshold = threshold_by_rule(best)
+    threshold = choose_threshold(best)
     missing = [name for name in names if not found.runs[name]]
     if threshold is None:
         return ()

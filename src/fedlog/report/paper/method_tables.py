@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedlog.experiments.tables.cells import Printed, Row, Shape
+from fedlog.experiments.tables.cells import PrintedFigures, Row, Shape
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.significance import (
@@ -12,7 +12,7 @@ from fedlog.experiments.tables.significance import (
     Mean,
     PrintedDifference,
     SignificanceTest,
-    difference_to_print,
+    difference_from_printed,
     paired_differences,
 )
 from fedlog.report.paper.comparisons import (
@@ -117,7 +117,7 @@ def show_printed_difference(row: Row, found: Collected) -> PrintedDifference | N
     final = list(found.final(row.name).values())
     if row.printed is None or not final:
         return None
-    return difference_to_print(Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS)
+    return difference_from_printed(Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS)
 
 
 def _difference_text(found: PrintedDifference) -> str:
@@ -179,7 +179,7 @@ def _mean_difference(row: BySeed, other: BySeed) -> str:
     return difference_with_error(Mean.of(differences)) if differences else ""
 
 
-def show_printed_accuracy(printed: Printed | None) -> str:
+def show_printed_accuracy(printed: PrintedFigures | None) -> str:
     """The paper's accuracy with its standard error and its arrow."""
     if printed is None:
         return ""

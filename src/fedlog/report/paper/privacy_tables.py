@@ -21,8 +21,8 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_LEVEL,
     EpsilonFormula,
     find_epsilon_formula,
-    level_name,
-    no_noise_name,
+    name_level_row,
+    name_row_without_noise,
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
@@ -57,10 +57,10 @@ def level_table(found: Collected) -> TextTable:
     )
     rows = []
     for clip, named in CLIPS.items():
-        runs = found.runs[no_noise_name(clip)]
+        runs = found.runs[name_row_without_noise(clip)]
         rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
-            runs = found.runs[level_name(clip, level)]
+            runs = found.runs[name_level_row(clip, level)]
             std = level * parse_clip(named).sensitivity(WIDTH)
             labels = (_label(formula, level, releases_of(found)) for formula in EPSILON_FORMULAS)
             rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
@@ -74,12 +74,12 @@ def level_table(found: Collected) -> TextTable:
 
 def releases_of(found: Collected) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
-    return found.experiment.row(level_name(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+    return found.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def verification_table(found: Collected) -> TextTable:
     """A table of the runs with other formulas, beside the runs with the same level of noise, on the same seeds."""
-    expected = {run.seed: run for run in found.runs[level_name(VERIFIED_CLIP, VERIFIED_LEVEL)]}
+    expected = {run.seed: run for run in found.runs[name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
     for row in found.experiment.rows:
         if not row.name.startswith("verify-"):
@@ -130,7 +130,7 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
         return (row.label, *asked, "", "", f"{row.spec.rounds}", "0", NOT_RUN, "", "")
     stated = runs[0].summary.privacy or {}
     frozen = row.spec.privacy == Unit.RECORD
-    reference = found.runs["frozen-no-noise" if frozen else no_noise_name("l2")]
+    reference = found.runs["frozen-no-noise" if frozen else name_row_without_noise("l2")]
     rounds = row.spec.rounds or 0
     without = [
         100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
@@ -153,7 +153,7 @@ def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
 def points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
     """(epsilon, accuracy) of each level that was run; the epsilon is that of the formula."""
     for level in LEVELS:
-        runs = found.runs[level_name(clip, level)]
+        runs = found.runs[name_level_row(clip, level)]
         if runs:
             epsilon = formula.epsilon(level, releases_of(found), CLIENTS)
             yield epsilon, Mean.of([_percent(run) for run in runs]).value
@@ -202,11 +202,11 @@ def privacy_plot(found: Collected) -> str:
 def _by_noise(axes: Axes, found: Collected) -> None:
     for clip, named in CLIPS.items():
         unit = parse_clip(named).sensitivity(WIDTH)
-        drawn = [(level * unit, found.final(level_name(clip, level))) for level in LEVELS]
+        drawn = [(level * unit, found.final(name_level_row(clip, level))) for level in LEVELS]
         spots = [(std, sum(finals.values()) / len(finals)) for std, finals in drawn if finals]
         if spots:
             axes.plot(*zip(*spots, strict=True), STYLES[clip], marker="o", color="black", label=named)
-        without = found.final(no_noise_name(clip))
+        without = found.final(name_row_without_noise(clip))
         if without:
             level = sum(without.values()) / len(without)
             axes.axhline(level, linestyle=STYLES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")

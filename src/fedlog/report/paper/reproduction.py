@@ -14,7 +14,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from fedlog.experiments.tables.catalog import on_disk
+from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.experiments.tables.cells import CellState, Shape
 from fedlog.experiments.tables.finished_cells import Collected, collect, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
@@ -90,7 +90,7 @@ class ExperimentPage:
 
 def sections(results: Path) -> list[ExperimentPage]:
     """The page of every experiment, run or not, and of those with another number of rounds that have records."""
-    return [_section(collect(experiment, results)) for experiment in on_disk(results)]
+    return [_section(collect(experiment, results)) for experiment in list_experiments_on_disk(results)]
 
 
 def _section(found: Collected) -> ExperimentPage:

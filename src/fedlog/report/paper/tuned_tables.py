@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.finished_cells import Collected, collect
-from fedlog.experiments.tables.paper import table
+from fedlog.experiments.tables.paper import make_table
 from fedlog.experiments.tables.significance import Mean, paired_differences
 from fedlog.report.paper.conditions import Gain, accuracy_at
 from fedlog.report.paper.method_tables import comparison_table
@@ -14,7 +14,7 @@ from fedlog.report.parts.tables import TextTable, not_run_note, with_error
 
 def tuned_tables(found: Collected) -> list[TextTable]:
     """Two tables: the gain over the paper's settings, and the methods against each other."""
-    at_papers = collect(table(found.experiment.data[0]), found.folder.parent)
+    at_papers = collect(make_table(found.experiment.data[0]), found.folder.parent)
     return [gain_table(found, at_papers), comparison_table(found)]
 
 

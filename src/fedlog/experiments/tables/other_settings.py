@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.paper import TO_THE_LETTER, beta_for_growth, table
+from fedlog.experiments.tables.paper import TO_THE_LETTER, beta_for_growth, make_table
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
@@ -28,7 +28,7 @@ def _vary(found: Experiment, name: str, title: str, rows: Iterable[Row], remark:
 
 def _moments_kept(data: str) -> Experiment:
     """Table 1 with Adam's moments kept for the run, for the methods with bodies that stay at their clients."""
-    found = table(data)
+    found = make_table(data)
     rows = [found.row(method) for method in MOMENTS_KEPT]
     return _vary(
         found,
@@ -73,7 +73,7 @@ def _with_weight_decay(row: Row) -> Row:
 
 def _chosen_rounds(data: str) -> Experiment:
     """The main rows of Table 1, with each client's round chosen on its validation records."""
-    found = table(data)
+    found = make_table(data)
     rows = [found.row(method) for method in MAIN_ROWS]
     return _vary(
         found,
@@ -90,7 +90,7 @@ def _chosen_rounds(data: str) -> Experiment:
 
 def _paper_formula(data: str) -> Experiment:
     """FedLog-C exactly as in the paper's formula, with the best setting of its grid."""
-    found = table(data)
+    found = make_table(data)
     row = found.row("fedlog-c")
     options = {"alpha": 0.3, "beta": beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
     return _vary(
