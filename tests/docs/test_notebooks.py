@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import nbformat
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -45,6 +44,8 @@ def test_the_four_questions_have_a_notebook() -> None:
 def test_a_notebook_runs_and_shows_what_is_committed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import nbformat  # here, since it builds a grammar for a second and a half, which every process would wait for
+
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONWARNINGS", "default")  # the kernel's own warnings are not the notebook's
     committed = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
