@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 
 COMMANDS = {"pretrained": ["federate", "demo", "--pretrained"], "plain": ["federate", "demo"]}
 
@@ -53,7 +53,9 @@ def main() -> None:
         pairs.append({name: measure(COMMANDS[name]) for name in order})
         print(pairs[-1], flush=True)
     command = f"python -m benchmarks.demo_time --pairs {args.pairs} --out {args.out}"
-    args.out.write_text(json.dumps({"command": command, "pairs": pairs, "made_with": made_with()}, indent=1) + "\n")
+    args.out.write_text(
+        json.dumps({"command": command, "pairs": pairs, "made_with": software_versions()}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
     bodies = [body_named(BODY, federation.input_shape)] * len(federation.shards)
     shape = model_plan(federation, bodies)
     told = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
-    algorithm = registry.build(method, shape, told)
+    algorithm = registry.make_method(method, shape, told)
     start = time.perf_counter()
     # One client at a time, as at a site: another order of sums grows, over hundreds of steps, into another model.
     last = list(

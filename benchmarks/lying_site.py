@@ -20,7 +20,7 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -69,7 +69,7 @@ def main(out: Path = RECORDS, seeds: tuple[int, ...] = SEEDS, rounds: int = 5) -
             }
         )
         print(json.dumps(rows[-1]), flush=True)
-    content = {"seeds": seeds, "rounds": rounds, "rows": rows, "made_with": made_with()}
+    content = {"seeds": seeds, "rounds": rounds, "rows": rows, "made_with": software_versions()}
     content["command"] = "python -m benchmarks.lying_site"
     (out / "lying-site.json").write_text(json.dumps(content, indent=1) + "\n")
 
@@ -92,7 +92,7 @@ def accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
 def _let_lie(simulation: Simulation, liar: str, lie: Lie) -> None:
     """Change the liar's uploads on their way to the server."""
     server: Any = simulation.server
-    receive, codec = server.receive, server.transport.up
+    receive, codec = server.receive, server.transport.upload_codec
 
     def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         def changed(blob: bytes) -> bytes:

@@ -33,9 +33,9 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.models.body import HEAD
-from fedlog.wire.message import Message, lift, total
+from fedlog.wire.message import Message, add_contributions, make_contribution
 
 METHODS = (
     "fedlog-once",
@@ -83,7 +83,9 @@ def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
 def solve(method: Algorithm, uploads: Sequence[Message]) -> dict[str, Tensor]:
     """The parts of the head of these uploads."""
     (exchange,) = method.schedule.round
-    state = method.step(exchange.name, method.begin(Key(0)), total([lift(each) for each in uploads]))
+    state = method.step(
+        exchange.name, method.begin(Key(0)), add_contributions([make_contribution(each) for each in uploads])
+    )
     return {name: value for name, value in state.items() if name not in ("seed", "sums", "second")}
 
 
@@ -136,7 +138,7 @@ def main() -> None:
         if name in ("fed-qda", "ccvr"):
             x = x[:, 20:36]
         width, n_class = x.shape[1] - (name == "fed-regression"), int(y.max()) + 1
-        method = registry.build(name, ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width)), {})
+        method = registry.make_method(name, ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width)), {})
         # Sites of very different sizes: each is cut off at a square.
         ends = [round(len(y) * ((at + 1) / SITES) ** 2) for at in range(SITES)]
         order = torch.randperm(len(y), generator=Key(1).torch())
@@ -150,7 +152,7 @@ def main() -> None:
         print(name, {key: f"{value:.1e}" for key, value in rows[name].items()}, flush=True)
     if args.record is not None:
         command = f"python -m benchmarks.one_exchange_equality --record {args.record}"
-        record = {"command": command, "largest_relative_difference": rows, "made_with": made_with()}
+        record = {"command": command, "largest_relative_difference": rows, "made_with": software_versions()}
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 
 

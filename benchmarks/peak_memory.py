@@ -10,7 +10,7 @@ import torch
 from benchmarks.memory import peak_bytes
 from benchmarks.simulator import RECORDS, Ours
 from benchmarks.workloads import workload
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.settings.execution import BackendChoice
 
 
@@ -27,7 +27,7 @@ def main() -> None:
         # Pages that the workers share are counted in each of them: an upper bound.
         "peak_bytes_of_workers": sum(peak_bytes(pid) for pid in ours.workers),
         "workers": len(ours.workers),
-        "made_with": made_with(),
+        "made_with": software_versions(),
         "command": "python -m benchmarks.peak_memory",
     }
     ours.stop()

@@ -23,10 +23,10 @@ from fedlog.core.clip import L2Clip
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, make_protection
-from fedlog.wire.message import Kind, Message, lift
+from fedlog.wire.message import Kind, Message, make_contribution
 
 SEEDS = range(20)
 SHARES = (0.6, 0.3, 0.1)
@@ -59,7 +59,7 @@ def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Mo
     joined = torch.cat([x, y[:, None]], dim=1)
     exact = guard.sum_moments(joined, torch.zeros(len(x), dtype=torch.int64), 1, Detail.SECOND)
     sent = guard.protect(Message(Kind.MOMENTS, exact.arrays), Key(seed).child("noise"))
-    total = guard.add_server_noise(guard.to_feature_units(lift(sent)), Key(seed).child("server noise"))
+    total = guard.add_server_noise(guard.to_feature_units(make_contribution(sent)), Key(seed).child("server noise"))
     return Moments.from_arrays(total.arrays, Detail.SECOND), total.noise_std
 
 
@@ -112,7 +112,7 @@ def main() -> None:
             print(table, name, {key: round(value, 4) for key, value in figures.items()})
     if args.record is not None:
         command = f"python -m benchmarks.regression --record {args.record}"
-        record = {"command": command, "seeds": len(SEEDS), "made_with": made_with(), "tables": tables_found}
+        record = {"command": command, "seeds": len(SEEDS), "made_with": software_versions(), "tables": tables_found}
         args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 

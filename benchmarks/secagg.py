@@ -26,7 +26,7 @@ import numpy as np
 from fedlog.privacy.secagg import crypto
 from fedlog.privacy.secagg.client import KeysState, SumClient
 from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.fixed_point import Words, pack
+from fedlog.privacy.secagg.fixed_point import Words, pack_words
 from fedlog.privacy.secagg.messages import (
     SEALED_BYTES,
     Envelope,
@@ -191,7 +191,7 @@ def _masked(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]
     for peer in {MEASURED, *dropped}:
         pairwise = crypto.make_mask(state.terms, other.key_with(_keys(state, peer).mask, peer))
         masked = masked + pairwise if peer > other.number else masked - pairwise
-    return other.say(Step.MASKED, encode(MaskedVector(state.view, pack(masked, VALUE_BYTES))))
+    return other.say(Step.MASKED, encode(MaskedVector(state.view, pack_words(masked, VALUE_BYTES))))
 
 
 def _unmasking(

@@ -20,10 +20,10 @@ import torch
 from benchmarks.memory import children, cpu_seconds, peak_bytes
 from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, first_clients, workload
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import build_body
@@ -50,7 +50,7 @@ class Ours:
         body = build_body("cnn", work.make_body, work.federation.input_shape)
         bodies = [body] * len(work.federation.shards)
         plan = model_plan(work.federation, bodies)
-        algorithm = build(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
+        algorithm = make_method(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
         engine = Engine(Settings(work.batch_size), choice)
         before = set(children())
         settings = RunSettings(rounds=10**6, execution=Execution(jobs=jobs))
@@ -206,7 +206,7 @@ def main(
     """Measure, print and write `simulator-<workload>.json`."""
     for name in names:
         found = measure(first_clients(workload(name), clients), repeats)
-        found["made_with"] = made_with()
+        found["made_with"] = software_versions()
         asked = "" if clients is None else f" --clients {clients}"
         found["command"] = f"python -m benchmarks.simulator --workload {name} --repeats {repeats}{asked}"
         out.mkdir(exist_ok=True)

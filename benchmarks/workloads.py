@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedlog.algorithms.fedlog import random_head
+from fedlog.algorithms.fedlog import make_random_head
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
@@ -33,7 +33,7 @@ class Workload:
 
     def first_head(self) -> Tensor:
         """The random first head that every variant starts from."""
-        return random_head(self.federation.n_class, self.width, 5.0, 0)
+        return make_random_head(self.federation.n_class, self.width, 5.0, 0)
 
 
 def workload(name: str, clients: int | None = None) -> Workload:

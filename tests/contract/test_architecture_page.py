@@ -56,7 +56,7 @@ STATIONS = (
         "Protection.protect",
         "Float32.encode",
     ),
-    ("lift", "Protection.add_server_noise", "FedLog.step", "solve_head"),
+    ("make_contribution", "Protection.add_server_noise", "FedLog.step", "solve_head"),
     ("Float32.decode", "FedLog.deploy", "BlockBackend.features", "Cohort._score", "append", "render_run"),
 )
 

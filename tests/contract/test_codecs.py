@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
-from fedlog.wire.frame import Reader, checksum_of, varint, zigzag
+from fedlog.wire.frame import Reader, checksum_of, encode_varint, encode_zigzag
 from fedlog.wire.message import Kind, Message
 
 ALL = sorted(CODECS)
@@ -295,8 +295,8 @@ def test_a_hundred_thousand_forged_messages_of_each_codec_are_refused_or_small(n
 @pytest.mark.parametrize("shape", [(2**31 - 1,), (2**20, 2**11), (0, 2**31), (2**31, 0), (8, 2**28)])
 @pytest.mark.parametrize("layout", [0, 1, 2, 3, 4, 19, 20])
 def test_a_forged_size_is_refused_before_anything_is_allocated(name: str, shape: tuple[int, ...], layout: int) -> None:
-    array = bytes([layout]) + varint(len(shape)) + b"".join(varint(size) for size in shape) + b"\0" * 64
-    body = struct.pack("<2sBBBB", b"fl", 2, CODECS[name].number, Kind.STATISTICS, 0) + varint(1) + array
+    array = bytes([layout]) + encode_varint(len(shape)) + b"".join(encode_varint(size) for size in shape) + b"\0" * 64
+    body = struct.pack("<2sBBBB", b"fl", 2, CODECS[name].number, Kind.STATISTICS, 0) + encode_varint(1) + array
     tracemalloc.start()
     try:
         with pytest.raises(WireError):
@@ -352,9 +352,9 @@ def test_the_document_lists_every_codec_with_its_number() -> None:
 @pytest.mark.parametrize("blob", [b"\x80\x00", b"\xff" * 11, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", b"\x80"])
 def test_a_whole_number_that_is_written_otherwise_than_it_must_be_is_refused(blob: bytes) -> None:
     with pytest.raises(WireError):
-        Reader(blob).varint()
+        Reader(blob).read_varint()
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, -64, 64, 2**62, -(2**63), 2**63 - 1])
 def test_whole_numbers_of_either_sign_come_back(number: int) -> None:
-    assert Reader(varint(zigzag(number))).signed_varint() == number
+    assert Reader(encode_varint(encode_zigzag(number))).read_signed_varint() == number

@@ -20,7 +20,7 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, initial_head
@@ -28,7 +28,7 @@ from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 from fedlog.testing import check_method
 from fedlog.testing.trial import distance
-from fedlog.wire.codec import CODECS, codec
+from fedlog.wire.codec import CODECS, find_codec
 
 PAGES = Path(__file__).parents[2] / "docs" / "extend"
 Follow = Callable[[str], ModuleType]
@@ -76,9 +76,9 @@ def test_the_method_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[st
 def test_the_codec_of_the_page(
     follow: Follow, small: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CODECS, "zipped", codec("f32"))  # taken back after the test
+    monkeypatch.setitem(CODECS, "zipped", find_codec("f32"))  # taken back after the test
     made = follow("codec").CODECS["zipped"]
-    assert codec("zipped") is made
+    assert find_codec("zipped") is made
     assert made.number not in {each.number for name, each in CODECS.items() if name != "zipped"}
     for which in codec_contract.NAMES:
         codec_contract.test_what_comes_back_has_the_same_kind_shapes_and_sorts_and_is_close("zipped", which)
@@ -101,7 +101,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     found = body("digit_bodies:digit_cnn", federation.input_shape)
     bodies = [found] * 5
     algorithm = METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
-    clients = clients_of(federation, bodies, algorithm)
+    clients = list_clients(federation, bodies, algorithm)
     start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})
     tasks = [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]

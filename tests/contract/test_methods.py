@@ -8,14 +8,14 @@ import pytest
 import torch
 from method_options import OPTIONS
 
-from fedlog.algorithms.registry import METHODS, build, find_methods, freeze_bodies
+from fedlog.algorithms.registry import METHODS, find_methods, freeze_bodies, make_method
 from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation
 from fedlog.testing.contract import Check, contract_checks
 from fedlog.testing.trial import Trial, distance
 from fedlog.testing.trial import run_all as run
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 from fedlog.wire.message import Kind, Message
 
 NAMES = (
@@ -123,7 +123,7 @@ def test_partial_participation(method: str, small: Any) -> None:
     one_client = method == "pooled"
     for record in simulation.rounds():
         assert record.participants == (1 if one_client else 2)
-        chosen = simulation.participants(record.round)
+        chosen = simulation.draw_participants(record.round)
         up, down = payload_and_framing(method, simulation.plan)
         assert record.bits_up == 8 * up * len(chosen)
         # Where updates add up everyone hears them; otherwise the next participants do, and at last everyone.
@@ -135,7 +135,7 @@ def test_partial_participation(method: str, small: Any) -> None:
 
 def framed(*arrays: tuple[int, int]) -> int:
     """Bytes of a message with arrays of (bytes of entries, dimensions): an empty frame and each array's description."""
-    frame = len(codec("f32").encode(Message(Kind.SEED, ())))
+    frame = len(find_codec("f32").encode(Message(Kind.SEED, ())))
     return frame + sum(entries + 2 + 4 * dimensions for entries, dimensions in arrays)
 
 
@@ -212,7 +212,7 @@ def test_the_contract_with_heads_of_ones_own(method: str, check: Check) -> None:
 
 def test_a_regression_has_no_heads_of_ones_own() -> None:
     with pytest.raises(InputError, match="all sites share one posterior"):
-        build("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})
+        make_method("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})
 
 
 @every_method

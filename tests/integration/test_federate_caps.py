@@ -22,7 +22,7 @@ from fedlog.flower.site.answer import answer_frame, respond
 from fedlog.flower.site.caps import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import WireError, codec
+from fedlog.wire.codec import WireError, find_codec
 from fedlog.wire.message import Kind, Message
 
 LOCAL = Promise("client", "local", 4.0, 1e-5, message_norm=20.0)
@@ -119,7 +119,7 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
     greet(site, plan)
     head = torch.zeros(SCHEMA.n_class, 9)
     head[1, 2] = number
-    broadcast = codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
+    broadcast = find_codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
     with pytest.raises(FrameError, match="expected finite numbers in the broadcast"):
         respond(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, broadcast), site)
     assert not (site.state / FILE_NAME).exists()

@@ -37,7 +37,7 @@ from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, compute_spending_across_runs, read_log
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Contribution
 
@@ -117,7 +117,8 @@ def statistics_of(post: Listening, round_number: int, step: float = 1.0) -> dict
     """What each site has sent in that round, in units of the features; `step`: the grid of messages in whole steps."""
     sent = [f.payload for f in post.heard if f.kind is FrameKind.UPLOAD and f.round_number == round_number]
     return {
-        name: codec("f32").decode(blob).arrays[0].double() * step for name, blob in zip(post.sites, sent, strict=True)
+        name: find_codec("f32").decode(blob).arrays[0].double() * step
+        for name, blob in zip(post.sites, sent, strict=True)
     }
 
 
@@ -162,7 +163,7 @@ def test_nothing_leaves_a_site_but_dense_noisy_statistics_and_the_name_of_its_bo
     assert kinds == {FrameKind.WELCOME, FrameKind.UPLOAD, FrameKind.REPORT}
     for frame in post.heard:
         if frame.kind is FrameKind.UPLOAD:
-            (sums,) = codec("f32").decode(frame.payload).arrays
+            (sums,) = find_codec("f32").decode(frame.payload).arrays
             assert sums.shape == (3, 9)
         elif frame.kind is FrameKind.REPORT:
             assert set(json.loads(frame.payload)) == {"body"}
@@ -212,7 +213,7 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
     sent = [frame.payload for frame in equals.heard if frame.kind is FrameKind.UPLOAD and frame.round_number == 2]
     for name, blob in zip(BODIES, sent, strict=True):
         # Untrained: the second round's statistics are those of the first head's body, count by count.
-        sums = codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
+        sums = find_codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
         folder = equals.sites[name]
         own = load_data(folder, folder.read_config(), Preparation.ALONE)
         assert sums[:, 0].tolist() == torch.bincount(own.federation.train.labels[own.shard.train], minlength=3).tolist()
@@ -226,7 +227,7 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
 def test_a_site_gives_no_more_than_it_agreed_to_whatever_the_server_asks(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(LOCAL))
     state = RunState.of(post.sites["east"], run_tag("trial"))
-    blob = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    blob = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
     again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob)
     with pytest.raises(RunError, match="does not cover another release"):
         respond(again, post.sites["east"])
@@ -272,7 +273,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
     assert (state.round_number, report["rounds"], report["rounds_planned"]) == (1, 1, 2)
     assert "does not cover another release: round 2" in report["ended_early"]
     # After round 1 the last head alone went out: the broadcast of the round that was not begun is not counted.
-    head = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast(state.values))
+    head = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast(state.values))
     assert state.ledger.bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
     print_private(report)
     said = capsys.readouterr().out
@@ -391,7 +392,7 @@ def test_a_server_that_asks_for_more_than_a_run_has_does_not_use_up_the_limit_of
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="local:22:1e-5"))
     conduct(post, server, plan(LOCAL))
-    blob = codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    blob = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
     with pytest.raises(RunError, match="does not cover another release"):
         respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob), east)
     assert len(read_log(east.state / FILE_NAME).releases) == 2

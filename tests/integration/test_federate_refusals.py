@@ -37,13 +37,13 @@ from fedlog.models.catalog import body
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
 SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SumRules(3, 3))
 OPENING = Opening(bytes(16), 0, ("east", "north", "south"))
-HEAD = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+HEAD = find_codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) 
 def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(listed: SiteFolder) -> None:
     respond(greeting(SECURE), listed)
     respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed)
-    other = codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
+    other = find_codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
     with pytest.raises(FrameError, match="has sent its keys before"):
         respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(other)), listed)
     assert len(read_log(listed.state / FILE_NAME).releases) == 1

@@ -46,7 +46,7 @@ from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
 from fedlog.models.folder import load_model
 from fedlog.settings.training import AdamMoments, Decay, Optimiser
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
@@ -123,7 +123,7 @@ def test_a_federation_computes_what_the_simulator_computes(
 def test_a_site_that_states_too_large_a_share_is_capped_and_named(
     post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receive, f32 = Server.receive, codec("f32")
+    receive, f32 = Server.receive, find_codec("f32")
 
     def receive_lies(self: Server, number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         sent = dict(uploads)
@@ -335,7 +335,7 @@ def tamper(post: InProcess) -> None:
             frame = record["frame"]
             if frame[5] == FrameKind.UPLOAD and message.metadata.src_node_id == 10:
                 record["frame"] = Frame(
-                    FrameKind.UPLOAD, run_tag("trial"), frame[14], 0, codec("f32").encode(bad)
+                    FrameKind.UPLOAD, run_tag("trial"), frame[14], 0, find_codec("f32").encode(bad)
                 ).encode()
             yield message
 
@@ -380,7 +380,7 @@ def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: Ser
     assert remove_site(server, "east", "trial", said.append) == ("north", "south")
     sums = state_of(server).values["statistics"]
     blobs = RunFolder.of(server, "trial").uploads()
-    expected = sum(codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
+    expected = sum(find_codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
     torch.testing.assert_close(sums, expected)
     post.absent = {"east"}
     run(post, server).conduct()  # sends the new head
@@ -400,7 +400,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
 
     def receive(self, number, exchange, uploads):  # type: ignore[no-untyped-def]
         uploads = list(uploads)
-        newest.update({site: codec("f32").decode(blob).arrays[0].double() for site, blob in uploads})
+        newest.update({site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in uploads})
         original(self, number, exchange, uploads)
 
     monkeypatch.setattr(Server, "receive", receive)
@@ -425,7 +425,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
 
 
 def newest_of(home: RunFolder) -> dict[str, torch.Tensor]:
-    return {site: codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
+    return {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
 
 
 def test_what_a_site_keeps_can_be_used_and_says_where_it_comes_from(post: InProcess, server: ServerFolder) -> None:

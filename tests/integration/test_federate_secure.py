@@ -32,7 +32,7 @@ from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import WireError, codec
+from fedlog.wire.codec import WireError, find_codec
 from fedlog.wire.message import Contribution
 
 NAMES = ("east", "north", "south", "west")
@@ -105,11 +105,11 @@ def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
     for _, frame in post.answered:
         if frame.kind in (FrameKind.UPLOAD, FrameKind.SECURED):
             with pytest.raises((WireError, InputError)):
-                codec("f32").decode(frame.payload)
+                find_codec("f32").decode(frame.payload)
     # Keys come with the work, so that a round has five questions.
     turns = [frame for name, frame in post.asked if name == "east" and frame.round_number == 1]
     assert [frame.kind for frame in turns] == [FrameKind.WORK] + [FrameKind.SECURE] * 4
-    kinds = found.ledger.by_kind(1)
+    kinds = found.ledger.bits_by_kind(1)
     assert {"secure keys up", "secure shares down", "secure masked up", "secure unmask up"} <= set(kinds)
     assert "statistics up" not in kinds
 
@@ -155,7 +155,9 @@ def clipped_sum_of_round_1(folder: Path) -> torch.Tensor:
     conduct(twins, make_server(ServerFolder(folder / "server")), central)
     sent = [f.payload for _, f in twins.answered if f.kind is FrameKind.UPLOAD and f.round_number == 1]
     assert len(sent) == len(NAMES)
-    return torch.stack([codec("f32").decode(blob).arrays[0].double() for blob in sent]).sum(0) * guard.mechanism.grid
+    return (
+        torch.stack([find_codec("f32").decode(blob).arrays[0].double() for blob in sent]).sum(0) * guard.mechanism.grid
+    )
 
 
 @pytest.mark.parametrize("step", list(Step))
@@ -313,7 +315,7 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
 
 
 def _seed() -> bytes:
-    return codec("f32").encode(PLAIN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    return find_codec("f32").encode(PLAIN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
 def _home(folder: SiteFolder) -> Path:

@@ -41,7 +41,7 @@ from fedlog.models.folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
 from fedlog.settings.training import BroadcastForm, World
-from fedlog.wire.codec import codec, is_same_message
+from fedlog.wire.codec import find_codec, is_same_message
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
@@ -143,7 +143,7 @@ def test_some_of_the_messages_say_that_nothing_is_new(post: InProcess, server: S
     """Or the comparison with the simulator above would show nothing."""
     run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, **SKIPPING)).conduct()
     ledger = state_of(server).ledger
-    same = {(number, way) for number in range(5) for way in Direction if ledger.by_kind(number).get(f"same {way}")}
+    same = {(number, way) for number in range(5) for way in Direction if ledger.bits_by_kind(number).get(f"same {way}")}
     assert {way for _, way in same} == set(Direction)
 
 
@@ -211,7 +211,7 @@ def test_a_site_that_fell_silent_starts_anew(post: InProcess, server: ServerFold
     kinds = {(site, number): kind for site, kind, number, _ in seen}
     anew = sorted(place for place, kind in kinds.items() if kind is FrameKind.WORK_ANEW)
     assert anew == [("east", 1), ("east", 3), ("north", 1), ("south", 1)]
-    down = codec(str(how.get("codec_down", how["codec"])))
+    down = find_codec(str(how.get("codec_down", how["codec"])))
     whole = next(payload for site, _, number, payload in seen if (site, number) == ("east", 3))
     assert down.decode(whole).kind is Kind.HEAD  # no difference: it decodes by itself
     assert [event["sites"] for event in events_named(server, "uploads")][2:] == [["east", "north", "south"]] * 3
@@ -237,7 +237,7 @@ def test_an_answer_that_came_too_late_is_not_taken_to_be_known(post: InProcess, 
     assert events_named(server, "refused") == []
     assert state_of(server).memory.keys() == {"east", "north", "south"}
     own = read_events(post.sites["east"].event_log)
-    word = 8 * len(codec("rows").encode(Message(Kind.SAME, ())))
+    word = 8 * len(find_codec("rows").encode(Message(Kind.SAME, ())))
     assert [event["bits_up"] == word for event in own if event["event"] == "worked"] == [False, False, True, True]
 
 
@@ -294,7 +294,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
     monkeypatch.setattr("fedlog.flower.ops.run.unregister", lambda *_: None)
     remove_site(server, "east", "trial", lambda line: None)
     found = state_of(server)
-    expected = sum(codec("rows").decode(kept[site]).arrays[0].double() for site in ("north", "south"))
+    expected = sum(find_codec("rows").decode(kept[site]).arrays[0].double() for site in ("north", "south"))
     assert torch.equal(found.values["statistics"], torch.as_tensor(expected))
 
 
@@ -304,7 +304,7 @@ def test_in_a_closed_world_a_site_gets_its_own_rows_if_it_said_so(post: InProces
     seen = watch(post)
     run(post, server, Plan("trial", options=OPTIONS, rounds=3, seed=4, codec="rows", world=World.CLOSED)).conduct()
     rows = {
-        site: codec("rows").decode(payload).arrays[0].any(dim=1).nonzero().flatten().tolist()
+        site: find_codec("rows").decode(payload).arrays[0].any(dim=1).nonzero().flatten().tolist()
         for site, _, number, payload in seen
         if number == 3
     }
@@ -331,7 +331,7 @@ def test_a_site_that_changes_its_world_is_greeted_again(post: InProcess, server:
     (refused,) = events_named(server, "refused")
     assert "has changed its setting `world` since the greeting" in str(refused["reason"])
     last = next(payload for site, _, number, payload in seen if (site, number) == ("east", 4))
-    assert bool(codec("rows").decode(last).arrays[0].any(dim=1).all())
+    assert bool(find_codec("rows").decode(last).arrays[0].any(dim=1).all())
 
 
 PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)

@@ -25,7 +25,7 @@ def test_a_push_that_is_exactly_as_strong_as_the_pull_is_refused_too():
     with pytest.raises(InputError, match="fedlog-c diverges"):
         FedLogC(PLAN, alpha=alpha, beta=beta, margin=None)
     FedLogC(PLAN, alpha=math.nextafter(alpha, 1), beta=beta, margin=None)
-    assert math.isinf(FedLogC(PLAN, alpha=alpha, beta=beta).growth)
+    assert math.isinf(FedLogC(PLAN, alpha=alpha, beta=beta).growth_factor)
 
 
 def test_the_growth_factor_is_that_of_the_auxiliary_terms_minimum():
@@ -33,11 +33,11 @@ def test_the_growth_factor_is_that_of_the_auxiliary_terms_minimum():
     alpha, beta, means = 0.5, 0.01, [float(at) for at in range(10)]
     stretch = alpha - 9 * beta
     best = [(alpha * m - beta * (sum(means) - m)) / stretch for m in means]
-    assert FedLogC(PLAN, alpha=alpha, beta=beta, margin=None).growth == pytest.approx(
+    assert FedLogC(PLAN, alpha=alpha, beta=beta, margin=None).growth_factor == pytest.approx(
         (best[7] - best[2]) / (means[7] - means[2])
     )
-    assert FedLogC(PLAN, alpha=0.01, beta=0.0, margin=None).growth == 1.0
-    assert math.isinf(FedLogC(PLAN, alpha=0.001, beta=0.001).growth)
+    assert FedLogC(PLAN, alpha=0.01, beta=0.0, margin=None).growth_factor == 1.0
+    assert math.isinf(FedLogC(PLAN, alpha=0.001, beta=0.001).growth_factor)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.algorithms.fedlog import FedLog, FedLogC, FirstHead, random_head
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.fedlog import FedLog, FedLogC, FirstHead, make_random_head
+from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
@@ -27,15 +27,15 @@ PLAN = ModelPlan(n_class=3, width=5, layers=(("a.weight",), (HEAD,)), entries=38
 def test_rows_have_the_norm_no_bias_and_are_orthogonal_where_they_can_be(
     n_class: int, width: int, norm: float, seed: int
 ) -> None:
-    head = random_head(n_class, width, norm, seed).double()
+    head = make_random_head(n_class, width, norm, seed).double()
     assert head.shape == (n_class, 1 + width)
     assert not head[:, 0].any()
     torch.testing.assert_close(head.norm(dim=1), torch.full((n_class,), norm, dtype=torch.float64), rtol=1e-5, atol=0)
     if n_class <= width:
         products = head @ head.T / norm**2
         torch.testing.assert_close(products, torch.eye(n_class, dtype=torch.float64), rtol=0, atol=1e-5)
-    assert torch.equal(head, random_head(n_class, width, norm, seed).double())
-    assert not torch.equal(head, random_head(n_class, width, norm, seed + 1).double())
+    assert torch.equal(head, make_random_head(n_class, width, norm, seed).double())
+    assert not torch.equal(head, make_random_head(n_class, width, norm, seed + 1).double())
 
 
 def test_the_default_first_head_is_drawn_from_the_seed_that_was_sent_with_rows_of_norm_five() -> None:
@@ -43,7 +43,7 @@ def test_the_default_first_head_is_drawn_from_the_seed_that_was_sent_with_rows_o
     assert algorithm.first_head is FirstHead.RANDOM
     message = algorithm.broadcast(algorithm.begin(Key(3)))
     heard = algorithm.hear(message, {})
-    assert torch.equal(heard[HEAD], random_head(3, 5, 5.0, int(message.arrays[0])))
+    assert torch.equal(heard[HEAD], make_random_head(3, 5, 5.0, int(message.arrays[0])))
     torch.testing.assert_close(heard[HEAD].norm(dim=1), torch.full((3,), 5.0))
 
 
@@ -71,7 +71,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_trained(
     method: str, told: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        build(method, PLAN, told)
+        make_method(method, PLAN, told)
 
 
 class NoAlgorithm:
@@ -97,6 +97,6 @@ class Unfinished(Algorithm):
 
 def test_a_users_method_that_lacks_a_part_is_refused_with_what_it_lacks() -> None:
     with pytest.raises(InputError, match=r"is incomplete: it lacks bodies, training, .*schedule, .*begin, .*advice"):
-        build(f"{__name__}:NoAlgorithm", PLAN, {})
+        make_method(f"{__name__}:NoAlgorithm", PLAN, {})
     with pytest.raises(InputError, match=r"is incomplete: it lacks broadcast, close, deploy, hear, open, schedule"):
-        build(f"{__name__}:Unfinished", PLAN, {})
+        make_method(f"{__name__}:Unfinished", PLAN, {})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.cli.main import main
-from fedlog.engine.protocol.shares import cap_shares
+from fedlog.engine.protocol.share_caps import cap_shares
 from fedlog.errors import InputError
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
@@ -71,8 +71,8 @@ def _run_with_liar(spec: RunSpec, lie: Callable[[torch.Tensor], torch.Tensor]) -
 
         def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
             sent = dict(uploads)
-            message = server.transport.up.decode(sent[liar])
-            sent[liar] = server.transport.up.encode(Message(message.kind, (lie(message.arrays[0]),)))
+            message = server.transport.upload_codec.decode(sent[liar])
+            sent[liar] = server.transport.upload_codec.encode(Message(message.kind, (lie(message.arrays[0]),)))
             receive(number, exchange, sent.items())
 
         server.receive = receive_lies

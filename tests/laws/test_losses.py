@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, Distance, NearGlobalMean, NearModel, NearPrototype
+from fedlog.algorithms.losses import (
+    ClusteredLoss,
+    ComparedFeatures,
+    NearGlobalMeanLoss,
+    NearModelLoss,
+    NearPrototypeLoss,
+)
 from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -20,8 +26,8 @@ from fedlog.errors import InputError
 Params = dict[str, Tensor]
 
 
-class _NearDrawnModel(NearModel):
-    """`NearModel`, with just those constants that name a parameter."""
+class _NearDrawnModel(NearModelLoss):
+    """`NearModelLoss`, with just those constants that name a parameter."""
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
         return super().__call__(batch, {name: constants[name] for name in MODEL}, carry)
@@ -30,10 +36,10 @@ class _NearDrawnModel(NearModel):
 MODEL = ("matrix", "single")
 LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
-    "clustered": Clustered(alpha=0.3, beta=0.05, margin=None),
-    "clustered with margin": Clustered(alpha=0.3, beta=0.05, margin=1.5),
-    "near prototype": NearPrototype(regularisation=0.7),
-    "near global mean": NearGlobalMean(kappa=0.6, momentum=0.2),
+    "clustered": ClusteredLoss(alpha=0.3, beta=0.05, margin=None),
+    "clustered with margin": ClusteredLoss(alpha=0.3, beta=0.05, margin=1.5),
+    "near prototype": NearPrototypeLoss(regularisation=0.7),
+    "near global mean": NearGlobalMeanLoss(kappa=0.6, momentum=0.2),
     "near model": _NearDrawnModel(strength=0.9),
 }
 
@@ -178,20 +184,20 @@ def test_a_batch_of_padding_leaves_the_running_mean_alone() -> None:
     batch = Batch(
         torch.full((1, 3, 2), 9.0), torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 3)
     )
-    _, after = NearGlobalMean(kappa=1, momentum=0.5)(batch, {"mean": torch.zeros(1, 2)}, {"running": running})
+    _, after = NearGlobalMeanLoss(kappa=1, momentum=0.5)(batch, {"mean": torch.zeros(1, 2)}, {"running": running})
     assert torch.equal(after["running"], running)
 
 
 def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
     batch = Batch(torch.zeros(2, 1), torch.zeros(2, 3), torch.tensor([0, 1]), torch.full((2,), 0.5))
     with pytest.raises(InputError, match="without asking for it: head") as refused:
-        NearModel(1.0)(batch, {"head": torch.zeros(3)}, {})
+        NearModelLoss(1.0)(batch, {"head": torch.zeros(3)}, {})
     assert "reads_params = True" in str(refused.value.hint)
     for look in (len, list, dict):
         with pytest.raises(InputError, match="without asking"):
             look(batch.params)  # type: ignore[operator]
     params = {"head": torch.zeros(3)}
-    assert Phase(EVERYTHING, 1, NearModel(1.0), 0.1).show(params) is params
+    assert Phase(EVERYTHING, 1, NearModelLoss(1.0), 0.1).show(params) is params
     assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).show(params), HiddenParams)
 
 
@@ -200,10 +206,10 @@ def test_fedlog_c_takes_the_distance_before_or_after_the_dropout() -> None:
     means = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     constants = {"means": means, "present": torch.ones(2, dtype=torch.bool)}
     batch = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1), dropped=dropped)
-    for distance, seen in ((Distance.BEFORE_DROPOUT, features), (Distance.AFTER_DROPOUT, dropped)):
-        loss, _ = Clustered(0.5, 0.25, None, distance)(batch, constants, {})
+    for distance, seen in ((ComparedFeatures.BEFORE_DROPOUT, features), (ComparedFeatures.AFTER_DROPOUT, dropped)):
+        loss, _ = ClusteredLoss(0.5, 0.25, None, distance)(batch, constants, {})
         own, other = (float((seen - mean).square().sum()) for mean in means)
         assert float(loss) == pytest.approx(math.log(2) + 0.5 * own - 0.25 * other)
     nothing_dropped = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1))
-    found, _ = Clustered(0.5, 0.25, None, Distance.AFTER_DROPOUT)(nothing_dropped, constants, {})
+    found, _ = ClusteredLoss(0.5, 0.25, None, ComparedFeatures.AFTER_DROPOUT)(nothing_dropped, constants, {})
     assert float(found) == pytest.approx(math.log(2) + 0.5 * 5 - 0.25 * 1)

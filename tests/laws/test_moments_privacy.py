@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.mechanisms import sum_clipped_moments
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
-from fedlog.wire.message import Kind, Message, lift
+from fedlog.wire.message import Kind, Message, make_contribution
 
 N_CLASS, WIDTH = 3, 4
 DETAILS = (Detail.SQUARES, Detail.SECOND, Detail.CLASS_SECOND)
@@ -76,7 +76,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     assert made.coordinates == N_CLASS * (1 + WIDTH) + 10
     exact = made.sum_moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
     sent = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
-    total = made.add_server_noise(made.to_feature_units(lift(sent)), Key(2))
+    total = made.add_server_noise(made.to_feature_units(make_contribution(sent)), Key(2))
     assert [tuple(array.shape) for array in total.arrays] == [(N_CLASS, 1 + WIDTH), (1, 10)]
     noise = torch.cat([array.reshape(-1) for array in total.arrays])
     assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
@@ -84,7 +84,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     features, labels = 0.4 * torch.ones(600, WIDTH), torch.arange(600) % N_CLASS
     exact = made.sum_moments(features, labels, N_CLASS, Detail.SECOND)
     message = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
-    noisy = made.add_server_noise(made.to_feature_units(lift(message)), Key(2))
+    noisy = made.add_server_noise(made.to_feature_units(make_contribution(message)), Key(2))
     for found, true in zip(noisy.arrays, exact.arrays, strict=True):
         assert float((found - true).abs().max()) < 6 * noisy.noise_std
 
@@ -93,7 +93,7 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
     made = guard(Unit.CLIENT, Trust.CENTRAL, ContributionBound(message_norm=2.0))
     features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
     exact = Moments.of(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
-    lifted = made.to_feature_units(lift(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
+    lifted = made.to_feature_units(make_contribution(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
     length = math.hypot(*(float(array.norm()) for array in lifted.arrays))
     assert 1.9 < length <= 2.0
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
-from fedlog.algorithms.registry import build, freeze_bodies
+from fedlog.algorithms.registry import freeze_bodies, make_method
 from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Work
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.protocol.server import Server
@@ -38,11 +38,11 @@ from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
-from fedlog.wire.codec import codec
-from fedlog.wire.message import Contribution, Kind, Message, lift
+from fedlog.wire.codec import find_codec
+from fedlog.wire.message import Contribution, Kind, Message, make_contribution
 
 INPUTS, WIDTH, CLASSES = 3, 4, 2
-WIRE = codec("f32")
+WIRE = find_codec("f32")
 MakeFederation = Callable[..., Federation]
 Change = Callable[[FedLog], FedLog]
 
@@ -72,7 +72,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
     federation = Federation("law", CLASSES, body.input_shape, data, data, (shard,), IDENTITY, ("0", "1"))
     algorithm = changed(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
     engine = replace(engine, settings=replace(engine.settings, batch_size=max(1, len(data))))
-    clients = clients_of(federation, [body], algorithm)
+    clients = list_clients(federation, [body], algorithm)
     cohort = Cohort(algorithm, federation, clients, engine, Key(3), protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
@@ -83,7 +83,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
 def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Tensor:
     """The upload of one client without noise, in units of the features."""
     bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
-    return bare.to_feature_units(lift(_upload(bare, changed, body, data, engine))).arrays[0]
+    return bare.to_feature_units(make_contribution(_upload(bare, changed, body, data, engine))).arrays[0]
 
 
 def _as_it_is(algorithm: FedLog) -> FedLog:
@@ -158,12 +158,14 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     federation = Federation("law", CLASSES, body.input_shape, data, data, shards, IDENTITY, ("0", "1"))
     bodies = [body] * len(parts)
     algorithm = FedLog(model_plan(federation, bodies), epochs=3, learning_rate=1.0)
-    members = clients_of(federation, bodies, algorithm)
+    members = list_clients(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, Key(3), protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
     blobs = [uploads[at] for at in range(len(parts))]
-    return [guard.to_feature_units(lift(WIRE.decode(blob))).arrays[0] for blob in blobs if blob is not None]
+    return [
+        guard.to_feature_units(make_contribution(WIRE.decode(blob))).arrays[0] for blob in blobs if blob is not None
+    ]
 
 
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP, BackendChoice.AUTO])
@@ -224,7 +226,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     federation = make_federation([7, 5])
     body = build_body("dropping", make, (4,), parse_clip(clip))
     algorithm = FedLog(model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
-    clients = clients_of(federation, [body] * 2, algorithm)
+    clients = list_clients(federation, [body] * 2, algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     start = {**body.initial(Key(2)), HEAD: heard[HEAD]}
     phases = algorithm.schedule.round[0].phases
@@ -318,13 +320,13 @@ def test_a_stored_contribution_is_released_in_every_round_and_counted_in_every_r
     guard = _protection(Unit.RECORD, Trust.CENTRAL, n_class=3, releases=3)
     simulation = _simulation(make_federation([40, 50, 60, 70, 30, 20]), guard, rounds=3, participation=0.34)
     sums = []
-    take = simulation.server.take
+    take = simulation.server.apply_sum
 
     def spied(number: int, exchange: Exchange, summed: Contribution) -> None:
         sums.append((number, summed.clients))
         take(number, exchange, summed)
 
-    simulation.server.take = spied  # type: ignore[method-assign]
+    simulation.server.apply_sum = spied  # type: ignore[method-assign]
     for number, _ in enumerate(simulation.rounds(), start=1):
         assert len(simulation.releases.events) == number
     assert sums[-1] == (3, len(simulation.server.memory or {}))
@@ -359,7 +361,7 @@ def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: Mak
     plan = model_plan(federation, [body] * 3)
     states = []
     for secure in (None, SecureSums()):
-        algorithm = build(method, plan, {"epochs": 1})
+        algorithm = make_method(method, plan, {"epochs": 1})
         engine = Engine(Settings(10), BackendChoice.LOOP)
         simulation = Simulation(
             algorithm, federation, [body] * 3, plan, engine, RunSettings(rounds=1), secure=secure
@@ -473,7 +475,9 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         noise=NoiseSource.DISCRETE,
     )
     message = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH, dtype=torch.float64),))
-    first, second = (guard.to_feature_units(lift(guard.protect(message, Key(0)))).arrays[0] for _ in range(2))
+    first, second = (
+        guard.to_feature_units(make_contribution(guard.protect(message, Key(0)))).arrays[0] for _ in range(2)
+    )
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
     assert compute_spending([guard.make_release_event(1, "statistics")], 1e-5).caveats == ()
@@ -491,7 +495,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
     found = guard.sum_moments(features, torch.zeros(records, dtype=torch.int64), CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
-    (sums,) = guard.to_feature_units(lift(sent)).arrays
+    (sums,) = guard.to_feature_units(make_contribution(sent)).arrays
     guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
@@ -517,7 +521,7 @@ def test_a_message_that_is_scaled_down_to_its_norm_keeps_the_clip_on_a_coarse_gr
     labels = torch.randint(CLASSES, (records,), generator=Key(seed).torch())
     found = guard.sum_moments(torch.full((records, WIDTH), 100.0), labels, CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
-    (sums,) = guard.to_feature_units(lift(sent)).arrays
+    (sums,) = guard.to_feature_units(make_contribution(sent)).arrays
     guard.limits.check_statistics(sums)
     with pytest.raises(InputError, match=r"beyond the clip|norm must be at most"):
         guard.limits.check_statistics(sums * torch.tensor([1.0, *[1.2] * WIDTH]))

@@ -21,7 +21,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, make_protection
 from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
-from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack, unpack
+from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack_words, unpack_words
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
 from fedlog.privacy.secagg.shamir import PRIME, combine_shares, compute_lagrange_weights, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
@@ -88,7 +88,7 @@ def test_a_sum_of_words_is_the_sum_of_the_rounded_values_modulo_the_range(
     exact = np.zeros(3, dtype=object)
     for row in rows:
         words = fixed.to_words(np.array(row))
-        total += unpack(pack(words, value_bytes), value_bytes)
+        total += unpack_words(pack_words(words, value_bytes), value_bytes)
         exact += np.array([math.trunc(value / grid) for value in row], dtype=object)
     wrapped = [(int(steps) + fixed.half_range) % (2 * fixed.half_range) - fixed.half_range for steps in exact]
     assert fixed.from_words(total).tolist() == [steps * grid for steps in wrapped]

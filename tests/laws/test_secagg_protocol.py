@@ -18,7 +18,7 @@ from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, Mechanism, add_noise, sum_clipped_moments
 from fedlog.privacy.secagg.client import answer_step
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
-from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack
+from fedlog.privacy.secagg.fixed_point import choose_fixed_point, unpack_words
 from fedlog.privacy.secagg.messages import (
     Envelope,
     KeyList,
@@ -272,7 +272,7 @@ def test_a_masked_vector_shows_nothing_of_its_input() -> None:
     expected = len(bytes_seen) / 256
     # Chi-square with 255 degrees of freedom exceeds 400 with probability 1e-8.
     assert ((counts - expected) ** 2 / expected).sum() < 400
-    assert unpack(bytes(VALUE_BYTES), VALUE_BYTES).tolist() == [0]
+    assert unpack_words(bytes(VALUE_BYTES), VALUE_BYTES).tolist() == [0]
 
 
 def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:

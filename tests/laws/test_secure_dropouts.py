@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
+from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.secagg.encoding import RoundFailedError
@@ -25,7 +25,7 @@ from fedlog.wire.message import Contribution
 MakeFederation = Callable[..., Federation]
 
 
-class Chosen(Dropouts):
+class Chosen(SimulatedDropouts):
     """Dropouts as the test wants them, sum by sum."""
 
     def __init__(self, silent: list[dict[int, Step]]) -> None:
@@ -49,10 +49,10 @@ def test_the_sum_is_over_those_whose_vector_came_or_there_is_none(silent: dict[i
     agreed = [n for n in range(7) if silent.get(n, len(Step)) > Step.AGREE]
     if min(len(in_it), len(agreed), len(last)) < 4:  # the threshold of seven
         with pytest.raises(RoundFailedError):
-            sums.total(1, _uploads(7), Ledger())
+            sums.sum_uploads(1, _uploads(7), Ledger())
         assert sums.survivors == ()
         return
-    total = sums.total(1, _uploads(7), Ledger())
+    total = sums.sum_uploads(1, _uploads(7), Ledger())
     assert sums.survivors == tuple(in_it)
     assert total.arrays[0].tolist() == [[float(sum(n + 1 for n in in_it))] * 3] * 2
 
@@ -62,8 +62,8 @@ def test_below_the_honest_survivors_nothing_is_unmasked(step: Step) -> None:
     sums = SecureSums(honest=6, dropouts=Chosen([{0: step, 1: step}]))
     ledger = Ledger()
     with pytest.raises(RoundFailedError, match="too few clients"):
-        sums.total(1, _uploads(7), ledger)
-    kinds = ledger.by_kind(1)
+        sums.sum_uploads(1, _uploads(7), ledger)
+    kinds = ledger.bits_by_kind(1)
     assert not any("unmask" in kind or "agree" in kind for kind in kinds)
 
 
@@ -73,9 +73,9 @@ def test_keys_that_came_early_save_a_turn_and_are_asked_for_where_they_did_not()
     turns = []
     for number in range(1, 5):
         ledger = Ledger()
-        sums.total(number, _uploads(5), ledger, everyone if number < 4 else [])
+        sums.sum_uploads(number, _uploads(5), ledger, everyone if number < 4 else [])
         turns.append(int(sums.read_and_reset_figures()["secure_sum_turns"]))
-        sent = ledger.by_kind(number).get("secure keys up", 0) > 0
+        sent = ledger.bits_by_kind(number).get("secure keys up", 0) > 0
         assert sent == (number < 4)
     # Client 2 was not there to reply in the second sum, so the third asks it for its keys.
     assert turns == [5, 4, 5, 4]
@@ -83,22 +83,22 @@ def test_keys_that_came_early_save_a_turn_and_are_asked_for_where_they_did_not()
 
 def test_keys_for_other_clients_or_another_shape_are_not_used() -> None:
     sums = SecureSums()
-    sums.total(1, [(n, Contribution((torch.ones(4),))) for n in range(5)], Ledger(), list(range(5)))
+    sums.sum_uploads(1, [(n, Contribution((torch.ones(4),))) for n in range(5)], Ledger(), list(range(5)))
     assert sums.read_and_reset_figures()["secure_sum_turns"] == 5
-    sums.total(1, _uploads(5), Ledger(), list(range(4)))
-    total = sums.total(2, _uploads(4), Ledger(), [])
+    sums.sum_uploads(1, _uploads(5), Ledger(), list(range(4)))
+    total = sums.sum_uploads(2, _uploads(4), Ledger(), [])
     assert total.arrays[0][0, 0] == 1 + 2 + 3 + 4
     assert sums.read_and_reset_figures()["secure_sum_turns"] == 10
 
 
 def test_dropouts_are_drawn_from_the_key_at_their_rate() -> None:
-    dropouts = Dropouts(0.3, Key(1))
+    dropouts = SimulatedDropouts(0.3, Key(1))
     drawn = [dropouts.draw(number, range(100)) for number in range(30)]
     assert drawn[0] == dropouts.draw(0, range(100)) != drawn[1]
     assert sum(map(len, drawn)) / 3000 == pytest.approx(0.3, abs=0.04)
     assert {step for each in drawn for step in each.values()} == set(Step)
     with pytest.raises(InputError, match="dropout rate"):
-        Dropouts(1.0, Key(1))
+        SimulatedDropouts(1.0, Key(1))
 
 
 def test_a_run_goes_on_through_dropouts_and_says_which_sums_failed(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_what_the_server_sends_to_the_silent_is_counted_and_what_they_never_sent
     counted = []
     for silent in ({}, {3: Step.MASKED}):
         ledger = Ledger()
-        SecureSums(dropouts=Chosen([silent])).total(1, _uploads(5), ledger)
-        counted.append(ledger.by_kind(1))
+        SecureSums(dropouts=Chosen([silent])).sum_uploads(1, _uploads(5), ledger)
+        counted.append(ledger.bits_by_kind(1))
     whole, without = counted
     assert whole["secure masked down"] == without["secure masked down"]
     assert without["secure masked up"] == whole["secure masked up"] * 4 // 5

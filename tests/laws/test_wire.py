@@ -17,10 +17,10 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.wire.codec import Float32, WireError, codec
+from fedlog.wire.codec import Float32, WireError, find_codec
 from fedlog.wire.frame import MAX_ARRAYS, MAX_DIMENSIONS
 from fedlog.wire.ledger import Direction, Ledger
-from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, lift, total
+from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, add_contributions, make_contribution
 
 CODEC = Float32()
 # kind -> the kinds of array in it: f float, i whole, b truth value; `*` any number of the first
@@ -179,7 +179,7 @@ def test_a_model_of_more_than_255_arrays_can_be_sent() -> None:
 
 def test_an_unknown_codec_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="f23") as caught:
-        codec("f23")
+        find_codec("f23")
     assert "f32" in str(caught.value.hint)
 
 
@@ -192,14 +192,14 @@ def test_the_ledger_counts_eight_times_the_length_and_nothing_else(
     expected: dict[tuple[int, Direction], int] = {}
     for at, way, message, copies in bookings:
         blob = CODEC.encode(message)
-        ledger.book(at, way, message.kind, blob, copies)
+        ledger.count(at, way, message.kind, blob, copies)
         expected[at, way] = expected.get((at, way), 0) + 8 * len(blob) * copies
     for way in Direction:
         assert ledger.bits(way) == sum(bits for (_, direction), bits in expected.items() if direction is way)
         for at in range(4):
             assert ledger.bits(way, round_number=at) == expected.get((at, way), 0)
     for at in range(4):
-        assert sum(ledger.by_kind(at).values()) == sum(bits for (when, _), bits in expected.items() if when == at)
+        assert sum(ledger.bits_by_kind(at).values()) == sum(bits for (when, _), bits in expected.items() if when == at)
     assert Ledger.from_rows(ledger.as_rows()).entries == ledger.entries
 
 
@@ -234,14 +234,18 @@ def uploads(draw: st.DrawFn) -> list[Message]:
 @settings(deadline=None, max_examples=80)
 @given(uploads(), st.integers(0, 2**32))
 def test_lifted_uploads_sum_in_any_order_and_grouping(sent: list[Message], seed: int) -> None:
-    lifted = [lift(message) for message in sent]
-    whole = total(lifted)
+    lifted = [make_contribution(message) for message in sent]
+    whole = add_contributions(lifted)
     assert whole.clients == len(sent)
     assert all(array.dtype == torch.float64 for array in whole.arrays)
     order = Key(seed).numpy().permutation(len(sent))
     cut = int(order[0]) + 1
     shuffled = [lifted[at] for at in order]
-    parts = total(shuffled[:cut]) if cut == len(sent) else total(shuffled[:cut]) + total(shuffled[cut:])
+    parts = (
+        add_contributions(shuffled[:cut])
+        if cut == len(sent)
+        else add_contributions(shuffled[:cut]) + add_contributions(shuffled[cut:])
+    )
     assert parts.clients == whole.clients
     for a, b in zip(parts.arrays, whole.arrays, strict=True):
         assert torch.equal(a, b)
@@ -257,7 +261,7 @@ def test_independent_noises_add_by_their_squares() -> None:
 def test_lifting_means_what_each_kind_says(sent: list[Message]) -> None:
     """Against plain numpy, client by client."""
     kind = sent[0].kind
-    found = [array.numpy() for array in total([lift(message) for message in sent]).arrays]
+    found = [array.numpy() for array in add_contributions([make_contribution(message) for message in sent]).arrays]
     columns = [[array.numpy().astype(np.float64) for array in message.arrays] for message in sent]
     if kind is Kind.PARAMETERS:  # (theta, n) -> (n * theta, n): the quotient is the weighted mean
         expected = [sum(c[at] * c[-1] for c in columns) for at in range(len(columns[0]) - 1)]
@@ -285,7 +289,7 @@ def test_lifting_means_what_each_kind_says(sent: list[Message]) -> None:
 @pytest.mark.parametrize("kind", [Kind.SEED, Kind.HEAD])
 def test_what_cannot_be_summed_is_refused_by_name(kind: Kind) -> None:
     with pytest.raises(InputError, match=kind.name):
-        lift(Message(kind, (torch.ones(1),)))
+        make_contribution(Message(kind, (torch.ones(1),)))
 
 
 def test_contributions_of_different_shapes_do_not_add() -> None:
@@ -308,6 +312,6 @@ def test_mixtures_are_listed_and_not_summed() -> None:
     one, other = (
         Message(Kind.MIXTURES, (torch.ones(2), torch.full((2, 3), at), torch.ones(2, 3))) for at in (1.0, 2.0)
     )
-    found = total([lift(one), lift(other)])
+    found = add_contributions([make_contribution(one), make_contribution(other)])
     assert found.clients == 2
     assert found.arrays[1][:, 0].tolist() == [1.0, 1.0, 2.0, 2.0]

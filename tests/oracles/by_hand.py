@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import nn
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
@@ -76,7 +76,7 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
     federation = Federation("hand", CLASSES, (INPUTS,), pool, pool, shards, IDENTITY, ("x", "y", "z"))
     bodies = [the_body()] * 2
     plan = model_plan(federation, bodies)
-    algorithm = build(method, plan, {"epochs": EPOCHS, "learning_rate": RATE, **options})
+    algorithm = make_method(method, plan, {"epochs": EPOCHS, "learning_rate": RATE, **options})
     engine = Engine(Settings(batch_size=BATCH, dtype=torch.float64), BackendChoice.LOOP)
     simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=ROUNDS, seed=SEED)).start()
     assert len(list(simulation.rounds())) == ROUNDS

@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.privacy import mechanisms, protection
 from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler
-from fedlog.privacy.sgd import SgdPlan
+from fedlog.privacy.sgd import SgdRoundPlan
 
 SECURE_SUM = Audit(Unit.RECORD, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=1000)
 DP_SGD = Audit(Unit.RECORD, Budget(1.0, 1e-5), audited=AuditedPart.DP_SGD, canaries=1000)
@@ -64,7 +64,7 @@ def _no_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_clip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SgdPlan, "clip_rows", lambda self, gradients: gradients.to(torch.float64))
+    patch.setattr(SgdRoundPlan, "clip_rows", lambda self, gradients: gradients.to(torch.float64))
 
 
 @pytest.mark.parametrize("defect", [_no_noise, _no_clip])

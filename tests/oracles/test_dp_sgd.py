@@ -27,7 +27,7 @@ from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.training import dp_sgd
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import RecordBatch
@@ -56,7 +56,7 @@ from fedlog.privacy.release_log import (
     start_or_resume_log,
 )
 from fedlog.privacy.sgd import (
-    SgdPlan,
+    SgdRoundPlan,
     SgdTraining,
     draw_poisson_sample,
     find_sigma_beside_training,
@@ -87,13 +87,13 @@ def _body() -> Body:
     return build_body("dropping", make, (INPUTS,), parse_clip("l2:2"))
 
 
-def _task(records: Records, plan: SgdPlan) -> tuple[DpSgdBackend, Task]:
+def _task(records: Records, plan: SgdRoundPlan) -> tuple[DpSgdBackend, Task]:
     every = torch.arange(len(records))
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("dp", CLASSES, (INPUTS,), records, records, (shard,), IDENTITY, ("0", "1", "2"))
     body = _body()
     algorithm = FedLogC(model_plan(federation, [body]), epochs=1, learning_rate=0.1)
-    (client,) = clients_of(federation, [body], algorithm)
+    (client,) = list_clients(federation, [body], algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     means = torch.randn(CLASSES, WIDTH, generator=Key(9).torch())
     constants = {"means": means, "present": torch.ones(CLASSES, dtype=torch.bool)}
@@ -125,7 +125,7 @@ class TiedToRecords:
 
 @pytest.mark.parametrize("loss", [None, TiedToRecords()], ids=["fedlog-c", "a loss that reads the parameters"])
 def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) -> None:
-    plan = SgdPlan(1.0, 1e6, 1.0, 1)
+    plan = SgdRoundPlan(1.0, 1e6, 1.0, 1)
     records = _records(5)
     backend, task = _task(records, plan)
     backend.start_from(task.work.params)
@@ -155,7 +155,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
 def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     count: int, scale: float, clip: float, left_out: int
 ) -> None:
-    plan = SgdPlan(1.0, clip, 1.0, 1)
+    plan = SgdRoundPlan(1.0, clip, 1.0, 1)
     everyone, left_out = _records(count + 1, scale), left_out % (count + 1)
     kept = torch.tensor([at for at in range(count + 1) if at != left_out])
     others = Records(everyone.inputs[kept], everyone.labels[kept])
@@ -191,7 +191,7 @@ def test_the_sample_dropout_and_crops_are_as_secret_as_the_noise(source: str, mo
 
     Dropout and crops go by a record's place in it: if they could be known, one record more would change the rest.
     """
-    backend, task = _task(_records(60), SgdPlan(1.0, 0.5, 0.5, 1))
+    backend, task = _task(_records(60), SgdRoundPlan(1.0, 0.5, 0.5, 1))
     sampler = DiscreteSampler(0.5**10) if source == "system" else FloatSampler(Key(5))
     training = replace(backend._training, sampler=lambda key: sampler)
     monkeypatch.setattr(backend, "_training", training)
@@ -217,7 +217,7 @@ def test_the_sample_dropout_and_crops_are_as_secret_as_the_noise(source: str, mo
 
 
 def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divisor_that_no_record_moves() -> None:
-    plan = SgdPlan(1.0, 0.5, 1.0, 1)
+    plan = SgdRoundPlan(1.0, 0.5, 1.0, 1)
     everyone = _records(9, 5.0)
     sums = []
     for count in (9, 8):
@@ -231,7 +231,7 @@ def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divi
 
 
 def test_a_record_that_is_not_finite_counts_nothing() -> None:
-    plan = SgdPlan(1.0, 1.0, 1.0, 1)
+    plan = SgdRoundPlan(1.0, 1.0, 1.0, 1)
     rows = torch.tensor([[1.0, math.nan], [math.inf, 0.0], [3.0, 4.0]])
     clipped = plan.clip_rows(rows)
     assert clipped[:2].abs().sum() == 0
@@ -298,7 +298,7 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
 ) -> None:
     budget = Budget(epsilon, delta)
     noise = find_training_noise(budget, 0.5, rate, steps * rounds)
-    plan = SgdPlan(noise, 2.0, rate, steps)
+    plan = SgdRoundPlan(noise, 2.0, rate, steps)
     sigma = find_sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
     log: tuple[Event, ...] = ()
     for event in _events(rounds, steps, rate, noise, sigma / 3.0):
@@ -309,7 +309,7 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:
     with pytest.raises(InputError, match="the training alone would spend the budget"):
-        find_sigma_beside_training(Budget(1.0, 1e-5), SgdPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
+        find_sigma_beside_training(Budget(1.0, 1e-5), SgdRoundPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
 
 
 def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_settings_are_written_out_and_older_digests_stay() -> None:
 @pytest.mark.parametrize(("noise", "refuted"), [(5.0, False), (1e-3, True)])
 def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(noise: float, refuted: bool) -> None:
     """A balanced client whose body moves by a whole step of Adam as soon as one more record breaks the balance."""
-    plan = SgdPlan(noise, 1.0, 1.0, 2)
+    plan = SgdRoundPlan(noise, 1.0, 1.0, 2)
     clip = parse_clip("clamp:2")
     sigma = 6 * clip.sensitivity(1 + WIDTH)
     training = TrainingRound(1, "statistics", Trust.CENTRAL, NoiseKind.FLOAT, RandomSource.SEED, noise, 1.0, 1.0, 2, 24)
@@ -436,7 +436,7 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
     assert (found > claimed) == refuted, (found, claimed)
 
 
-def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int) -> Tensor:
+def _messages(records: int, plan: SgdRoundPlan, clip: Clip, sigma: float, trials: int) -> Tensor:
     """(trials, entries): what leaves the balanced client, or the one with a record more, after as many trainings."""
 
     def make() -> nn.Module:
@@ -454,7 +454,7 @@ def _messages(records: int, plan: SgdPlan, clip: Clip, sigma: float, trials: int
     federation = Federation("audit", 2, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
     body = build_body("canary", make, (INPUTS,), clip)
     algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0)
-    (client,) = clients_of(federation, [body], algorithm)
+    (client,) = list_clients(federation, [body], algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     work = Work({**body.initial(Key(2)), HEAD: heard[HEAD]})
     settings = Settings(batch_size=records, dtype=torch.float64)
@@ -477,7 +477,7 @@ def test_what_a_module_does_not_let_be_trained_gets_no_gradient_and_no_noise(mon
         return build_body("partly fixed", lambda: module, (INPUTS,), parse_clip("l2:2"))
 
     monkeypatch.setattr(f"{__name__}._body", partly_fixed)
-    plan = SgdPlan(1.0, 1.0, 1.0, 2)
+    plan = SgdRoundPlan(1.0, 1.0, 1.0, 2)
     backend, task = _task(_records(20), plan)
     backend._training = SgdTraining(plan, 1, FloatSampler)
     (fit,) = backend.train([task])

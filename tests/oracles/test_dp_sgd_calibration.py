@@ -15,8 +15,8 @@ from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.privacy.sgd import (
-    SgdPlan,
-    TrainingPlan,
+    SgdRoundPlan,
+    SgdRunPlan,
     find_sigma_beside_training,
     find_training_noise,
     grid_noise_distance,
@@ -38,7 +38,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         shape=(10, 11),
         clients=10,
         noise=NoiseSource.DISCRETE,
-        training=TrainingPlan(SgdPlan(noise, 1.0, rate, steps), rounds, parameters),
+        training=SgdRunPlan(SgdRoundPlan(noise, 1.0, rate, steps), rounds, parameters),
     )
 
 
@@ -70,7 +70,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
 
 def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
     sigmas = [
-        find_sigma_beside_training(Budget(8.0, 1e-5), SgdPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
+        find_sigma_beside_training(Budget(8.0, 1e-5), SgdRoundPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
         for noise in (1.5, 3.0, 20.0, 1000.0)
     ]
     assert sigmas == sorted(sigmas, reverse=True)
@@ -84,6 +84,6 @@ def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None
         _planned(3.0, 0.9)
     with pytest.raises(InputError, match=r"the training alone .*, and of epsilon 60 the grid .* leaves 18.5"):
         _planned(60.0, 0.3)
-    plan = SgdPlan(5.0, 1.0, 0.1, 50)
+    plan = SgdRoundPlan(5.0, 1.0, 0.1, 50)
     with pytest.raises(InputError, match="leaves no room for the grid"):
         find_sigma_beside_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)

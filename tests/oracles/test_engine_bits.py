@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
@@ -36,7 +36,7 @@ def _simulation(
 ) -> Simulation:
     bodies = [body(name, federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
-    algorithm = build(method, plan, {"epochs": 1, **told})
+    algorithm = make_method(method, plan, {"epochs": 1, **told})
     return Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=10)), course or RunSettings(rounds=2)
     ).start()
@@ -53,7 +53,7 @@ def test_a_round_of_fedlog_on_mnist_costs_the_papers_count_and_at_most_two_per_c
         for bits in (record.bits_up, record.bits_down):
             assert 1 <= bits / (10 * 51 * 32 * 50) < 1.02
         assert 1 <= (record.bits_up + record.bits_down) / 1_632_000 < 1.02
-    opening = simulation.server.ledger.by_kind(0)
+    opening = simulation.server.ledger.bits_by_kind(0)
     assert opening.keys() == {"seed down"}
     assert sum(opening.values()) / 1_632_000 < 0.01
 
@@ -89,7 +89,9 @@ def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
     assert [record.participants for record in records] == [3] * rounds
     assert [record.bits_up for record in records] == [3 * table] * rounds
     assert [record.bits_down for record in records] == [3 * table] * (rounds - 1) + [10 * table]
-    assert simulation.server.ledger.by_kind(0) == {"seed down": 10 * _bits(Message(Kind.SEED, (torch.tensor([0]),)))}
+    assert simulation.server.ledger.bits_by_kind(0) == {
+        "seed down": 10 * _bits(Message(Kind.SEED, (torch.tensor([0]),)))
+    }
 
 
 def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederation) -> None:
@@ -99,7 +101,7 @@ def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederati
     table, seed = (
         _bits(Message(k, (t,))) for k, t in ((Kind.STATISTICS, torch.zeros(3, 6)), (Kind.SEED, torch.tensor([0])))
     )
-    assert simulation.server.ledger.by_kind(0) == {
+    assert simulation.server.ledger.bits_by_kind(0) == {
         "seed down": 10 * seed,
         "statistics up": 10 * table,
         "statistics down": 3 * table,
@@ -111,9 +113,9 @@ def test_who_takes_part_depends_on_the_seed_and_the_round_alone(make_federation:
     one, again, other = (
         _simulation(federation, "mlp:5", course=RunSettings(rounds=5, participation=0.4, seed=s)) for s in (1, 1, 2)
     )
-    drawn = [one.participants(number) for number in range(1, 6)]
-    assert drawn[::-1] == [again.participants(number) for number in range(5, 0, -1)]
-    assert drawn != [other.participants(number) for number in range(1, 6)]
+    drawn = [one.draw_participants(number) for number in range(1, 6)]
+    assert drawn[::-1] == [again.draw_participants(number) for number in range(5, 0, -1)]
+    assert drawn != [other.draw_participants(number) for number in range(1, 6)]
     assert all(len(set(part)) == 4 for part in drawn)
     assert len({client for part in drawn for client in part}) > 4
 
@@ -123,7 +125,7 @@ def test_a_share_of_the_clients_is_rounded_and_never_nobody(
     share: float, expected: int, make_federation: MakeFederation
 ) -> None:
     simulation = _simulation(make_federation([2] * 10), "mlp:5", course=RunSettings(rounds=1, participation=share))
-    assert len(simulation.participants(1)) == expected
+    assert len(simulation.draw_participants(1)) == expected
 
 
 def test_only_participants_train(make_federation: MakeFederation) -> None:
@@ -133,7 +135,7 @@ def test_only_participants_train(make_federation: MakeFederation) -> None:
     moved = [
         c for c, home in simulation.workers.cohort.store.homes.items() if not torch.equal(home["1.weight"], before[c])
     ]
-    assert moved == simulation.participants(1)
+    assert moved == simulation.draw_participants(1)
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
     def made(method: str = "fedlog") -> tuple[Server, Exchange]:
         found = body("mlp:4", (4,))
         plan = model_plan(make_federation([1]), [found])
-        algorithm = build(method, plan, {})
+        algorithm = make_method(method, plan, {})
         initial = {HEAD: initial_head(4, 3, Key(0)), **found.initial(Key(0))}
         return Server.create(algorithm, plan, initial, Key(0)), algorithm.schedule.round[0]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
@@ -29,7 +29,7 @@ from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice, Execution
 from fedlog.settings.training import AdamMoments, Initialisation, Judge, Optimiser, RunSettings
 from fedlog.wire.ledger import Ledger
-from fedlog.wire.message import Gathered, Kind, Message, total
+from fedlog.wire.message import JoinedContribution, Kind, Message, add_contributions
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -54,7 +54,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
         names = ["mlp:6,5", "mlp:5"] if method == "fedlog" else ["mlp:6,5"]
         bodies = [body(names[at % len(names)], (4,)) for at in range(6)]
         plan = model_plan(federation, bodies)
-        algorithm = build(method, plan, {"epochs": 2, "learning_rate": 0.01, **(told or {})})
+        algorithm = make_method(method, plan, {"epochs": 2, "learning_rate": 0.01, **(told or {})})
         return Simulation(
             algorithm,
             federation,
@@ -76,7 +76,7 @@ def _outcome(simulation: Simulation, folder: Path) -> tuple[Any, ...]:
     """Everything a run leaves behind: records, accuracy after closing, every client's model to the bit."""
     try:
         records = _plain(list(simulation.rounds()))
-        closed = simulation.close()
+        closed = simulation.evaluate_after_closing()
         folder.mkdir(parents=True)
         simulation.save_models(folder)
     finally:
@@ -121,10 +121,12 @@ def _ledger_of(simulation: Simulation) -> object:
 
 def test_uploads_that_are_listed_are_still_listed_after_a_checkpoint(tmp_path: Path) -> None:
     """Mixtures of clients that pause are joined to the others', never added to them."""
-    uploads = {name: Gathered((torch.full((2, 3), value),)) for name, value in (("north", 1.0), ("south", 2.0))}
+    uploads = {
+        name: JoinedContribution((torch.full((2, 3), value),)) for name, value in (("north", 1.0), ("south", 2.0))
+    }
     checkpoint.write(tmp_path, checkpoint.ServerState(1, {}, Ledger(), dict(uploads)), lambda _: None)
     kept = checkpoint.read(tmp_path, lambda _: None).memory
-    (found,) = total(list(kept.values())).arrays
+    (found,) = add_contributions(list(kept.values())).arrays
     assert found[:, 0].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
@@ -223,7 +225,7 @@ def test_a_run_does_without_half_of_its_clients_at_most(
 
     def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
         nothing = torch.full((3, 6), torch.nan)
-        blob = self._transport.up.encode(Message(Kind.STATISTICS, (nothing,)))
+        blob = self._transport.upload_codec.encode(Message(Kind.STATISTICS, (nothing,)))
         return [(index, blob if index < bad else sent) for index, sent in working(self, *told)]
 
     monkeypatch.setattr(Cohort, "exchange", poisoned)
@@ -260,7 +262,7 @@ def test_the_accuracy_after_closing_is_that_of_the_models_that_are_saved(simulat
             params = load_file(tmp_path / f"{shard.name}.safetensors")
             guessed = logits(model.features(params, own.inputs, None), params).argmax(1)
             shares.append(float((guessed == own.labels).double().mean()))
-    assert simulation.close() == pytest.approx(shares)
+    assert simulation.evaluate_after_closing() == pytest.approx(shares)
     assert shares != [share for share in last.accuracy_per_client if share is not None]
 
 
@@ -275,13 +277,13 @@ def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
             # Small terms that come after the large one are rounded one by one, those before it together.
             sums = torch.randn(3, 6, generator=Key(number).child(index).torch()) * (1.0 if index == 1 else 1e-12)
             sums[:, 0] = 1
-            sent.append((index, self._transport.up.encode(Message(Kind.STATISTICS, (sums,)))))
+            sent.append((index, self._transport.upload_codec.encode(Message(Kind.STATISTICS, (sums,)))))
         return sent
 
     monkeypatch.setattr(Cohort, "exchange", unequal)
     for after in (1, 2, 3):
         whole, first, second = (simulate(rounds=5, participation=0.34, seed=4) for _ in range(3))
-        assert [whole.participants(number) for number in (1, 2, 3, 5)] == [[4, 5], [3, 5], [1, 3], [0, 1]]
+        assert [whole.draw_participants(number) for number in (1, 2, 3, 5)] == [[4, 5], [3, 5], [1, 3], [0, 1]]
         records = list(whole.rounds())
         for _ in zip(range(after), first.rounds(), strict=False):
             pass
@@ -320,7 +322,7 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
     federation = make_federation([3, 3, 3])
     found = body("mlp:5", (4,))
     plan = model_plan(federation, [found] * 3)
-    algorithm = build("fedlog", plan, {})
+    algorithm = make_method("fedlog", plan, {})
 
     def homes(kind: Initialisation) -> list[list[float]]:
         simulation = Simulation(

@@ -26,7 +26,7 @@ from by_hand import (
     weighted,
 )
 
-from fedlog.algorithms.losses import NearGlobalMean
+from fedlog.algorithms.losses import NearGlobalMeanLoss
 from fedlog.algorithms.shape import Batch
 
 KAPPA = 4.0
@@ -83,7 +83,7 @@ def test_in_a_stack_a_batch_of_padding_leaves_a_clients_running_mean() -> None:
     weights = torch.stack([torch.full((5,), 0.2, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)])
     batch = Batch(features, logits, torch.zeros(2, 5, dtype=torch.int64), weights)
     before = torch.ones(2, WIDTH, dtype=torch.float64)
-    loss = NearGlobalMean(KAPPA, 0.3)
+    loss = NearGlobalMeanLoss(KAPPA, 0.3)
     _, carry = loss(batch, {"mean": torch.zeros(WIDTH, dtype=torch.float64)}, {"running": before})
     assert torch.equal(carry["running"][1], before[1])
     assert torch.allclose(carry["running"][0], 0.7 * before[0] + 0.3 * features[0].mean(0))

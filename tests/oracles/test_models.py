@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedlog.algorithms.registry import METHODS, build, find_own_rounds
+from fedlog.algorithms.registry import METHODS, find_method_rounds, make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
@@ -184,7 +184,7 @@ def _run(
 ) -> Simulation:
     federation = make([11, 8, 6][: len(bodies)])
     plan = model_plan(federation, bodies)
-    algorithm = build(method, plan, {"epochs": 1, **given})
+    algorithm = make_method(method, plan, {"epochs": 1, **given})
     simulation = Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=3)), RunSettings(rounds=rounds)
     ).start()
@@ -239,8 +239,8 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     found = build_body("mine:Normalised", Normalised, (4,))
     federation = make_federation([12])
     plan = model_plan(federation, [found])
-    algorithm = build("local", plan, {"epochs": 2, "learning_rate": 0.01})
-    (client,) = clients_of(federation, [found], algorithm)
+    algorithm = make_method("local", plan, {"epochs": 2, "learning_rate": 0.01})
+    (client,) = list_clients(federation, [found], algorithm)
     engine = Engine(Settings(batch_size=5))
     simulation = Simulation(algorithm, federation, [found], plan, engine, RunSettings(rounds=1, seed=4)).start()
     list(simulation.rounds())
@@ -273,7 +273,7 @@ def _partly_fixed() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "cs-fl" and not find_own_rounds(m)])  # which train
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "cs-fl" and not find_method_rounds(m)])  # which train
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 def test_what_a_module_does_not_let_be_trained_stays(
     choice: BackendChoice, method: str, make_federation: MakeFederation
@@ -283,7 +283,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     federation = make_federation([6, 5])
     plan = model_plan(federation, [found] * 2)
     engine = Engine(Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.5)), choice)
-    algorithm = build(method, plan, {"epochs": 1})
+    algorithm = make_method(method, plan, {"epochs": 1})
     simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2)).start()
     list(simulation.rounds())
     cohort, initial = simulation.workers.cohort, found.initial(Key(0).child("initial", "body"))
@@ -327,7 +327,7 @@ def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: M
     plan = model_plan(federation, bodies)
     engine = Engine(Settings(batch_size=3))
     simulation = Simulation(
-        build("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, RunSettings(rounds=1)
+        make_method("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, RunSettings(rounds=1)
     ).start()
     with pytest.raises(RunError, match=r"client client-1: body mine:Normalised cannot train on a batch of 1"):
         list(simulation.rounds())

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Fit, Settings, Task
@@ -83,7 +83,7 @@ def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_schedul
     rule = Optimiser(moments, decay, weight_decay)
     settings = Settings(batch_size=9, dtype=torch.float64, optimiser=rule)
     engine = Engine(settings, choice)
-    algorithm = build("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
+    algorithm = make_method("local", plan, {"epochs": EPOCHS, "learning_rate": RATE})
     simulation = Simulation(
         algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=ROUNDS, optimiser=rule)
     ).start()
@@ -105,10 +105,10 @@ def test_clients_of_different_ages_train_together_as_alone(
     """Batches of 3 from 5, 0, 1 and 8 records: after a round their optimisers have made 4, 0, 2 and 6 steps."""
     found = body("mlp:6,5", (4,))
     federation = make_federation([5, 0, 1, 8])
-    algorithm = build("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
+    algorithm = make_method("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
     start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     (exchange,) = algorithm.schedule.round
-    clients = clients_of(federation, [found] * 4, algorithm)
+    clients = list_clients(federation, [found] * 4, algorithm)
     trained: list[list[Fit]] = []
     for one in (BackendChoice.LOOP, choice):
         settings = Settings(batch_size=3, dtype=torch.float64, optimiser=Optimiser(AdamMoments.RUN))

@@ -261,7 +261,7 @@ def test_ccvr_draws_the_same_features_whatever_order_the_sums_were_added_in() ->
     x = torch.randn(90, 5, dtype=torch.float64, generator=generator)
     x[:, 3], x[:, 4] = 0.1, x[:, 0]  # a column without spread but for rounding, and one that is another's
     y = torch.arange(90) % 3
-    method = registry.build("ccvr", ModelPlan(3, 5, ((HEAD,),), 18), {})
+    method = registry.make_method("ccvr", ModelPlan(3, 5, ((HEAD,),), 18), {})
     whole = Moments.of(x, y, 3, Detail.CLASS_SECOND)
     parts = [Moments.of(x[own], y[own], 3, Detail.CLASS_SECOND) for own in torch.split(torch.arange(90), 7)]
     added = parts[-1]

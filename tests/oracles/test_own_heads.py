@@ -24,7 +24,7 @@ from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments, Statistics
 from fedlog.models.body import HEAD, Params
-from fedlog.wire.message import Message, lift, total
+from fedlog.wire.message import Message, add_contributions, make_contribution
 
 N_CLASS, WIDTH = 3, 4
 DRAWN = ("ccvr", "fedpft")
@@ -45,7 +45,7 @@ def sites(seed: int = 0) -> list[tuple[Tensor, Tensor]]:
 
 def make(name: str, **options: Any) -> OneExchange:
     plan = ModelPlan(N_CLASS, WIDTH, ((HEAD,),), N_CLASS * (1 + WIDTH))
-    found = registry.build(name, plan, {"personal": True, **options})
+    found = registry.make_method(name, plan, {"personal": True, **options})
     assert isinstance(found, OneExchange)
     return found
 
@@ -67,12 +67,14 @@ def work(method: OneExchange, x: Tensor, y: Tensor) -> tuple[Params, Message]:
 def hear(method: OneExchange, uploads: list[Message]) -> Params:
     """What a site learns after these uploads, without any rounding on the way."""
     (exchange,) = method.schedule.round
-    state = method.step(exchange.name, method.begin(Key(0)), total([lift(each) for each in uploads]))
+    state = method.step(
+        exchange.name, method.begin(Key(0)), add_contributions([make_contribution(each) for each in uploads])
+    )
     return method.hear(method.broadcast(state), {})
 
 
 def own_head(method: OneExchange, home: Params, heard: Params, strength: float) -> Tensor:
-    solved = method.solve_at_home(home, heard, strength)
+    solved = method.solve_from_home(home, heard, strength)
     assert isinstance(solved, Tensor)
     return solved
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
@@ -32,7 +32,7 @@ MakeFederation = Callable[..., Federation]
 def _simulation(federation: Federation, method: str = "fedlog", **told: Any) -> Simulation:
     bodies = [body("mlp:6,5", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
-    algorithm = build(method, plan, {"epochs": 1, "learning_rate": 0.01})
+    algorithm = make_method(method, plan, {"epochs": 1, "learning_rate": 0.01})
     course = RunSettings(rounds=4, participation=0.4)
     return Simulation(algorithm, federation, bodies, plan, Engine(Settings(4)), course, **told).start()
 
@@ -46,7 +46,9 @@ def test_the_head_is_that_of_everyones_last_statistics(
 
     def noted(self: Cohort, number: int, exchange: Any, indices: Any) -> list[tuple[int, bytes | None]]:
         sent = working(self, number, exchange, indices)
-        last.update({i: self._transport.up.decode(blob).arrays[0].double() for i, blob in sent if blob is not None})
+        last.update(
+            {i: self._transport.upload_codec.decode(blob).arrays[0].double() for i, blob in sent if blob is not None}
+        )
         return sent
 
     monkeypatch.setattr(Cohort, "exchange", noted)
@@ -65,7 +67,7 @@ def test_the_head_is_that_of_everyones_last_statistics(
 def test_participants_without_records_leave_the_head_as_it_is(make_federation: MakeFederation) -> None:
     simulation = _simulation(make_federation([0, 0, 0, 0, 8], tests=[2, 2, 2, 2, 2]))
     heads = [simulation.server.state.get(HEAD) for _ in simulation.rounds()]
-    taking_part = [4 in simulation.participants(number) for number in (1, 2, 3, 4)]
+    taking_part = [4 in simulation.draw_participants(number) for number in (1, 2, 3, 4)]
     assert not all(taking_part)
     assert any(taking_part)
     first = taking_part.index(True)

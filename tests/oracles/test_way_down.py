@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import model_plan
-from fedlog.engine.protocol.client_store import NEVER, OwnMessages
+from fedlog.engine.protocol.client_store import NEVER, MessagesByClient
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -22,9 +22,9 @@ from fedlog.models.body import HEAD
 from fedlog.models.catalog import body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
-from fedlog.wire.codec import WireError, codec
+from fedlog.wire.codec import WireError, find_codec
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, keep_classes, relative_change
+from fedlog.wire.transport import Transport, relative_change, zero_other_classes
 
 CLASSES, WIDTH = 4, 5
 HELD = [(0, 1), (1, 2), (2, 3), (0, 3), (3,)]
@@ -52,7 +52,7 @@ def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **
     told = {"epochs": 1, "learning_rate": 0.02, **(options or {})}
     engine = Engine(Settings(batch_size=4), BackendChoice.LOOP)
     return Simulation(
-        build(method, plan, told), data, bodies, plan, engine, RunSettings(**{"rounds": 4, **course})
+        make_method(method, plan, told), data, bodies, plan, engine, RunSettings(**{"rounds": 4, **course})
     ).start()
 
 
@@ -65,16 +65,16 @@ def heard(run: Simulation) -> dict[int, torch.Tensor]:
 def test_differences_reach_everyone_and_cost_what_is_booked(method: str) -> None:
     run = simulation(method, codec="q8", down="differences")
     sent: list[int] = []
-    tell = run.workers.hear_own
+    tell = run.workers.hear_separately
 
     def counted(blobs: dict[int, bytes], anew: list[int]) -> None:
         sent.append(8 * sum(len(blob) for blob in blobs.values()))
         tell(blobs, anew)
 
-    run.workers.hear_own = counted  # type: ignore[method-assign]
+    run.workers.hear_separately = counted  # type: ignore[method-assign]
     records = list(run.rounds())
     assert sum(sent) == sum(r.bits_down for r in records) + sum(
-        bits for kind, bits in run.server.ledger.by_kind(0).items() if kind.endswith("down")
+        bits for kind, bits in run.server.ledger.bits_by_kind(0).items() if kind.endswith("down")
     )
     assert run.server.downlink is not None
     cohort = run.workers.cohort  # type: ignore[attr-defined]
@@ -114,16 +114,16 @@ def test_a_closed_world_sends_own_rows_only_and_never_predicts_others() -> None:
         assert head[others, 0].tolist() == [NEVER] * len(others)
         assert not head[others, 1:].any()
     rows = sum(len(held) for held in HELD)
-    frame = len(codec("rows").encode(Message(Kind.HEAD, (torch.zeros(CLASSES, 1 + WIDTH),))))
-    assert run.server.ledger.by_kind(2)["head down"] == 8 * (len(HELD) * frame + rows * 4 * (1 + WIDTH))
+    frame = len(find_codec("rows").encode(Message(Kind.HEAD, (torch.zeros(CLASSES, 1 + WIDTH),))))
+    assert run.server.ledger.bits_by_kind(2)["head down"] == 8 * (len(HELD) * frame + rows * 4 * (1 + WIDTH))
 
 
 def test_restricting_changes_nothing_but_the_other_rows() -> None:
     head = torch.arange(12.0).reshape(4, 3) + 1
-    found = keep_classes(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
+    found = zero_other_classes(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
     assert torch.equal(found, head * torch.tensor([[0.0], [1.0], [0.0], [1.0]]))
     seed = Message(Kind.SEED, (torch.tensor([4]),))
-    assert keep_classes(seed, frozenset({1})) is seed
+    assert zero_other_classes(seed, frozenset({1})) is seed
 
 
 def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
@@ -133,7 +133,7 @@ def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
     for record in run.rounds():
         heads.append(run.server.state[HEAD])
         records.append(record)
-    word = 8 * len(codec("rows").encode(Message(Kind.SAME, ())))
+    word = 8 * len(find_codec("rows").encode(Message(Kind.SAME, ())))
     assert [r.bits_up for r in records[1:]] == [5 * word] * 3
     # The seed and the first head cannot be compared, so that head is sent.
     assert [r.bits_down for r in records[1:]] == [5 * word] * 3
@@ -152,7 +152,7 @@ def test_an_upload_that_was_refused_is_not_taken_to_be_there() -> None:
 
     run.workers.exchange = spoiled  # type: ignore[method-assign]
     records = list(run.rounds())
-    word = len(codec("rows").encode(Message(Kind.SAME, ())))
+    word = len(find_codec("rows").encode(Message(Kind.SAME, ())))
     assert [sorted(r.refused) for r in records] == [["c2"], [], [], []]
     assert [sizes[2] == word for sizes in seen] == [False, False, True, True]
     assert [sizes[3] == word for sizes in seen] == [False, True, True, True]
@@ -167,7 +167,7 @@ def test_same_that_refers_to_another_upload_is_refused() -> None:
     (exchange,) = run.algorithm.schedule.round
     other = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH),))
     with pytest.raises(RunError, match="or the earlier message that it refers to"):
-        run.server.receive(2, exchange, [("c0", codec("rows").encode(Message(Kind.SAME, ()), known=other))])
+        run.server.receive(2, exchange, [("c0", find_codec("rows").encode(Message(Kind.SAME, ()), known=other))])
 
 
 def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
@@ -178,9 +178,9 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     downlink.forget("c1")
     sent = run.server.send(downlink, 5, ["c0", "c1"])
     with pytest.raises(WireError, match="does not have"):
-        codec("q8").decode(sent["c0"])
-    whole = codec("q8").decode(sent["c1"]).arrays[0]
-    run.workers.hear_own({at: sent[f"c{at}"] for at in (0, 1)}, [1])
+        find_codec("q8").decode(sent["c0"])
+    whole = find_codec("q8").decode(sent["c1"]).arrays[0]
+    run.workers.hear_separately({at: sent[f"c{at}"] for at in (0, 1)}, [1])
     assert torch.equal(heard(run)[1], whole)
     torch.testing.assert_close(whole, before[1], rtol=0, atol=0.2)
 
@@ -232,7 +232,7 @@ def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> 
 
     def spied(number: int, exchange: Any, indices: Any) -> Any:
         uploads = work(number, exchange, indices)
-        summed = sum(codec("f32").decode(blob).arrays[0].double() for _, blob in uploads if blob is not None)
+        summed = sum(find_codec("f32").decode(blob).arrays[0].double() for _, blob in uploads if blob is not None)
         expected.mul_(keep).add_(summed)
         return uploads
 
@@ -288,8 +288,8 @@ def test_methods_that_cannot_skip_or_close_their_world_say_so(method: str) -> No
 
 def test_a_stored_message_of_more_than_ten_arrays_keeps_their_order() -> None:
     message = Message(Kind.PARAMETERS, tuple(torch.full((1,), float(at)) for at in range(12)))
-    stored = OwnMessages(copies={3: message}, sent={3: message}).as_tensors()
-    restored = OwnMessages()
+    stored = MessagesByClient(copies={3: message}, sent={3: message}).as_tensors()
+    restored = MessagesByClient()
     restored.restore({(3, name.removeprefix("3/")): value for name, value in sorted(stored.items())})
     for found in (restored.copies[3], restored.sent[3]):
         assert found.kind is Kind.PARAMETERS

@@ -38,7 +38,7 @@ def _one_client_sends_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     working = Cohort.exchange
 
     def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
-        nonsense = self._transport.up.encode(Message(Kind.STATISTICS, (torch.full((2, 3), torch.nan),)))
+        nonsense = self._transport.upload_codec.encode(Message(Kind.STATISTICS, (torch.full((2, 3), torch.nan),)))
         return [(index, nonsense if index == 0 else sent) for index, sent in working(self, *told)]
 
     monkeypatch.setattr(Cohort, "exchange", poisoned)

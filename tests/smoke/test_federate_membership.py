@@ -18,7 +18,7 @@ from fedlog.flower.ops.server import flwr_command, register
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     plan = Plan("leaving", rounds=1, options=OPTIONS)
     federation.run(plan, minimum=3)
     home = RunFolder.of(federation.server, plan.name)
-    parts = {site: codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
+    parts = {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
     command = [find_program("fedlog"), "federate", "leave", str(federation.server.path), "south"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

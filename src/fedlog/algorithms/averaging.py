@@ -28,9 +28,9 @@ from fedlog.algorithms.shape import (
     Trained,
     TrainingRecords,
     Work,
-    all_but,
     cross_entropy,
-    only,
+    select_all_but,
+    select_only,
 )
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
@@ -156,8 +156,8 @@ def fedrep(
 ) -> Averaging:
     """FedRep (Collins et al. 2021): train the personal top layers with the rest frozen, then the other way round."""
     personal = _take_top_layers(plan, personal_layers, "fedrep")
-    top = Phase(only(*personal), head_epochs, cross_entropy, head_learning_rate)
-    rest = Phase(all_but(*personal), epochs, cross_entropy, learning_rate)
+    top = Phase(select_only(*personal), head_epochs, cross_entropy, head_learning_rate)
+    rest = Phase(select_all_but(*personal), epochs, cross_entropy, learning_rate)
     return Averaging("fedrep", plan.below(personal_layers), (top, rest), closing=(top,))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fedlog.algorithms.averaging import average
-from fedlog.algorithms.losses import NearGlobalMean
+from fedlog.algorithms.losses import NearGlobalMeanLoss
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
@@ -55,7 +55,7 @@ class FedDBE(Algorithm):
     def schedule(self) -> Schedule:
         """Opening: train by cross-entropy and send the mean feature. Each round: train with the mean term, average."""
         plain = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
-        near_mean = Phase(EVERYTHING, self.epochs, NearGlobalMean(self.kappa, self.momentum), self.learning_rate)
+        near_mean = Phase(EVERYTHING, self.epochs, NearGlobalMeanLoss(self.kappa, self.momentum), self.learning_rate)
         return Schedule(
             round=(Exchange("average", (near_mean,)),), opening=Exchange(OPENING, (plain,), BodySummary.STATISTICS)
         )

@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import Clustered, Distance
+from fedlog.algorithms.losses import ClusteredLoss, ComparedFeatures
 from fedlog.algorithms.shape import (
     BODY,
     Algorithm,
@@ -46,7 +46,7 @@ class FirstHead(StrEnum):
     STATISTICS = "statistics"  # solved from the untrained bodies' statistics: one more exchange, and equal bodies
 
 
-def random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
+def make_random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
     """A head (n_class, 1 + width) without bias, its rows of length `norm`, and orthogonal if n_class <= width."""
     rows = torch.randn(n_class, width, dtype=torch.float64, generator=Key(seed).child("first head").torch())
     if n_class <= width:
@@ -121,7 +121,7 @@ class FedLog(Algorithm):
         """The global head; the random first head if the message is the seed."""
         if message.kind is Kind.SEED:
             seed = int(message.arrays[0])
-            return {HEAD: random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
+            return {HEAD: make_random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
@@ -138,7 +138,7 @@ class FedLog(Algorithm):
         With privacy noise, n is the sum of the noisy counts. If it is too small compared with its noise, the old head
         stays.
         """
-        total = self._add_carried(server, total)
+        total = self._add_old_statistics(server, total)
         (sums,) = total.arrays
         statistics = Statistics(sums)
         if not count_is_usable(statistics, total.noise_std):
@@ -153,7 +153,7 @@ class FedLog(Algorithm):
             **noise,
         }
 
-    def _add_carried(self, server: Params, total: Contribution) -> Contribution:
+    def _add_old_statistics(self, server: Params, total: Contribution) -> Contribution:
         """This round's statistics plus a share of the old ones: T <- g * T + Phi.
 
         The prior does not decay, so that clients can solve the same head from the statistics alone.
@@ -188,7 +188,7 @@ class FedLogC(FedLog):
     alpha: float = 0.1  # strength of the pull
     beta: float = 0.001  # strength of the push
     margin: float | None = 5.0  # class means further away do not push; None: all push, as in the paper
-    distance: Distance | None = None  # None: before the dropout on the features
+    distance: ComparedFeatures | None = None  # None: before the dropout on the features
 
     name = "fedlog-c"
 
@@ -210,7 +210,7 @@ class FedLogC(FedLog):
             )
 
     @property
-    def growth(self) -> float:
+    def growth_factor(self) -> float:
         """g: the factor by which pull and push alone stretch the differences of class means in one round."""
         held = self.alpha - (self.plan.n_class - 1) * self.beta
         if not self.beta:
@@ -220,7 +220,7 @@ class FedLogC(FedLog):
     @property
     def loss(self) -> Loss:
         """Cross-entropy with the pull and the push (eq. 12)."""
-        return Clustered(self.alpha, self.beta, self.margin, self.distance or Distance.BEFORE_DROPOUT)
+        return ClusteredLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
         """The summed statistics and, in a private run, the std of their noise; the seed before there are any."""
@@ -251,10 +251,10 @@ class FedLogC(FedLog):
         if not self.beta:
             return ()
         try:
-            grown = self.growth**rounds
+            grown = self.growth_factor**rounds
         except OverflowError:
             grown = math.inf
-        note = f"fedlog-c: growth factor g = {self.growth:.4g} a round, g^{rounds} = {grown:.3g}"
+        note = f"fedlog-c: growth factor g = {self.growth_factor:.4g} a round, g^{rounds} = {grown:.3g}"
         if self.margin is not None:
             return (f"{note}; the push stops at a distance of {self.margin:g}",)
         if grown <= 100:

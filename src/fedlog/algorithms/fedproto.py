@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import torch
 
-from fedlog.algorithms.losses import NearPrototype
+from fedlog.algorithms.losses import NearPrototypeLoss
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
@@ -29,7 +29,7 @@ from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
 
-class Prediction(StrEnum):
+class PredictionRule(StrEnum):
     """The rule that classifies a record."""
 
     LOCAL_HEAD = "local-head"
@@ -44,7 +44,7 @@ class FedProto(Algorithm):
     epochs: int = 5
     learning_rate: float = 0.001
     regularisation: float = 1.0
-    prediction: Prediction = Prediction.LOCAL_HEAD
+    prediction: PredictionRule = PredictionRule.LOCAL_HEAD
 
     name = "fedproto"
     bodies = Bodies.ANY
@@ -56,7 +56,7 @@ class FedProto(Algorithm):
     @property
     def schedule(self) -> Schedule:
         """One exchange a round: train the whole model, then sum its features by class."""
-        train = Phase(EVERYTHING, self.epochs, NearPrototype(self.regularisation), self.learning_rate)
+        train = Phase(EVERYTHING, self.epochs, NearPrototypeLoss(self.regularisation), self.learning_rate)
         return Schedule(round=(Exchange("prototypes", (train,), BodySummary.STATISTICS),))
 
     def begin(self, key: Key) -> Params:
@@ -99,7 +99,7 @@ class FedProto(Algorithm):
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The client's model, or its body with a head that chooses the nearest prototype."""
-        if self.prediction is Prediction.LOCAL_HEAD or not bool(heard["present"].any()):
+        if self.prediction is PredictionRule.LOCAL_HEAD or not bool(heard["present"].any()):
             return home
         return {**home, HEAD: head_of_means(heard["means"], heard["present"])}
 

@@ -19,7 +19,7 @@ def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tens
     return squares * present[..., None, :].to(means.dtype)
 
 
-class Distance(StrEnum):
+class ComparedFeatures(StrEnum):
     """Which features FedLog-C compares with the class means."""
 
     BEFORE_DROPOUT = "before-dropout"
@@ -28,7 +28,7 @@ class Distance(StrEnum):
 
 
 @dataclass(frozen=True)
-class Clustered:
+class ClusteredLoss:
     """Cross-entropy + alpha * (squared distance to the own class's mean) - beta * (squared distances to other means).
 
     FedLog-C's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present` (..., n_class). A
@@ -39,11 +39,11 @@ class Clustered:
     alpha: float
     beta: float
     margin: float | None
-    distance: Distance = Distance.BEFORE_DROPOUT
+    distance: ComparedFeatures = ComparedFeatures.BEFORE_DROPOUT
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
         entropy, carry = cross_entropy(batch, constants, carry)
-        dropped = batch.dropped if self.distance is Distance.AFTER_DROPOUT else None
+        dropped = batch.dropped if self.distance is ComparedFeatures.AFTER_DROPOUT else None
         features = batch.features if dropped is None else dropped
         squares = _squared_distances(features, constants["means"], constants["present"])
         own = squares.gather(-1, batch.labels[..., None])[..., 0]
@@ -54,7 +54,7 @@ class Clustered:
 
 
 @dataclass(frozen=True)
-class NearPrototype:
+class NearPrototypeLoss:
     """Cross-entropy, plus `regularisation` times the mean squared distance to the prototype of the record's class.
 
     FedProto's loss: the mean is over the batch and over the width of the features. Constants: `means` (..., n_class,
@@ -71,7 +71,7 @@ class NearPrototype:
 
 
 @dataclass(frozen=True)
-class NearModel:
+class NearModelLoss:
     """Cross-entropy, plus `strength` / 2 times the squared distance of the parameters from given ones.
 
     The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the given parameters, by name.
@@ -89,7 +89,7 @@ class NearModel:
 
 
 @dataclass(frozen=True)
-class NearGlobalMean:
+class NearGlobalMeanLoss:
     """Cross-entropy, plus kappa / 2 times the mean squared difference of the running mean feature from the global mean.
 
     FedDBE's loss. Constant: `mean` (..., width). Carry: `running` (..., width), which each batch moves towards its own

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedlog.algorithms.averaging import Averaging, fedavg
-from fedlog.algorithms.losses import NearModel
+from fedlog.algorithms.losses import NearModelLoss
 from fedlog.algorithms.shape import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Trained, Work
 from fedlog.errors import InputError
 from fedlog.models.body import Params
@@ -29,7 +29,7 @@ class FedProx(Averaging):
 
 def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
     """FedProx (Li et al. 2020): FedAvg with mu / 2 * |w - w_global|^2 added to each client's loss."""
-    train = Phase(EVERYTHING, epochs, NearModel(_check_strength("fedprox", "mu", mu)), learning_rate)
+    train = Phase(EVERYTHING, epochs, NearModelLoss(_check_strength("fedprox", "mu", mu)), learning_rate)
     return FedProx("fedprox", plan.top(len(plan.layers)), (train,))
 
 
@@ -49,7 +49,7 @@ class Ditto(Averaging):
         return {**initial, **_name_personal(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The personal model, with the global one for the loss to stay near; or the global model."""
+        """The personal model, with the global one as constants of its loss; in the other exchange the global model."""
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
 
@@ -77,7 +77,7 @@ def ditto(
 
     `regularisation` is lambda. Epochs and learning rate of the personal model are the global model's unless given.
     """
-    near = NearModel(_check_strength("ditto", "regularisation", regularisation))
+    near = NearModelLoss(_check_strength("ditto", "regularisation", regularisation))
     personal = Phase(
         EVERYTHING,
         epochs if personal_epochs is None else personal_epochs,

@@ -71,7 +71,7 @@ def name_method(method: str | Factory) -> str:
     return known.get(method) or name_callable(method)
 
 
-def factory(method: str) -> Factory:
+def find_factory(method: str) -> Factory:
     """The method's constructor; `package.module:name` imports a user's own."""
     if method in METHODS:
         return METHODS[method]
@@ -81,15 +81,15 @@ def factory(method: str) -> Factory:
     raise InputError(f"unknown method: {method}", hint=meant)
 
 
-def find_own_rounds(method: str) -> int | None:
+def find_method_rounds(method: str) -> int | None:
     """The number of rounds that a method asks for (1 for methods of one exchange); None if it does not say."""
-    found = getattr(factory(method), "rounds", None)
+    found = getattr(find_factory(method), "rounds", None)
     return found if isinstance(found, int) else None
 
 
-def options(method: str) -> dict[str, Any]:
+def list_options(method: str) -> dict[str, Any]:
     """The method's options, with their defaults."""
-    parameters = inspect.signature(factory(method)).parameters
+    parameters = inspect.signature(find_factory(method)).parameters
     wrong = [p.name for p in parameters.values() if p.name != "plan" and p.default is p.empty]
     if "plan" not in parameters or wrong:
         raise InputError(
@@ -101,8 +101,8 @@ def options(method: str) -> dict[str, Any]:
 
 def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options converted from numbers or text to their types; InputError for an unknown option or a wrong value."""
-    make = factory(method)
-    known = options(method)
+    make = find_factory(method)
+    known = list_options(method)
     hints = _option_types(make)
     typed = {}
     for name, value in given.items():
@@ -113,9 +113,9 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return typed
 
 
-def build(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
+def make_method(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
     """The method for this model, with these options."""
-    make = factory(method)
+    make = find_factory(method)
     _refuse_incomplete(method, sorted(getattr(make, "__abstractmethods__", ())))
     made = make(plan, **read_options(method, given))
     _refuse_incomplete(

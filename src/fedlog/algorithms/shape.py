@@ -116,18 +116,18 @@ class Selection:
         return (name in self.names) != self.excludes
 
 
-def only(*names: str) -> Selection:
+def select_only(*names: str) -> Selection:
     """The selection of these parameters."""
     return Selection(frozenset(names), excludes=False)
 
 
-def all_but(*names: str) -> Selection:
+def select_all_but(*names: str) -> Selection:
     """The selection of all parameters except these."""
     return Selection(frozenset(names), excludes=True)
 
 
-BODY = all_but(HEAD)
-EVERYTHING = all_but()
+BODY = select_all_but(HEAD)
+EVERYTHING = select_all_but()
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Trained:
 
 
 @runtime_checkable
-class Chooses(Protocol):
+class HasCandidates(Protocol):
     """A method that offers several models; each client chooses one on its validation records."""
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:

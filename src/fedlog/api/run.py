@@ -112,7 +112,7 @@ def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
     """The specification of a run: settings and options of the method, recognised by their names."""
     name = registry.name_method(method)
-    known, options = type_hints(RunSpec), registry.options(name)
+    known, options = type_hints(RunSpec), registry.list_options(name)
     for key in settings:
         if key not in known and key not in options:
             raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))

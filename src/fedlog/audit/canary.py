@@ -29,7 +29,7 @@ from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
@@ -38,12 +38,12 @@ from fedlog.models.body import Body, Params, build_body
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
-from fedlog.wire.codec import codec
-from fedlog.wire.message import Contribution, Kind, Message, total
+from fedlog.wire.codec import find_codec
+from fedlog.wire.message import Contribution, Kind, Message, add_contributions
 
 INPUTS, WIDTH, CLASSES, RECORDS = 8, 4, 2, 128
 LEARNING_RATE = 1.0
-WIRE = codec("f32")
+WIRE = find_codec("f32")
 
 
 def run_audit(audit: Audit) -> Finding:
@@ -163,8 +163,8 @@ class _TrainedRounds:
             uploads = [WIRE.decode(blob) for blob in blobs]
             # The server adds noise to the statistics only, so the attacker sees any other array exactly.
             beside = [array for upload in uploads for array in upload.arrays[1:]]
-            sums = [self.server.lift_upload(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
-            self.server.take(trial, self.exchange, total(sums))
+            sums = [self.server.read_contribution(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
+            self.server.apply_sum(trial, self.exchange, add_contributions(sums))
             blobs = [self.server.broadcast(trial, copies=1)]
         (blob,) = blobs
         arrays = [*WIRE.decode(blob).arrays, *beside]
@@ -229,7 +229,7 @@ def start_cohort(
     algorithm: Algorithm, federation: Federation, bodies: Sequence[Body], engine: Engine, key: Key, guard: Protection
 ) -> Cohort:
     """All clients of the federation, after they have heard the server's first broadcast."""
-    cohort = Cohort(algorithm, federation, clients_of(federation, bodies, algorithm), engine, key, protection=guard)
+    cohort = Cohort(algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     return cohort
 

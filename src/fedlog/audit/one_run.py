@@ -31,7 +31,7 @@ from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
 from fedlog.data.federation import Federation, Records
-from fedlog.engine.clients import clients_of, model_plan
+from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
@@ -40,10 +40,10 @@ from fedlog.models.body import HEAD, Body, build_body
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
-from fedlog.privacy.sgd import SgdPlan, SgdTraining, find_training_noise, grid_noise_distance
+from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise, grid_noise_distance
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.ledger import Ledger
-from fedlog.wire.message import lift
+from fedlog.wire.message import make_contribution
 
 INPUTS, WIDTH = 4, 4
 CLIENTS = 3  # a secure sum needs at least this many
@@ -130,8 +130,8 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
     sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
-    uploads = [(at, guard.to_feature_units(lift(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
-    sums = SecureSums(guard, len(sizes)).total(1, uploads, Ledger())
+    uploads = [(at, guard.to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
+    sums = SecureSums(guard, len(sizes)).sum_uploads(1, uploads, Ledger())
     statistic = guard.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
     return (sums.arrays[0] - own) @ statistic
@@ -159,7 +159,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     require_opacus()
     count = len(coins)
     noise = find_training_noise(audit.budget, 1.0, SAMPLE_RATE, STEPS, grid_noise_distance(STEPS, count * WIDTH))
-    plan = SgdPlan(noise, GRADIENT_CLIP, SAMPLE_RATE, STEPS)
+    plan = SgdRoundPlan(noise, GRADIENT_CLIP, SAMPLE_RATE, STEPS)
     if audit.fault is Fault.SMALL_NOISE:
         plan = replace(plan, noise_multiplier=plan.noise_multiplier / audit.too_small)
     present = np.flatnonzero(coins)
@@ -178,10 +178,10 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
 
 
 def _train_by_dp_sgd(
-    audit: Audit, plan: SgdPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
+    audit: Audit, plan: SgdRoundPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
 ) -> Tensor:
     """(width, canaries): the body's weights after a round of DP-SGD."""
-    (client,) = clients_of(federation, [body], algorithm)
+    (client,) = list_clients(federation, [body], algorithm)
     sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
     coordinates = sum(value.numel() for value in body.initial(key).values())
     backend = DpSgdBackend(body, federation, Settings(batch_size=1), SgdTraining(plan, coordinates, sampler))

@@ -155,7 +155,7 @@ def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[
 
 def _all_options(plan: Plan) -> dict[str, Any]:
     """All options of the plan's method, with their values in this plan."""
-    found = {**registry.options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
+    found = {**registry.list_options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
     return {name: getattr(value, "value", value) for name, value in found.items()}
 
 

@@ -21,7 +21,7 @@ def name_methods_with_any_body() -> str:
     return ", ".join(find_methods(lambda method: method.bodies is Bodies.ANY))
 
 
-def check_target(algorithm: Algorithm, *, numbers: bool) -> None:
+def check_method_fits_labels(algorithm: Algorithm, *, numbers: bool) -> None:
     """Refuse a method for classes if the data have a number to predict, and the other way round."""
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
@@ -71,7 +71,7 @@ def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
     return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)), entries)
 
 
-def clients_of(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:
+def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:
     """The clients of a run: one for each shard, or a single one with all records if the method pools them."""
     if algorithm.bodies is Bodies.SAME and len({body.name for body in bodies}) > 1:
         names = ", ".join(sorted({body.name for body in bodies}))

@@ -12,7 +12,7 @@ import torch
 import fedlog
 
 
-def made_with() -> dict[str, str]:
+def software_versions() -> dict[str, str]:
     """The versions of this process's software, for a record."""
     return {
         "fedlog": fedlog.__version__,

@@ -28,7 +28,7 @@ from fedlog.privacy.renyi import Curve, delta_from_curve, epsilon_from_curve, ga
 
 
 class NoiseKind(StrEnum):
-    """How the noise of a release was drawn."""
+    """How the noise of a recorded release was drawn."""
 
     FLOAT = "float-gaussian"
     """Floating-point draws from a seed: for simulation only."""

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 
 
 class Unit(StrEnum):
-    """The unit of privacy: what the guarantee hides the presence of."""
+    """What is protected: a record, a whole client, or (as in the paper, without a formal guarantee) a record."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -37,7 +37,7 @@ class Calibration(StrEnum):
 
 
 class NoiseSource(StrEnum):
-    """How noise is drawn."""
+    """The setting of how a run draws its noise."""
 
     FLOAT = "float"
     """From the run's seed, in floating point: for simulation only."""

@@ -149,7 +149,7 @@ def compute_client_sensitivity(norm: float, trust: Trust) -> float:
 
 
 def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
-    """The number of noise draws that hide a client: those of the other honest clients, since one knows its own draw."""
+    """The number of noise draws that hide a client. In a secure sum, its own draw does not count: it knows it."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 

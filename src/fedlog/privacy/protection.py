@@ -36,7 +36,7 @@ from fedlog.privacy.mechanisms import (
     sum_clipped_moments,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
-from fedlog.privacy.sgd import SgdTraining, TrainingPlan, find_sigma_beside_training
+from fedlog.privacy.sgd import SgdRunPlan, SgdTraining, find_sigma_beside_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -173,7 +173,7 @@ def make_protection(
     clients: int,
     honest_survivors: int = 1,
     noise: NoiseSource = NoiseSource.FLOAT,
-    training: TrainingPlan | None = None,
+    training: SgdRunPlan | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
     """The protection of a run with so many releases of (n_class, m) statistics, within the budget.

@@ -33,7 +33,7 @@ _PRIVATE_SIDE = 1e-9
 
 
 @dataclass(frozen=True)
-class SgdPlan:
+class SgdRoundPlan:
     """The training of a body in one round."""
 
     noise_multiplier: float
@@ -88,7 +88,7 @@ def find_training_noise(
 
 
 def find_sigma_beside_training(
-    budget: Budget, plan: SgdPlan, trainings: int, releases: int, sensitivity: float, noise_distance: float
+    budget: Budget, plan: SgdRoundPlan, trainings: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
     """The smallest std of the noise with which the releases stay within the budget together with all the training."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
@@ -107,7 +107,9 @@ def find_sigma_beside_training(
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 
-def _explain_spent_budget(budget: Budget, kept: Budget, plan: SgdPlan, trainings: int, trained: Curve) -> InputError:
+def _explain_spent_budget(
+    budget: Budget, kept: Budget, plan: SgdRoundPlan, trainings: int, trained: Curve
+) -> InputError:
     limit = f"the budget is epsilon {budget.epsilon:g}"
     if kept.epsilon < budget.epsilon:
         limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
@@ -134,10 +136,10 @@ def grid_noise_distance(steps: int, coordinates: int) -> float:
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class SgdRunPlan:
     """All DP-SGD training of a run: the plan of one round, the number of rounds, and of parameters of a body."""
 
-    plan: SgdPlan
+    plan: SgdRoundPlan
     trainings: int
     coordinates: int
 
@@ -151,7 +153,7 @@ class TrainingPlan:
 class SgdTraining:
     """The settings with which DP-SGD trains: the plan, the number of parameters, and the source of noise."""
 
-    plan: SgdPlan
+    plan: SgdRoundPlan
     coordinates: int
     sampler: Callable[[Key], Sampler]
 

@@ -15,7 +15,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Un
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
-from fedlog.privacy.sgd import SgdPlan, TrainingPlan, find_training_noise, grid_noise_distance
+from fedlog.privacy.sgd import SgdRoundPlan, SgdRunPlan, find_training_noise, grid_noise_distance
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
 from fedlog.wire.transport import Transport
@@ -66,7 +66,7 @@ class DpSgd(Section):
     noise: float | None = None
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
-    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> TrainingPlan:
+    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdRunPlan:
         """The DP-SGD of a whole run; a round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
@@ -75,7 +75,7 @@ class DpSgd(Section):
         if noise is None:
             distance = grid_noise_distance(all_steps, coordinates)
             noise = find_training_noise(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
-        return TrainingPlan(SgdPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
+        return SgdRunPlan(SgdRoundPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def plan_protection(
     *,
     clients: int = 1,
     survivors: int = 1,
-    training: TrainingPlan | None = None,
+    training: SgdRunPlan | None = None,
 ) -> Protection | None:
     """The protection of a run's uploads; None for a run without a promise."""
     if promise is None:

@@ -84,7 +84,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **_take_values(spec, RoundSettings),
-        rounds=(registry.find_own_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
+        rounds=(registry.find_method_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
         optimiser=spec.take_section(Optimiser),
@@ -152,7 +152,7 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
 
     Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """
-    known = registry.options(method)
+    known = registry.list_options(method)
     usual = {name: value for name, value in defaults.items() if name in known}
     options = registry.read_options(method, {**known, **usual, **given})
     return {name: getattr(value, "value", value) for name, value in options.items()}

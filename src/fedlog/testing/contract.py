@@ -13,7 +13,7 @@ import torch
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Audience, Bodies, TrainingRecords, Work
 from fedlog.core.keys import Key
-from fedlog.engine.clients import clients_of
+from fedlog.engine.clients import list_clients
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.tasks import FeatureRequest, Pool, Task
 from fedlog.errors import InputError
@@ -184,7 +184,7 @@ def check_round_without_data(trial: Trial) -> None:
     pooled = trial.algorithm().training is TrainingRecords.POOLED
     for seed in range(3):
         simulation = trial.simulation(federation, participation=0.25, seed=seed)
-        if pooled or simulation.participants(1) != [3]:
+        if pooled or simulation.draw_participants(1) != [3]:
             break
     assert [record["participants"] for record in run_all(simulation)] == [1, 1]
     _require_finite(models_of(simulation))
@@ -232,7 +232,7 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
         try:
             make(None)
         except InputError:
-            if "first_head" not in registry.options(trial.method):
+            if "first_head" not in registry.list_options(trial.method):
                 return
         else:
             raise AssertionError(f"the method has an opening exchange, but it accepts {what}")
@@ -279,7 +279,7 @@ def check_closing(trial: Trial) -> None:
     has_closing = bool(simulation.algorithm.schedule.closing)
     run_all(simulation)
     before = models_of(simulation)
-    once, again = simulation.close(), simulation.close()
+    once, again = simulation.evaluate_after_closing(), simulation.evaluate_after_closing()
     assert (once is not None) == has_closing
     assert once == again, "closing twice gives different results"
     assert distance(before, models_of(simulation)) == 0, "closing changes the models that the clients keep"
@@ -302,7 +302,7 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
     simulation = trial.simulation(federation, bodies)
     run_all(simulation)
     engines = [trial.simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
-    clients = clients_of(federation, simulation.bodies, simulation.algorithm)
+    clients = list_clients(federation, simulation.bodies, simulation.algorithm)
     loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)
     for tasks, name in tasks_of(simulation):
@@ -324,7 +324,7 @@ def check_backend(trial: Trial, choice: BackendChoice) -> None:
 def tasks_of(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
     """For each exchange and the closing: the tasks of all clients, from a float64 model, and the exchange's name."""
     algorithm = simulation.algorithm
-    clients = clients_of(simulation.federation, simulation.bodies, algorithm)
+    clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
     start = _first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})

@@ -122,7 +122,7 @@ class Trial:
         bodies = bodies or [small_body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
-        algorithm = registry.build(self.method, plan, {**self._shorten(), **self.options, **(options or {})})
+        algorithm = registry.make_method(self.method, plan, {**self._shorten(), **self.options, **(options or {})})
         asked = RunSettings(**{"rounds": 2, **settings})
         return Simulation(algorithm, federation, bodies, plan, engine, asked).start()
 
@@ -130,14 +130,14 @@ class Trial:
     def predicts_numbers(self) -> bool:
         """Whether the method predicts a number instead of a class."""
         plan = model_plan(small_federation([4, 4]), [small_body()] * 2)
-        return predicts_numbers(registry.build(self.method, plan, {**self._shorten(), **self.options}))
+        return predicts_numbers(registry.make_method(self.method, plan, {**self._shorten(), **self.options}))
 
     def algorithm(self) -> Algorithm:
         """The method made for a small federation."""
         return self.simulation(small_federation([4, 4])).algorithm
 
     def _shorten(self) -> dict[str, Any]:
-        known = registry.options(self.method)
+        known = registry.list_options(self.method)
         return {name: value for name, value in SHORT.items() if name in known}
 
 

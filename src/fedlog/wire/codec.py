@@ -7,12 +7,12 @@ from typing import Protocol
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.wire import compact, frame
-from fedlog.wire.compact import Compact
+from fedlog.wire.compact import CompactCodec
 from fedlog.wire.frame import MAGIC, Float32, WireError
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.numbers import Codes, Halves, Singles
+from fedlog.wire.numbers import Float16Numbers, Float32Numbers, QuantisedNumbers
 
-__all__ = ["CODECS", "Codec", "Float32", "WireError", "codec", "is_same_message", "refuse_revealing_codec"]
+__all__ = ["CODECS", "Codec", "Float32", "WireError", "find_codec", "is_same_message", "refuse_revealing_codec"]
 
 
 class Codec(Protocol):
@@ -50,27 +50,27 @@ class Codec(Protocol):
 
 _ALL: tuple[Codec, ...] = (
     Float32(),
-    Compact(2, Singles(), rows=True),
-    Compact(3, Halves()),
-    Compact(4, Codes(8)),
-    Compact(5, Codes(4)),
-    Compact(6, Halves(), rows=True),
-    Compact(7, Codes(8), rows=True),
-    Compact(8, Codes(4), rows=True),
-    Compact(9, Singles(), rows=True, compressed=True),
-    Compact(10, Halves(), compressed=True),
-    Compact(11, Codes(8), compressed=True),
-    Compact(12, Codes(4), compressed=True),
-    Compact(13, Halves(), rows=True, compressed=True),
-    Compact(14, Codes(8), rows=True, compressed=True),
-    Compact(15, Codes(4), rows=True, compressed=True),
+    CompactCodec(2, Float32Numbers(), rows=True),
+    CompactCodec(3, Float16Numbers()),
+    CompactCodec(4, QuantisedNumbers(8)),
+    CompactCodec(5, QuantisedNumbers(4)),
+    CompactCodec(6, Float16Numbers(), rows=True),
+    CompactCodec(7, QuantisedNumbers(8), rows=True),
+    CompactCodec(8, QuantisedNumbers(4), rows=True),
+    CompactCodec(9, Float32Numbers(), rows=True, compressed=True),
+    CompactCodec(10, Float16Numbers(), compressed=True),
+    CompactCodec(11, QuantisedNumbers(8), compressed=True),
+    CompactCodec(12, QuantisedNumbers(4), compressed=True),
+    CompactCodec(13, Float16Numbers(), rows=True, compressed=True),
+    CompactCodec(14, QuantisedNumbers(8), rows=True, compressed=True),
+    CompactCodec(15, QuantisedNumbers(4), rows=True, compressed=True),
 )
 CODECS: dict[str, Codec] = {each.name: each for each in _ALL}
 
 
 def refuse_revealing_codec(name: str, where: str) -> None:
     """Raise an InputError if a codec's messages show which classes a client holds; `where` names the mode in it."""
-    if not codec(name).hides_content:
+    if not find_codec(name).hides_content:
         shown = "the rows it sends show" if "rows" in name.split("+") else "the length of its messages shows"
         dense = ", ".join(each.name for each in _ALL if each.hides_content)
         raise InputError(
@@ -84,7 +84,7 @@ def is_same_message(blob: bytes) -> bool:
     return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME
 
 
-def codec(name: str) -> Codec:
+def find_codec(name: str) -> Codec:
     """The codec of that name; InputError for an unknown name."""
     if name not in CODECS:
         raise InputError(f"unknown codec: {name}", hint=f"one of {', '.join(CODECS)}")

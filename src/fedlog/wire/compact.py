@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import Reader, WireError, checksum_of, is_comparable, largest_from, pack_bits, varint, zigzag
+from fedlog.wire.frame import Reader, WireError, checksum_of, encode_varint, encode_zigzag, pack_bits
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.numbers import Floats, Numbers, Singles
+from fedlog.wire.numbers import Float32Numbers, Floats, NumberFormat
 
 MAX_WHOLE_COUNT = 2**53  # float64 is exact for whole numbers up to this one
 VERSION = 2
@@ -49,14 +49,14 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
     """The bytes of the counts, and whether they have fractions (the counts of a decayed posterior do)."""
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
-        return b"".join(varint(int(count)) for count in counts), False
+        return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
 
 
 def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
     """Read one count for each of `rows` rows."""
     if not fractional:
-        counts = np.array([reader.varint() for _ in range(rows)], np.float64)
+        counts = np.array([reader.read_varint() for _ in range(rows)], np.float64)
         if (counts > MAX_WHOLE_COUNT).any():
             raise WireError(f"the message has a count above {MAX_WHOLE_COUNT}")
         return counts
@@ -76,7 +76,7 @@ def compress(body: bytes) -> bytes:
 
 def decompress(body: bytes) -> bytes:
     """The body that `compress` compressed; `WireError` if it cannot be decompressed or would become too large."""
-    limit = largest_from(len(body))
+    limit = frame.max_decoded_size(len(body))
     try:
         size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if size > limit:  # zstandard gives an unknown size as the largest possible number
@@ -88,14 +88,14 @@ def decompress(body: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Compact:
+class CompactCodec:
     """A codec that writes floats in the format `numbers`.
 
     With `rows` it leaves out rows of zeros; with `compressed` it compresses the body with zstandard.
     """
 
     number: int
-    numbers: Numbers
+    numbers: NumberFormat
     rows: bool = False
     compressed: bool = False
 
@@ -114,48 +114,49 @@ class Compact:
     @property
     def differences(self) -> bool:
         """Whether it can carry differences. f32 cannot: known + (new - known) would round, and f32 must be exact."""
-        return not isinstance(self.numbers, Singles)
+        return not isinstance(self.numbers, Float32Numbers)
 
     @property
     def rounding(self) -> float:
         """The largest error in the norm of a row, as a multiple of the row's largest entry."""
         return self.numbers.rounding
 
-    def _for_kind(self, kind: int) -> Compact:
+    def _codec_for(self, kind: int) -> CompactCodec:
         """The codec for messages of that kind: moments stay float32, since a variance is a small difference of them."""
-        return replace(self, numbers=Singles()) if kind == Kind.MOMENTS else self
+        return replace(self, numbers=Float32Numbers()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message, as a difference to `known` if possible; equal keys give equal bytes."""
         frame.check_arrays(message)
-        writer = self._for_kind(message.kind)
+        writer = self._codec_for(message.kind)
         unchanged = message.kind is Kind.SAME  # the checksum then covers `known`, the message that is unchanged
-        as_difference = writer.differences and known is not None and is_comparable(message, known)
+        as_difference = writer.differences and known is not None and frame.can_send_difference(message, known)
         known = known if unchanged or as_difference else None
-        body = varint(len(message.arrays))
+        body = encode_varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
             body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
         flags = 0 if known is None or unchanged else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
-            if len(smaller) < len(body) <= frame.largest_from(len(smaller)):
+            if len(smaller) < len(body) <= frame.max_decoded_size(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
-        return frame.seal(_HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags) + body, checksum_of(known))
+        head = _HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
+        return frame.add_checksum(head + body, checksum_of(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not one. A difference is added to `known`."""
-        codec, number, flags = frame.unpack_head(_HEAD, VERSION, blob)
+        codec, number, flags = frame.read_head(_HEAD, VERSION, blob)
         if codec != self.number:
             raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
         kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known if number == Kind.SAME else old))
-        return self._for_kind(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
+        return self._codec_for(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
 
     def _require_known(self, kind: int, known: Message | None) -> Message:
-        if not self._for_kind(kind).differences or known is None or known.kind != kind:
+        if not self._codec_for(kind).differences or known is None or known.kind != kind:
             raise WireError(
                 "the message is a difference to an earlier message that the receiver does not have",
                 hint="the sender must send the whole message once",
@@ -164,8 +165,8 @@ class Compact:
 
     def _read_message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
         reader, arrays = Reader(body), []
-        allowance = frame.largest_from(len(body))
-        count = reader.varint()
+        allowance = frame.max_decoded_size(len(body))
+        count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
             raise WireError(f"the message has {count} arrays, expected {expected}")
@@ -173,12 +174,12 @@ class Compact:
             array = self._unpack(kind, reader, None if known is None else known.arrays[at], allowance)
             allowance -= array.numel()
             arrays.append(array)
-        reader.end()
+        reader.require_end()
         return Message(kind, tuple(arrays))
 
     def _pack(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
         layout, body = self._pack_entries(kind, array.detach().cpu(), known, key)
-        return bytes([layout]) + varint(array.ndim) + b"".join(varint(size) for size in array.shape) + body
+        return bytes([layout]) + b"".join(encode_varint(size) for size in (array.ndim, *array.shape)) + body
 
     def _pack_entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
         if array.dtype == torch.bool:
@@ -188,10 +189,9 @@ class Compact:
             if kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Grid steps of a private run: varints would reveal their size by their length.
                 return _WIDE_WHOLE, whole.astype("<i8").tobytes()
-            return _WHOLE, b"".join(varint(zigzag(int(number))) for number in whole.reshape(-1))
-        found = (
-            None if isinstance(self.numbers, Singles) or kind is not Kind.STATISTICS else split_counts_and_means(array)
-        )
+            return _WHOLE, b"".join(encode_varint(encode_zigzag(int(number))) for number in whole.reshape(-1))
+        has_means = kind is Kind.STATISTICS and not isinstance(self.numbers, Float32Numbers)
+        found = split_counts_and_means(array) if has_means else None
         if found is None:
             matrix = _as_matrix(array.to(torch.float32))
             if known is not None:
@@ -219,8 +219,8 @@ class Compact:
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
     def _unpack(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
-        layout, ndim = reader.byte(), reader.varint()
-        shape = frame.check_shape([reader.varint() for _ in range(ndim)])
+        layout, ndim = reader.read_byte(), reader.read_varint()
+        shape = frame.check_shape([reader.read_varint() for _ in range(ndim)])
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
             raise WireError(f"a difference has shape {shape}, expected {tuple(known.shape)}")
@@ -230,7 +230,7 @@ class Compact:
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
             return _unpack_whole(reader, sort, shape)
         if sort == _FLOATS and not marks & ~_SIGNED:
-            present = reader.bits(rows) if self.rows else np.ones(rows, bool)
+            present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
             matrix = self._read_matrix(reader, present, columns, bool(marks & _SIGNED))
             found = torch.from_numpy(matrix).reshape(shape)
             return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
@@ -242,7 +242,7 @@ class Compact:
         old = None if known is None else split_counts_and_means(known)
         if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
             raise WireError("the message takes its counts from an earlier message that the receiver does not have")
-        present = reader.bits(rows) if self.rows else np.ones(rows, bool)
+        present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:
             counts = old[0]
@@ -281,9 +281,9 @@ def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
 def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
     entries = prod(shape)
     if sort == _BITS:
-        return torch.from_numpy(reader.bits(entries)).reshape(shape)
+        return torch.from_numpy(reader.read_bits(entries)).reshape(shape)
     if sort == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
-    if entries > reader.left:
-        raise WireError(f"an array is cut short: {entries} whole numbers expected, {reader.left} bytes found")
-    return torch.tensor([reader.signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)
+    if entries > reader.bytes_left:
+        raise WireError(f"an array is cut short: {entries} whole numbers expected, {reader.bytes_left} bytes found")
+    return torch.tensor([reader.read_signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)

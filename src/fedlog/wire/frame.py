@@ -39,7 +39,7 @@ _CRC = struct.Struct("<I")
 _LONGEST_VARINT = 10  # bytes of a 64-bit number, 7 bits in each
 
 
-def is_comparable(message: Message, known: Message) -> bool:
+def can_send_difference(message: Message, known: Message) -> bool:
     """Whether a message can be sent as a difference to another: both have the same kind, shapes and entry types."""
     found, expected = (
         [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
@@ -61,17 +61,17 @@ class WireError(InputError):
     """Bytes that are not a message of this version of the protocol."""
 
 
-def largest_from(size: int) -> int:
+def max_decoded_size(size: int) -> int:
     """The largest number of entries, or of decompressed bytes, that a body of `size` bytes may stand for."""
     return _FREE + _PER_BYTE * size
 
 
-def seal(framed: bytes, start: int) -> bytes:
+def add_checksum(framed: bytes, start: int) -> bytes:
     """The head and body followed by their checksum, which starts from the value `start`."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
-def unpack_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
+def read_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
     """The fields of the head after magic and version; `WireError` if magic or version is wrong."""
     if len(blob) < head.size + _CRC.size:
         raise WireError(f"the message is too short: {len(blob)} bytes")
@@ -116,7 +116,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """A whole number, 0 or more, in LEB128: 7 bits a byte, lowest first; the top bit says that another byte follows."""
     out = bytearray()
     while number > 127:
@@ -126,7 +126,7 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def zigzag(number: int) -> int:
+def encode_zigzag(number: int) -> int:
     """0, -1, 1, -2, 2, ... as 0, 1, 2, 3, 4, ...: small numbers of either sign stay small."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
@@ -139,31 +139,31 @@ class Reader:
         self._at = 0
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         """The number of unread bytes."""
         return len(self._view) - self._at
 
     def take(self, size: int) -> memoryview:
         """Read the next `size` bytes; `WireError` if fewer are left."""
-        if size > self.left:
-            raise WireError(f"the message is cut short: {size} bytes expected, {self.left} found")
+        if size > self.bytes_left:
+            raise WireError(f"the message is cut short: {size} bytes expected, {self.bytes_left} found")
         self._at += size
         return self._view[self._at - size : self._at]
 
-    def end(self) -> None:
+    def require_end(self) -> None:
         """Raise a `WireError` if there are unread bytes."""
-        if self.left:
-            raise WireError(f"the message has {self.left} bytes too many")
+        if self.bytes_left:
+            raise WireError(f"the message has {self.bytes_left} bytes too many")
 
-    def byte(self) -> int:
+    def read_byte(self) -> int:
         """Read the next byte."""
         return self.take(1)[0]
 
-    def varint(self) -> int:
+    def read_varint(self) -> int:
         """Read the next whole number; `WireError` if it is 2^64 or more, or has more bytes than it needs."""
         number = 0
         for place in range(_LONGEST_VARINT):
-            byte = self.byte()
+            byte = self.read_byte()
             number |= (byte & 127) << (7 * place)
             if byte < 128:
                 if (place and not byte) or number >= 2**64:
@@ -171,12 +171,12 @@ class Reader:
                 return number
         raise WireError("a whole number is 2^64 or more, or is written with more bytes than it needs")
 
-    def signed_varint(self) -> int:
-        """Read the next whole number of either sign, written with `zigzag`."""
-        number = self.varint()
+    def read_signed_varint(self) -> int:
+        """Read the next whole number of either sign, written with `encode_zigzag`."""
+        number = self.read_varint()
         return number >> 1 if not number & 1 else -(number + 1 >> 1)
 
-    def bits(self, count: int) -> NDArray[np.bool_]:
+    def read_bits(self, count: int) -> NDArray[np.bool_]:
         """Read `count` truth values, 8 in a byte, lowest bit first; `WireError` if a bit after the last one is set."""
         raw = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         if count % 8 and raw[-1] >> (count % 8):
@@ -185,7 +185,7 @@ class Reader:
 
 
 def pack_bits(values: NDArray[np.bool_]) -> bytes:
-    """The bytes of truth values, as `Reader.bits` reads them."""
+    """The bytes of truth values, as `Reader.read_bits` reads them."""
     return np.packbits(values, bitorder="little").tobytes()
 
 
@@ -200,10 +200,10 @@ def _pack(array: Tensor) -> bytes:
 
 
 def _unpack(reader: Reader) -> Tensor:
-    code, ndim = reader.byte(), reader.byte()
+    code, ndim = reader.read_byte(), reader.read_byte()
     shape = check_shape(struct.unpack(f"<{ndim}I", reader.take(4 * ndim)))
     if code == _BIT:
-        return torch.from_numpy(reader.bits(prod(shape))).reshape(shape)
+        return torch.from_numpy(reader.read_bits(prod(shape))).reshape(shape)
     if code not in (_INT64, _FLOAT32):
         raise WireError(f"an array has an unknown type: {code}")
     size, numbers = (8, "<i8") if code == _INT64 else (4, "<f4")
@@ -225,15 +225,15 @@ class Float32:
         check_arrays(message)
         head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = b"".join(_pack(array) for array in message.arrays)
-        return seal(head + body, checksum_of(known) if message.kind is Kind.SAME else 0)
+        return add_checksum(head + body, checksum_of(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not one."""
-        number, codec, count = unpack_head(_HEAD, VERSION, blob)
+        number, codec, count = read_head(_HEAD, VERSION, blob)
         if codec != self.number:
             raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
         kind, body = open_frame(_HEAD, blob, number, checksum_of(known) if number == Kind.SAME else 0)
         reader = Reader(body)
         arrays = tuple(_unpack(reader) for _ in range(count))
-        reader.end()
+        reader.require_end()
         return Message(kind, arrays)

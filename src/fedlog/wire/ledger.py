@@ -25,7 +25,7 @@ class Ledger:
 
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
-    def book(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
+    def count(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
         """Count an encoded message, once for each copy sent; `kind` is a name for the steps of a secure sum."""
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
@@ -38,12 +38,12 @@ class Ledger:
             if way is direction and (round_number is None or at == round_number)
         )
 
-    def by_kind(self, round_number: int) -> dict[str, int]:
+    def bits_by_kind(self, round_number: int) -> dict[str, int]:
         """The bits of one round as `{"statistics up": ..., "head down": ...}`."""
         return {f"{kind} {way.value}": bits for (at, way, kind), bits in self.entries.items() if at == round_number}
 
-    def all_kinds(self) -> dict[str, int]:
-        """The bits of all rounds except the opening, named as in `by_kind`."""
+    def bits_by_kind_of_all_rounds(self) -> dict[str, int]:
+        """The bits of all rounds except the opening, named as in `bits_by_kind`."""
         found: Counter[str] = Counter()
         for (at, way, kind), bits in self.entries.items():
             found[f"{kind} {way.value}"] += bits if at else 0

@@ -1,7 +1,7 @@
 """The messages between clients and server, and how the server adds them up.
 
-A message is a kind and a few arrays. The kind says what each array means, so no names are sent. `lift` turns a
-client's upload into a contribution that can be added to those of others; an algorithm's server step sees only the sum.
+A message is a kind and a few arrays. The kind says what each array means, so no names are sent. `make_contribution`
+turns a client's upload into a contribution that can be added to those of others; the server's step sees only the sum.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Contribution:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(Contribution):
+class JoinedContribution(Contribution):
     """A contribution that is added by appending its arrays instead of summing them; secure sums cannot do that."""
 
     def __add__(self, other: Contribution) -> Contribution:
         joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
-        return Gathered(joined, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
+        return JoinedContribution(joined, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
 
 
 def _weigh_by_records(message: Message) -> tuple[Tensor, ...]:
@@ -82,7 +82,7 @@ def _means_to_sums(message: Message) -> tuple[Tensor, ...]:
     return means * counts[:, None], counts
 
 
-def _as_they_are(message: Message) -> tuple[Tensor, ...]:
+def _keep_arrays(message: Message) -> tuple[Tensor, ...]:
     return tuple(array.to(torch.float64) for array in message.arrays)
 
 
@@ -104,25 +104,25 @@ def _means_to_mean_scatter(message: Message) -> tuple[Tensor, ...]:
 
 
 _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
-    Kind.STATISTICS: _as_they_are,
+    Kind.STATISTICS: _keep_arrays,
     Kind.PARAMETERS: _weigh_by_records,
     Kind.MEANS: _means_to_sums,
     Kind.MEASUREMENTS: _weigh_measurements,
     Kind.SIGNS: _signs_to_votes,
-    Kind.MOMENTS: _as_they_are,
+    Kind.MOMENTS: _keep_arrays,
     Kind.CLASS_MEANS: _means_to_mean_scatter,
-    Kind.MIXTURES: _as_they_are,
+    Kind.MIXTURES: _keep_arrays,
 }
 
 
-def lift(message: Message) -> Contribution:
+def make_contribution(message: Message) -> Contribution:
     """The contribution of an upload: parameters times their records, means as sums, signs as votes."""
     if message.kind not in _LIFTS:
         raise InputError(f"messages of kind {message.kind.name} cannot be summed")
-    make = Gathered if message.kind is Kind.MIXTURES else Contribution
+    make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution
     return make(_LIFTS[message.kind](message))
 
 
-def total(contributions: Sequence[Contribution]) -> Contribution:
+def add_contributions(contributions: Sequence[Contribution]) -> Contribution:
     """The sum of the contributions, added in this order in float64."""
     return sum(contributions[1:], contributions[0])

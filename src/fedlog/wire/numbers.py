@@ -20,7 +20,7 @@ Rows = NDArray[np.bool_]  # which rows of a matrix are sent
 BLOCK = 128  # entries that share one scale
 
 
-class Numbers(Protocol):
+class NumberFormat(Protocol):
     """A format of floats. `rounding`: the largest error in the norm of a row, as a multiple of its largest entry."""
 
     @property
@@ -37,7 +37,7 @@ class Numbers(Protocol):
 
 
 @dataclass(frozen=True)
-class Singles:
+class Float32Numbers:
     """float32: 4 bytes each, unchanged."""
 
     name: str = "f32"
@@ -52,7 +52,7 @@ class Singles:
 
 
 @dataclass(frozen=True)
-class Halves:
+class Float16Numbers:
     """float16: 1 byte for each row's exponent, then 2 bytes for each entry; large entries do not overflow."""
 
     name: str = "f16"
@@ -74,7 +74,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Codes:
+class QuantisedNumbers:
     """Codes of a few bits in blocks of up to 128 entries, with a scale of 2 bytes (bfloat16) for each block.
 
     Entries are rounded up or down at random, so that each is right on average and the errors of many clients cancel.
@@ -91,9 +91,9 @@ class Codes:
     @property
     def rounding(self) -> float:
         """sqrt(128) steps: the error of an entry is below one step, so that of a block's norm is below sqrt(128)."""
-        return float(np.sqrt(BLOCK)) / self._top(signed=True)
+        return float(np.sqrt(BLOCK)) / self._largest_code(signed=True)
 
-    def _top(self, signed: bool) -> int:
+    def _largest_code(self, signed: bool) -> int:
         """The largest code of an entry, without its sign."""
         return (1 << (self.bits - 1 if signed else self.bits)) - 1
 
@@ -101,10 +101,10 @@ class Codes:
         """The bytes of all scales, row by row, then of all codes."""
         if key is None:
             raise ValueError(f"codec {self.name} rounds at random and needs a key")
-        top, columns = self._top(signed), matrix.shape[1]
+        top, columns = self._largest_code(signed), matrix.shape[1]
         starts = np.arange(0, columns, BLOCK)
         largest = np.maximum.reduceat(np.abs(matrix), starts, axis=1) if columns else matrix[:, :0]
-        scales = _bfloat16_above(largest.astype(np.float64) / top)
+        scales = _round_up_to_bfloat16(largest.astype(np.float64) / top)
         steps = np.repeat(_from_bfloat16(scales).astype(np.float64), np.diff([*starts, columns]), axis=1)
         shares = np.divide(matrix, steps, out=np.zeros(matrix.shape), where=(steps > 0) & np.isfinite(steps))
         # Random numbers are drawn for every row, sent or not, so that rounding does not depend on the rows left out.
@@ -121,8 +121,8 @@ class Codes:
             raise WireError("a block of the message has a negative scale")
         codes = _unpack_codes(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
-            codes -= self._top(signed)
-            if bool((codes > self._top(signed)).any()):
+            codes -= self._largest_code(signed)
+            if bool((codes > self._largest_code(signed)).any()):
                 raise WireError(f"the message has a number that is not a code of {self.name}")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
@@ -137,7 +137,7 @@ def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> 
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)
 
 
-def _bfloat16_above(values: NDArray[np.float64]) -> NDArray[np.uint16]:
+def _round_up_to_bfloat16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
     """The numbers as bfloat16, rounded up, so that no entry needs more than the largest code."""
     with np.errstate(over="ignore"):
         words = values.astype(np.float32)
@@ -163,6 +163,6 @@ def _pack_codes(codes: NDArray[np.uint8], bits: int) -> bytes:
 def _unpack_codes(reader: Reader, count: int, bits: int) -> NDArray[np.uint8]:
     if bits == 8:
         return np.frombuffer(reader.take(count), np.uint8)
-    single = reader.bits(count * bits).astype(np.uint8).reshape(count, bits)
+    single = reader.read_bits(count * bits).astype(np.uint8).reshape(count, bits)
     codes: NDArray[np.uint8] = (single << np.arange(bits, dtype=np.uint8)).sum(1).astype(np.uint8)
     return codes

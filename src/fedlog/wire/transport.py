@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 
 from fedlog.errors import InputError
-from fedlog.wire.codec import CODECS, Codec, codec, refuse_revealing_codec
-from fedlog.wire.frame import is_comparable
+from fedlog.wire.codec import CODECS, Codec, find_codec, refuse_revealing_codec
+from fedlog.wire.frame import can_send_difference
 from fedlog.wire.message import Kind, Message
 
 
@@ -29,8 +29,8 @@ class Transport:
     """Send SAME instead of a message that changed by less than this share of its norm."""
 
     def __post_init__(self) -> None:
-        codec(self.codec)
-        down = self.down
+        find_codec(self.codec)
+        down = self.broadcast_codec
         if self.differences and not down.differences:
             able = ", ".join(name for name, each in CODECS.items() if each.differences)
             raise InputError(f"codec {down.name} cannot carry differences", hint=f"--codec-down with one of {able}")
@@ -43,14 +43,14 @@ class Transport:
             raise InputError(f"skip_below must be a finite number, 0 or more, found: {self.skip_below}")
 
     @cached_property
-    def up(self) -> Codec:
+    def upload_codec(self) -> Codec:
         """The codec of uploads."""
-        return codec(self.codec)
+        return find_codec(self.codec)
 
     @cached_property
-    def down(self) -> Codec:
+    def broadcast_codec(self) -> Codec:
         """The codec of broadcasts."""
-        return codec(self.codec_down or self.codec)
+        return find_codec(self.codec_down or self.codec)
 
     @property
     def differs_by_client(self) -> bool:
@@ -71,7 +71,7 @@ class Transport:
                 hint="leave out --skip-below",
             )
         refuse_revealing_codec(self.codec, where)
-        refuse_revealing_codec(self.down.name, where)
+        refuse_revealing_codec(self.broadcast_codec.name, where)
 
 
 PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for every client
@@ -79,7 +79,7 @@ PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for eve
 
 def relative_change(message: Message, known: Message) -> float:
     """The distance of a message from an earlier one, over the earlier one's norm; infinite if not comparable."""
-    if not is_comparable(message, known):
+    if not can_send_difference(message, known):
         return math.inf
     pairs = [(a.to(torch.float64), b.to(torch.float64)) for a, b in zip(message.arrays, known.arrays, strict=True)]
     norm = math.sqrt(sum(float(old.square().sum()) for _, old in pairs))
@@ -87,7 +87,7 @@ def relative_change(message: Message, known: Message) -> float:
     return moved / norm if norm else math.inf
 
 
-def keep_classes(message: Message, classes: frozenset[int]) -> Message:
+def zero_other_classes(message: Message, classes: frozenset[int]) -> Message:
     """A head or statistics with all rows but those of these classes set to zero; other messages unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message

@@ -28,7 +28,7 @@ AT_HOME = (OWN_SUMS, OWN_SECOND, OWN_CLASSES, *OWN_MIXTURES)
 SUMS, SECOND = "sums", "second"  # names in the server's state, and in what clients hear if personal heads need the sums
 
 
-class Classes(StrEnum):
+class PredictedClasses(StrEnum):
     """Which classes a site's model can predict."""
 
     ALL = "all"
@@ -41,7 +41,7 @@ class OneExchange(Algorithm):
     """A method whose head is a function of summed moments. Subclasses set `detail` and define `solve` or `step`."""
 
     plan: ModelPlan
-    classes: Classes = Classes.ALL
+    classes: PredictedClasses = PredictedClasses.ALL
     personal: bool = False
 
     name = ""
@@ -58,7 +58,7 @@ class OneExchange(Algorithm):
         """The head from the summed moments of all clients; `noise_std` is that of the privacy noise in every entry."""
         raise NotImplementedError
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
         """A site's personal head, from its own sums and those of all clients, which count as `strength` records.
 
         None if the sums of all clients were not sent, or if there is no such head.
@@ -111,11 +111,11 @@ class OneExchange(Algorithm):
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
         kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
-        return {**self.join(trained.params), **kept, **self.own_classes(trained.statistics.counts)}, message
+        return {**self.join(trained.params), **kept, **self.keep_own_classes(trained.statistics.counts)}, message
 
-    def own_classes(self, counts: Tensor) -> Params:
-        """The entry of the kept state with the classes that the site has; empty if its model may predict all."""
-        return {OWN_CLASSES: counts > 0} if self.classes is Classes.OWN else {}
+    def keep_own_classes(self, counts: Tensor) -> Params:
+        """The classes of the site's records, for its home; nothing if its model may predict all classes."""
+        return {OWN_CLASSES: counts > 0} if self.classes is PredictedClasses.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head of the summed moments; the old head if there are no records, or too few compared with the noise."""
@@ -123,9 +123,9 @@ class OneExchange(Algorithm):
         if not count_is_usable(moments.statistics, total.noise_std):
             return server
         sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
-        return {"seed": server["seed"], **sums, **self.solve_parts(moments, total.noise_std)}
+        return {"seed": server["seed"], **sums, **self.solve_model_parts(moments, total.noise_std)}
 
-    def solve_parts(self, moments: Moments, noise_std: float) -> Params:
+    def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the model that are solved from the summed moments, by name."""
         return _name_parts(self.solve(moments, noise_std))
 
@@ -133,9 +133,9 @@ class OneExchange(Algorithm):
         """The frozen body with the global head; with `classes = own` it predicts only the site's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         others = {name: heard[name] for name in (QUADRATIC, SPREAD, NOISE) if name in heard}
-        return {**body, HEAD: self.restrict(heard[HEAD], home), **others}
+        return {**body, HEAD: self.restrict_to_own_classes(heard[HEAD], home), **others}
 
-    def restrict(self, head: Tensor, home: Params) -> Tensor:
+    def restrict_to_own_classes(self, head: Tensor, home: Params) -> Tensor:
         """The head (n_class, 1 + w), changed so that it never predicts classes without a record at the site."""
         own = home.get(OWN_CLASSES)
         if own is None or not bool(own.any()):
@@ -150,16 +150,16 @@ class OneExchange(Algorithm):
         deployed = self.deploy(home, heard)
         found = [("global", deployed)]
         for strength in STRENGTHS:
-            solved = None if math.isinf(strength) else self.solve_at_home(home, heard, strength)
+            solved = None if math.isinf(strength) else self.solve_from_home(home, heard, strength)
             if solved is not None:
                 model = {**deployed, **to_float32(_name_parts(solved))}
-                found.append((f"own {strength:g}", {**model, HEAD: self.restrict(model[HEAD], home)}))
+                found.append((f"own {strength:g}", {**model, HEAD: self.restrict_to_own_classes(model[HEAD], home)}))
         return found
 
-    def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head from the sums that it keeps; None without records, or if `solve_own` finds no head."""
+    def solve_from_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+        """A site's personal head from the sums in its home; None without records, or if there is no such head."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
-        return self.solve_own(own, heard, strength) if own.statistics.total else None
+        return self.solve_personal_head(own, heard, strength) if own.statistics.total else None
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
         """The moments stored under these names: sums, and second moments if there are any."""

@@ -34,7 +34,7 @@ RANK_ROUNDING = 1e-12  # variances below this share of the largest one are only 
 
 
 @dataclass(frozen=True)
-class DrawnHead(OneExchange):
+class HeadFromDrawnFeatures(OneExchange):
     """A softmax head trained on features drawn from Gaussians; `seed` gives the random key of the draw."""
 
     penalty: float = 1e-3
@@ -45,19 +45,21 @@ class DrawnHead(OneExchange):
     def __post_init__(self) -> None:
         self._check_option("penalty", self.penalty >= 0, "must not be negative")
 
-    def train(self, features: Tensor, labels: Tensor) -> Tensor:
+    def train_head(self, features: Tensor, labels: Tensor) -> Tensor:
         """The head (n_class, 1 + w) trained on drawn features (n, w)."""
         return fit_logistic(features, labels, self.plan.n_class, self.penalty)
 
-    def train_own(self, features: Tensor, labels: Tensor, records: float, heard: Params, strength: float) -> Tensor:
+    def train_personal_head(
+        self, features: Tensor, labels: Tensor, records: float, heard: Params, strength: float
+    ) -> Tensor:
         """A site's personal head from features drawn for its records; the global head counts as `strength` records."""
         if not strength:
-            return self.train(features, labels)
+            return self.train_head(features, labels)
         return personal_softmax_head(features, labels, records, heard[HEAD], strength)
 
 
 @dataclass(frozen=True)
-class CCVR(DrawnHead):
+class CCVR(HeadFromDrawnFeatures):
     """A softmax head trained on `drawn` features for each class, drawn from the class's Gaussian."""
 
     drawn: int = 200
@@ -76,11 +78,11 @@ class CCVR(DrawnHead):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head trained on features drawn from the classes' Gaussians."""
-        return self.train(*self._draw(moments))
+        return self.train_head(*self._draw(moments))
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The head trained on features drawn from the site's Gaussians, with the global head as the prior."""
-        return self.train_own(*self._draw(own), own.statistics.total, heard, strength)
+        return self.train_personal_head(*self._draw(own), own.statistics.total, heard, strength)
 
     def _draw(self, moments: Moments) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the classes' Gaussians, equally many for each class, and their labels (n,)."""
@@ -97,7 +99,7 @@ class CCVR(DrawnHead):
 
 
 @dataclass(frozen=True)
-class FedPFT(DrawnHead):
+class FedPFT(HeadFromDrawnFeatures):
     """A softmax head trained on features drawn from all clients' mixtures of `parts` Gaussians for each class.
 
     With many Gaussians, one may stand for a single record. With `fewest`, small ones are joined before they are sent.
@@ -126,17 +128,17 @@ class FedPFT(DrawnHead):
         arrays = (found.records, found.means, found.variances)
         counts = found.records.reshape(self.plan.n_class, -1).sum(1)
         kept = dict(zip(OWN_MIXTURES, arrays, strict=True)) if self.personal else {}
-        return {**self.join(trained.params), **kept, **self.own_classes(counts)}, Message(Kind.MIXTURES, arrays)
+        return {**self.join(trained.params), **kept, **self.keep_own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head trained on features drawn from the mixtures, one for each record at the sites."""
         features, labels = self._draw(Mixtures(*total.arrays))
-        return {"seed": server["seed"], HEAD: self.train(features, labels)} if len(features) else server
+        return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
-    def solve_at_home(self, home: Params, heard: Params, strength: float) -> Tensor | None:
+    def solve_from_home(self, home: Params, heard: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the site's mixtures, with the global head as the prior."""
         features, labels = self._draw(Mixtures(*(home[name] for name in OWN_MIXTURES)))
-        return self.train_own(features, labels, len(features), heard, strength) if len(features) else None
+        return self.train_personal_head(features, labels, len(features), heard, strength) if len(features) else None
 
     def _draw(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the mixtures, one for each record, and their labels (n,)."""

@@ -50,7 +50,7 @@ class FedCOF(OneExchange):
         counts = trained.statistics.counts.round().to(torch.int64)
         message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
         kept = {OWN_SUMS: trained.statistics.sums, OWN_SECOND: trained.second} if trained.second is not None else {}
-        return {**self.join(trained.params), **kept, **self.own_classes(counts)}, message
+        return {**self.join(trained.params), **kept, **self.keep_own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The ridge head of all clients' class means."""
@@ -66,7 +66,7 @@ class FedCOF(OneExchange):
         """The head of these class sums, with the second moments as the Gram matrix."""
         return solve_unit_ridge(moments.statistics, moments.gram())
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
         """A site's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
         None if those of all clients were not sent. With strength 0, None for a site without two records of a class,

@@ -57,7 +57,7 @@ class FedHeads(OneExchange):
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
-        """The first head; `step` solves all."""
+        """The head that is named first; `step` solves all heads."""
         return self._methods[self.names[0]].solve(moments, noise_std)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -66,7 +66,7 @@ class FedHeads(OneExchange):
         if state is server:
             return server
         given = Moments.from_arrays(total.arrays, self.detail), total.noise_std
-        others = {f"{HEAD}.{name}": self._methods[name].solve_parts(*given)[HEAD] for name in self.names[1:]}
+        others = {f"{HEAD}.{name}": self._methods[name].solve_model_parts(*given)[HEAD] for name in self.names[1:]}
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:
@@ -91,14 +91,15 @@ class FedHeads(OneExchange):
             if at == 0 or f"{HEAD}.{name}" in heard
         }
         if self.personal and OWN_SUMS in home and float(home[OWN_SUMS][:, 0].sum()):
-            heads |= self._solve_own_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)
-        return [(name, {**deployed, HEAD: self.restrict(head, home)}) for name, head in heads.items()]
+            heads |= self._solve_personal_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)
+        return [(name, {**deployed, HEAD: self.restrict_to_own_classes(head, home)}) for name, head in heads.items()]
 
-    def _solve_own_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _solve_personal_heads(self, own: Moments, heads: dict[str, Tensor]) -> dict[str, Tensor]:
         found = {}
+        able = [name for name in ("fedlog", "ridge") if name in heads]
         for strength in STRENGTHS[1:]:
-            for name in ("fedlog", "ridge"):
-                solved = self._methods[name].solve_own(own, {HEAD: heads[name]}, strength) if name in heads else None
+            for name in able:
+                solved = self._methods[name].solve_personal_head(own, {HEAD: heads[name]}, strength)
                 if isinstance(solved, Tensor):
                     found[f"{name}, own {strength:g}"] = solved
         return to_float32(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedlog.algorithms.one_exchange.base import Classes, OneExchange
+from fedlog.algorithms.one_exchange.base import OneExchange, PredictedClasses
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule
 from fedlog.core.heads.regression import NumberHead, solve_regression
 from fedlog.core.stats import Detail, Moments
@@ -26,7 +26,7 @@ class FedRegression(OneExchange):
 
     def __post_init__(self) -> None:
         self._check_option("strength", self.strength is None or self.strength > 0, "must be above 0")
-        if self.personal or self.classes is not Classes.ALL:
+        if self.personal or self.classes is not PredictedClasses.ALL:
             raise InputError(
                 "fed-regression has no classes and no personal heads: all sites share one posterior",
                 hint="leave out --personal and classes",
@@ -37,7 +37,7 @@ class FedRegression(OneExchange):
         """One exchange of the moments of features and number, joined into one vector."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
-    def solve_parts(self, moments: Moments, noise_std: float) -> Params:
+    def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the posterior from the summed moments, by name."""
         head = NumberHead.of(solve_regression(moments, self.strength, noise_std))
         return dict(zip(PARTS, head.arrays, strict=True))

@@ -51,8 +51,8 @@ class FedLogOnce(OneExchange):
         """The head of maximum posterior."""
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The same head with the global posterior as the prior: chi = s * grad A(eta_global) + Phi_own."""
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+        """The site's MAP head with the global posterior as its prior: chi = s * grad A(eta_global) + Phi_own."""
         return personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
 
 
@@ -67,8 +67,8 @@ class FedNCM(OneExchange):
         """The head that chooses the nearest class mean of all records."""
         return nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The same for the site's class means, with `strength` records added at each global mean (half a head row)."""
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+        """The site's nearest-mean head, with `strength` more records at each global class mean (half a head row)."""
         head = heard[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
         means = head.clone() / 2
@@ -140,7 +140,7 @@ class FedRidge(OneExchange):
         """The ridge head of the summed moments."""
         return ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
 
-    def solve_own(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """A ridge head from the site's moments, shrunk to the global head; with strength 0, a plain ridge head."""
         if not strength:
             return ridge_head(own, self.strength)

@@ -31,7 +31,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import sync_folder, write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
-from fedlog.wire.message import Contribution, Gathered
+from fedlog.wire.message import Contribution, JoinedContribution
 
 LATEST = "latest.json"
 SUMS = "sums.json"
@@ -41,7 +41,7 @@ Memory = dict[str, Contribution]
 
 
 @dataclass(frozen=True)
-class SumsPosition:
+class SumsProgress:
     """How many secure sums a run has made, and which clients sent keys for the next one. It has no secrets."""
 
     made: int
@@ -59,7 +59,7 @@ class ServerState:
     values: Params
     ledger: Ledger
     memory: Memory = field(default_factory=dict)
-    sums: SumsPosition | None = None  # None in a run without secure sums
+    sums: SumsProgress | None = None  # None in a run without secure sums
     downlink: Params = field(default_factory=dict)  # the last broadcast of each client, if they get different bytes
 
 
@@ -98,7 +98,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
         memory = _read_memory(load_file(part / "memory.safetensors"))
-        sums = msgspec.json.decode((part / SUMS).read_bytes(), type=SumsPosition) if (part / SUMS).exists() else None
+        sums = msgspec.json.decode((part / SUMS).read_bytes(), type=SumsProgress) if (part / SUMS).exists() else None
         load_clients(part)
         downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
         return ServerState(latest["round"], values, Ledger.from_rows(rows), memory, sums, downlink)
@@ -107,13 +107,13 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """The memory as named tensors: for each client its noise and whether it is `Gathered`, then its arrays.
+    """The memory as named tensors: for each client its noise and whether it is `JoinedContribution`, then its arrays.
 
     Names are JSON, because a client's name may contain any character.
     """
     flat: Params = {}
     for client, last in memory.items():
-        facts = torch.tensor([last.noise_std, isinstance(last, Gathered)], dtype=torch.float64)
+        facts = torch.tensor([last.noise_std, isinstance(last, JoinedContribution)], dtype=torch.float64)
         for at, array in enumerate((facts, *last.arrays)):
             flat[json.dumps([client, at])] = array.contiguous()
     return flat
@@ -124,6 +124,6 @@ def _read_memory(flat: Params) -> Memory:
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):
         facts, *arrays = (value for _, value in found)
-        noise, *listed = facts.tolist()  # older checkpoints have only the noise: there was no `Gathered` then
-        memory[client] = (Gathered if any(listed) else Contribution)(tuple(arrays), noise_std=noise)
+        noise, *listed = facts.tolist()  # older checkpoints have only the noise: there was no `JoinedContribution` then
+        memory[client] = (JoinedContribution if any(listed) else Contribution)(tuple(arrays), noise_std=noise)
     return memory

@@ -33,7 +33,7 @@ NEVER = -1e4  # the bias of a class that must not be predicted: its probability 
 
 
 @dataclass
-class OwnMessages:
+class MessagesByClient:
     """The messages of each client, if clients get different bytes. Equal messages are stored once."""
 
     copies: dict[int, Message] = field(default_factory=dict)
@@ -49,14 +49,16 @@ class OwnMessages:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
 
-    def take(self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params) -> None:
+    def decode_broadcasts(
+        self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params
+    ) -> None:
         """Decode the broadcast of each client; `common` is what a client without an earlier message knows."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
             copy, before = self.copies.get(index), self.heard.get(index, common)
             if (id(copy), blob) not in decoded:
-                decoded[id(copy), blob] = transport.down.decode(blob, copy)
+                decoded[id(copy), blob] = transport.broadcast_codec.decode(blob, copy)
             message = decoded[id(copy), blob]
             if message.kind is Kind.SAME:
                 continue
@@ -103,14 +105,14 @@ class ClientStore:
     """What all clients know after the last broadcast."""
     moments: dict[tuple[int, str], Params] = field(default_factory=dict)
     """Adam's moments, by client and exchange; empty unless they last for the whole run."""
-    messages: OwnMessages = field(default_factory=OwnMessages)
+    messages: MessagesByClient = field(default_factory=MessagesByClient)
     """Empty unless the server sends different bytes to each client."""
 
-    def keep_home(self, client: int, home: Params) -> None:
+    def store_home(self, client: int, home: Params) -> None:
         """Store a copy of the state that the client keeps; a view would hold the memory of a whole chunk of clients."""
         self.homes[client] = {name: value.clone() for name, value in home.items()}
 
-    def keep_moments(self, client: int, exchange: str, moments: Params) -> None:
+    def store_moments(self, client: int, exchange: str, moments: Params) -> None:
         """Replace Adam's moments of the client in that exchange, if there are any."""
         if moments:
             self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Chooses, Exchange, Phase, Trained, Work
+from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Exchange, HasCandidates, Phase, Trained, Work
 from fedlog.core.classification import first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import number_metrics
@@ -97,17 +97,17 @@ class Cohort:
 
     def hear(self, blob: bytes) -> None:
         """Decode a broadcast for all clients and store what they know after it."""
-        self.store.heard = self._algorithm.hear(self._transport.down.decode(blob), self.store.heard)
+        self.store.heard = self._algorithm.hear(self._transport.broadcast_codec.decode(blob), self.store.heard)
 
-    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+    def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Decode the broadcast of each of these clients; those in `anew` forget all earlier messages first."""
         self.store.messages.forget(anew)
-        self.store.messages.take(blobs, self._transport, self._algorithm, self.store.heard)
+        self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """Do the local work of these clients and return their encoded uploads, by client."""
         uploads: list[tuple[int, bytes | None]] = []
-        for client, message in self.messages(round_number, exchange, indices):
+        for client, message in self.make_uploads(round_number, exchange, indices):
             key = self._work_key(client, round_number, exchange, "wire")
             with CLOCK.time("encode"):
                 uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
@@ -119,7 +119,7 @@ class Cohort:
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
         """The encoded upload, or a SAME message if it changed too little."""
-        codec = self._transport.up
+        codec = self._transport.upload_codec
         if self._transport.skip_below is None:
             return codec.encode(message, key)
         last = self.store.messages.sent.get(index)
@@ -129,14 +129,14 @@ class Cohort:
         self.store.messages.sent[index] = codec.decode(blob)
         return blob
 
-    def messages(
+    def make_uploads(
         self, round_number: int, exchange: Exchange, indices: Sequence[int]
     ) -> Iterator[tuple[Client, Message | None]]:
         """Do the local work of these clients and yield their uploads, with privacy noise if any, not encoded yet."""
-        for backend, group in self._groups(indices):
-            for client, work, trained in self._do_work(backend, group, round_number, exchange):
+        for backend, group in self._group_by_backend(indices):
+            for client, work, trained in self._train_and_summarise(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
-                self.store.keep_home(client.index, home)
+                self.store.store_home(client.index, home)
                 if message is not None and self._protection is not None:
                     key = self._work_key(client, round_number, exchange, "noise")
                     message = self._protection.protect(message, key)
@@ -150,16 +150,16 @@ class Cohort:
         If there is a closing phase, it is trained first, on copies, so that the clients' state does not change.
         """
         scores = []
-        for backend, group in self._groups(indices):
-            models = self._close_models(backend, group, closing)
+        for backend, group in self._group_by_backend(indices):
+            models = self._finish_models(backend, group, closing)
             with CLOCK.time("evaluate"):
                 scores += self._score(backend, group, models, judge)
         return scores
 
     def make_personal_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
         """Yield the personal model of each of these clients, after the closing phase."""
-        for backend, group in self._groups(indices):
-            yield from self._close_models(backend, group, closing).items()
+        for backend, group in self._group_by_backend(indices):
+            yield from self._finish_models(backend, group, closing).items()
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
         """Write the personal model of each of these clients, after the closing phase, as `<client>.safetensors`."""
@@ -176,7 +176,7 @@ class Cohort:
         """Read the state of this cohort's clients from files that `save` wrote; they may hold other clients too."""
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
-    def _groups(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
+    def _group_by_backend(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
         """The clients in groups with the same body, large clients first, as many as the backend takes at once."""
         chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
         for name, backend in self._backends.items():
@@ -184,10 +184,10 @@ class Cohort:
             for start in range(0, len(clients), backend.clients_at_once):
                 yield backend, clients[start : start + backend.clients_at_once]
 
-    def _do_work(
+    def _train_and_summarise(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, Trained]]:
-        works = [self._open(c, exchange) for c in group]
+        works = [self._start_work(c, exchange) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
@@ -197,7 +197,7 @@ class Cohort:
             before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
             fits = [old if _find_not_finite(fit.params) else fit for fit, old in zip(fits, before, strict=True)]
         for client, fit in zip(group, fits, strict=True):
-            self.store.keep_moments(client.index, exchange.name, fit.moments)
+            self.store.store_moments(client.index, exchange.name, fit.moments)
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
         summaries = CLOCK.time_items("statistics", self._summarise(backend, requests, exchange))
@@ -258,26 +258,26 @@ class Cohort:
             numbers = numbers.clamp(-1, 1)
         return torch.cat([features, numbers[:, None]], dim=1)
 
-    def _open(self, client: Client, exchange: Exchange) -> Work:
+    def _start_work(self, client: Client, exchange: Exchange) -> Work:
         home, heard = self.store.homes[client.index], self.store.heard_by(client.index)
         return self._algorithm.open(exchange.name, home, heard)
 
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
-    def _close_models(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
-        models = self._deploy(backend, group)
+    def _finish_models(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
+        models = self._choose_models(backend, group)
         if not closing:
             return models
         keys = [self._key.child("client", c.name, "closing") for c in group]
         tasks = [Task(c, Work(models[c.index]), closing, k) for c, k in zip(group, keys, strict=True)]
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
-    def _deploy(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
+    def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
         """Each client's model: the method's, or the candidate that is best on its validation records."""
         homes, heard = self.store.homes, self.store.heard_by
         models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
-        if not isinstance(self._algorithm, Chooses):
+        if not isinstance(self._algorithm, HasCandidates):
             return models
         labels = self._federation.train.labels
         for client in group:

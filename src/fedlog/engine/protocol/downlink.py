@@ -17,13 +17,13 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, keep_classes, relative_change
+from fedlog.wire.transport import Transport, relative_change, zero_other_classes
 
 Sent = tuple[Kind, bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class Copy:
+class ReceivedBroadcast:
     """The message that a client has; `name` is a digest of all bytes it was decoded from."""
 
     name: str
@@ -36,7 +36,7 @@ class Downlink:
 
     transport: Transport
     key: Key
-    copies: dict[str, Copy] = field(default_factory=dict)
+    copies: dict[str, ReceivedBroadcast] = field(default_factory=dict)
     classes: dict[str, frozenset[int]] = field(default_factory=dict)
     """The classes in each client's last upload; a client without an upload gets whole messages."""
     whole: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Downlink:
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
         """Encode a broadcast for these clients, and return its kind and bytes for each."""
-        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, Copy]] = {}
+        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, ReceivedBroadcast]] = {}
         sent = {}
         for client in clients:
             copy = self.copies.get(client)
@@ -60,21 +60,21 @@ class Downlink:
             own = self.classes.get(client) if closed else None
             wanted = (copy.name if copy else "", own)
             if wanted not in made:
-                part = message if own is None else keep_classes(message, own)
+                part = message if own is None else zero_other_classes(message, own)
                 key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
                 made[wanted] = self._update(part, copy, key)
             sent[client], self.copies[client] = made[wanted]
         return sent
 
-    def _update(self, message: Message, copy: Copy | None, key: Key) -> tuple[Sent, Copy]:
-        transport, codec = self.transport, self.transport.down
+    def _update(self, message: Message, copy: ReceivedBroadcast | None, key: Key) -> tuple[Sent, ReceivedBroadcast]:
+        transport, codec = self.transport, self.transport.broadcast_codec
         skip = transport.skip_below or 0.0
         if copy is not None and skip and relative_change(message, copy.message) < skip:
             return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=copy.message)), copy
         known = copy.message if transport.differences and copy is not None else None
         blob = codec.encode(message, key, known)
         name = blake2b((copy.name if copy else "").encode() + blob, digest_size=8).hexdigest()
-        return (message.kind, blob), Copy(name, codec.decode(blob, known))
+        return (message.kind, blob), ReceivedBroadcast(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
         """The clients' last broadcasts for a checkpoint. Names are JSON, since a client may have any name."""
@@ -90,12 +90,12 @@ class Downlink:
         entries = sorted((json.loads(name), name) for name in tensors)
         for (client, version, kind, classes, _), name in entries:
             before = self.copies[client].message.arrays if client in self.copies else ()
-            self.copies[client] = Copy(version, Message(Kind(kind), (*before, tensors[name])))
+            self.copies[client] = ReceivedBroadcast(version, Message(Kind(kind), (*before, tensors[name])))
             if classes:
                 self.classes[client] = frozenset(classes)
 
 
-def check_transport(algorithm: Algorithm, transport: Transport) -> None:
+def check_method_supports(algorithm: Algorithm, transport: Transport) -> None:
     """Refuse transport settings that the method cannot use."""
     if transport.skip_below is not None and not algorithm.sums_last_uploads:
         raise InputError(

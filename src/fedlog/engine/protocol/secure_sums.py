@@ -20,8 +20,8 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
-from fedlog.engine.protocol.checkpoint import SumsPosition
-from fedlog.engine.protocol.server import Refusal, Server
+from fedlog.engine.protocol.checkpoint import SumsProgress
+from fedlog.engine.protocol.server import RefusedUpload, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection, split_into_shapes
 from fedlog.privacy.secagg.client import KeysState, SumClient
@@ -33,36 +33,36 @@ from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import choose_survivors
-from fedlog.wire.codec import codec
+from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
 
 # Workers hand over uploads in this codec. Masked words are sent instead, so rounding by another codec would be useless.
-UPLOAD_CODEC = codec("f32")
+UPLOAD_CODEC = find_codec("f32")
 # The encoding of uploads without privacy, such as parameters times records: sums below 2^31, with a step of 2^-24.
 PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 
-def encoding_of(protection: Protection | None) -> FixedPoint:
+def choose_encoding(protection: Protection | None) -> FixedPoint:
     """The fixed-point encoding of values in a secure sum."""
     return PLAIN if protection is None else protection.encoding
 
 
-def words_of(upload: Contribution, protection: Protection | None, parties: int) -> Words:
+def encode_as_words(upload: Contribution, protection: Protection | None, parties: int) -> Words:
     """The words of a lifted upload for a secure sum; without privacy, InputError if the sum could overflow."""
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
-    encoding = encoding_of(protection)
+    encoding = choose_encoding(protection)
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
 
 
 def read_sum(found: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
     """The contribution in a secure sum, with arrays of these shapes."""
-    arrays = split_into_shapes(torch.from_numpy(encoding_of(protection).from_words(found.total)), shapes)
+    arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(found.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
 
 
-def sum_terms(
+def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
     """The terms of one sum that tolerates no corrupted client, with the lowest safe threshold."""
@@ -79,7 +79,7 @@ def sum_terms(
 
 
 @dataclass(frozen=True)
-class Dropouts:
+class SimulatedDropouts:
     """Simulated dropouts: each client stops answering with probability `rate`, at a random step of a sum."""
 
     rate: float
@@ -105,7 +105,7 @@ class SecureSums:
 
     protection: Protection | None = None
     honest: int | None = None
-    dropouts: Dropouts | None = None
+    dropouts: SimulatedDropouts | None = None
     # Not drawn from the run's seed: whoever knows it could remove the masks. Masks cancel, so results do not change.
     session: bytes = field(default_factory=lambda: os.urandom(16))
     sums_made: int = 0
@@ -125,21 +125,21 @@ class SecureSums:
         following: Sequence[int],
     ) -> None:
         """Update the server's state with the sum of these uploads; it does not change if too few clients survive."""
-        lifted = [(index, server.lift_upload(UPLOAD_CODEC.decode(blob))) for index, blob in sent]
+        lifted = [(index, server.read_contribution(UPLOAD_CODEC.decode(blob))) for index, blob in sent]
         try:
-            server.take(round_number, exchange, self.total(round_number, lifted, server.ledger, following))
+            server.apply_sum(round_number, exchange, self.sum_uploads(round_number, lifted, server.ledger, following))
         except RoundFailedError as error:
-            server.refusals.append((round_number, Refusal("secure sum", error.message)))
+            server.refusals.append((round_number, RefusedUpload("secure sum", error.message)))
             server.kept_state = True
 
-    def position(self) -> SumsPosition:
+    def position(self) -> SumsProgress:
         """The number of sums so far, and the clients that sent keys ahead, for a checkpoint."""
         if self._early_for is None or not self._early:
-            return SumsPosition(self.sums_made)
+            return SumsProgress(self.sums_made)
         members = tuple(sorted(self._early_for.roster))
-        return SumsPosition(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
+        return SumsProgress(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
 
-    def resume_from(self, position: SumsPosition | None, folder: Path) -> None:
+    def resume_from(self, position: SumsProgress | None, folder: Path) -> None:
         """Continue after the last sum in the folder's checkpoint.
 
         A checkpoint has no secrets, so clients that had sent keys ahead make new ones. Their bits are already counted.
@@ -153,8 +153,8 @@ class SecureSums:
         self.session = os.urandom(16)
         self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
         if position.ahead:
-            value_bytes = encoding_of(self.protection).value_bytes
-            self._keys_ahead(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
+            value_bytes = choose_encoding(self.protection).value_bytes
+            self._early_keys(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
 
     def read_and_reset_figures(self) -> dict[str, float]:
         """Return the number of turns since the last call and the number of clients that survived the last sum.
@@ -164,7 +164,7 @@ class SecureSums:
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
 
-    def total(
+    def sum_uploads(
         self,
         round_number: int,
         uploads: Sequence[tuple[int, Contribution]],
@@ -175,9 +175,9 @@ class SecureSums:
 
         `following` are the clients that take part in the next sum.
         """
-        encoding = encoding_of(self.protection)
+        encoding = choose_encoding(self.protection)
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
-        vectors = {number: words_of(upload, self.protection, len(uploads)) for number, upload in uploads}
+        vectors = {number: encode_as_words(upload, self.protection, len(uploads)) for number, upload in uploads}
         members = sorted(vectors)
         terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
         if self._early and self._early_for is not None and self._early_for.digest != terms.digest:
@@ -187,7 +187,7 @@ class SecureSums:
             terms = replace(terms, round=self.sums_made)
         early = self._early
         silent = {} if self.dropouts is None else self.dropouts.draw(self.sums_made, members)
-        book, traffic = _Booking(ledger, round_number, silent), RoundTraffic()
+        book, traffic = _CountingCourier(ledger, round_number, silent), RoundTraffic()
         self._early, self.survivors = {}, ()
         self.sums_made += 1
         try:
@@ -195,11 +195,11 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book(Step.KEYS, Direction.UP, self._keys_ahead(terms.next_round(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._early_keys(terms.next_round(), traffic.helped))
         self.survivors = found.survivors
         return read_sum(found, self.protection, shapes)
 
-    def _keys_ahead(self, following: Terms, helpers: Sequence[int]) -> Mail:
+    def _early_keys(self, following: Terms, helpers: Sequence[int]) -> Mail:
         """Make and store keys for the next sum; they are sent with the last replies of this one."""
         self._early_for = following
         self._early = {n: client.make_keys() for n, client in self._clients(following, helpers).items()}
@@ -212,14 +212,14 @@ class SecureSums:
                 self._used[number] = UsedStepsInMemory()
         honest = self.honest or choose_survivors(None, len(members))
         roster = {number: self._identities[number].public for number in members}
-        return sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
+        return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
         return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom) for n in members}
 
 
 @dataclass(frozen=True)
-class _Booking:
+class _CountingCourier:
     """Delivers messages, except from and to clients that dropped out, and counts their bits by step."""
 
     ledger: Ledger
@@ -230,5 +230,5 @@ class _Booking:
         heard = [(number, blob) for number, blob in mail if step < self.silent.get(number, len(Step))]
         # The server's messages are sent and counted even if the client does not receive them.
         for _, blob in heard if direction == Direction.UP else mail:
-            self.ledger.book(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
+            self.ledger.count(self.round_number, Direction(direction), f"secure {step.name.lower()}", blob)
         return heard

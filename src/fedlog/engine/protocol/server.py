@@ -12,22 +12,22 @@ from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchang
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
-from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsPosition
+from fedlog.engine.protocol.checkpoint import Memory, ServerState, SumsProgress
 from fedlog.engine.protocol.downlink import Downlink
-from fedlog.engine.protocol.shares import Capped, cap_shares, check_uploads_have_counts
+from fedlog.engine.protocol.share_caps import CappedClient, cap_shares, check_uploads_have_counts
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.ledger import Direction, Ledger
-from fedlog.wire.message import Contribution, Kind, Message, lift, total
+from fedlog.wire.message import Contribution, Kind, Message, add_contributions, make_contribution
 from fedlog.wire.transport import PAPER_TRANSPORT, Transport
 
 NAMED = 5  # how many clients an error names
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedUpload:
     """An upload that was left out of the sum: its client, and why."""
 
     client: str
@@ -42,7 +42,7 @@ class Server:
     state: Params
     patterns: Mapping[str, Message | None]
     ledger: Ledger = field(default_factory=Ledger)
-    refusals: list[tuple[int, Refusal]] = field(default_factory=list)
+    refusals: list[tuple[int, RefusedUpload]] = field(default_factory=list)
     refused_share_allowed: float = 0.0
     protection: Protection | None = None
     limits: Limits | None = None  # bounds on statistics, if there is a clip
@@ -52,7 +52,7 @@ class Server:
     transport: Transport = PAPER_TRANSPORT
     downlink: Downlink | None = None  # None: every client gets the same bytes
     largest_share: float | None = None  # upper limit on one upload's share of all counts; None: no limit
-    capped: list[tuple[int, Capped]] = field(default_factory=list)
+    capped: list[tuple[int, CappedClient]] = field(default_factory=list)
     kept_state: bool = False  # whether the last step kept the old state, e.g. because the sum was mostly noise
 
     @staticmethod
@@ -77,7 +77,7 @@ class Server:
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
-        patterns = {exchange.name: upload_pattern(algorithm, exchange, initial, plan) for exchange in exchanges}
+        patterns = {exchange.name: make_sample_upload(algorithm, exchange, initial, plan) for exchange in exchanges}
         if largest_share is not None:
             check_uploads_have_counts(patterns)
         if protection is not None:
@@ -97,7 +97,7 @@ class Server:
             largest_share=largest_share,
         )
 
-    def state_after(self, round_number: int, sums: SumsPosition | None = None) -> ServerState:
+    def make_checkpoint_state(self, round_number: int, sums: SumsProgress | None = None) -> ServerState:
         """The server's part of a checkpoint."""
         known = {} if self.downlink is None else self.downlink.as_tensors()
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
@@ -113,20 +113,21 @@ class Server:
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """Encode the broadcast, and count its bits once for each of `copies` clients."""
         blob = self.encode_broadcast(round_number)
-        self.ledger.book(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
+        self.ledger.count(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
     def send(self, downlink: Downlink, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
         """Encode the broadcast for each of these clients, and count its bits."""
         sent = downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
-            self.ledger.book(round_number, Direction.DOWN, kind, blob)
+            self.ledger.count(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}
 
     def encode_broadcast(self, round_number: int) -> bytes:
         """The bytes of the broadcast after that round; the same on every call."""
         message = self.algorithm.broadcast(self.state)
-        return self.transport.down.encode(message, self.wire_key.child("round", round_number, message.kind.name))
+        key = self.wire_key.child("round", round_number, message.kind.name)
+        return self.transport.broadcast_codec.encode(message, key)
 
     def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         """Update the state with the sum of these uploads, given in the clients' order.
@@ -135,12 +136,12 @@ class Server:
         """
         summed: Contribution | None = None
         apart: dict[str, Contribution] = {}  # uploads that are not summed one by one: kept or weighed first
-        refused: list[Refusal] = []
+        refused: list[RefusedUpload] = []
         seen: list[str] = []
         for client, blob in uploads:
-            taken = self._take_in(round_number, exchange, client, blob, seen)
+            taken = self._read_upload(round_number, exchange, client, blob, seen)
             seen.append(client)
-            if isinstance(taken, Refusal):
+            if isinstance(taken, RefusedUpload):
                 refused.append(taken)
                 if self.downlink is not None:
                     self.downlink.forget(client)
@@ -162,11 +163,11 @@ class Server:
             # Sorted by name, so that the order in which clients joined does not matter.
             apart = {client: self.memory[client] for client in sorted(self.memory)}
         if apart:
-            summed = total(self._weigh(round_number, apart))
+            summed = add_contributions(self._cap_large_shares(round_number, apart))
         if summed is not None:
-            self.take(round_number, exchange, summed)
+            self.apply_sum(round_number, exchange, summed)
 
-    def _weigh(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
+    def _cap_large_shares(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
         """The uploads for the sum; those with too large a share of all counts are scaled down and recorded."""
         if self.largest_share is None:
             return list(apart.values())
@@ -174,7 +175,7 @@ class Server:
         self.capped += [(round_number, one) for one in capped]
         return list(taken.values())
 
-    def take(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
+    def apply_sum(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
         """Update the state with the sum of an exchange's contributions, after adding the server's noise if any."""
         if self.protection is not None:
             summed = self.protection.add_server_noise(
@@ -184,13 +185,14 @@ class Server:
         self.state = self.algorithm.step(exchange.name, before, summed)
         self.kept_state = self.state is before
 
-    def _take_in(
+    def _read_upload(
         self, round_number: int, exchange: Exchange, client: str, blob: bytes, seen: list[str]
-    ) -> Contribution | Refusal:
+    ) -> Contribution | RefusedUpload:
         try:
             last = None if self.memory is None else self.memory.get(client)
-            message = self.transport.up.decode(blob, None if last is None else Message(Kind.STATISTICS, last.arrays))
-            self.ledger.book(round_number, Direction.UP, message.kind, blob)
+            known = None if last is None else Message(Kind.STATISTICS, last.arrays)
+            message = self.transport.upload_codec.decode(blob, known)
+            self.ledger.count(round_number, Direction.UP, message.kind, blob)
             if client in seen:
                 raise InputError("it is the client's second upload in the same exchange")
             if message.kind is Kind.SAME:
@@ -198,10 +200,10 @@ class Server:
                     raise InputError("it refers to the client's last upload, which the server does not have")
                 return last
             _check_pattern(message, self.patterns[exchange.name])
-            lifted = self.lift_upload(message)
+            lifted = self.read_contribution(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Rounding by the codec may bring values a little beyond the clip.
-                limits = replace(self.limits, rounding=max(self.limits.rounding, self.transport.up.rounding))
+                limits = replace(self.limits, rounding=max(self.limits.rounding, self.transport.upload_codec.rounding))
                 limits.check_statistics(lifted.arrays[0])
                 if message.kind is Kind.MOMENTS:
                     limits.check_second_moments(*lifted.arrays)
@@ -212,14 +214,15 @@ class Server:
                 self.downlink.classes[client] = frozenset(int(row) for row in held)
             return lifted
         except InputError as error:
-            return Refusal(client, error.message)
+            return RefusedUpload(client, error.message)
 
-    def lift_upload(self, message: Message) -> Contribution:
+    def read_contribution(self, message: Message) -> Contribution:
         """The contribution of an upload to the sum; with secure sums the client computes it."""
-        return lift(message) if self.protection is None else self.protection.to_feature_units(lift(message))
+        found = make_contribution(message)
+        return found if self.protection is None else self.protection.to_feature_units(found)
 
 
-def upload_pattern(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
+def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
     """A sample upload of this exchange, made from the untrained model; it has the expected kind and shapes."""
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import check_target, clients_of, name_methods_with_any_body
+from fedlog.engine.clients import check_method_fits_labels, list_clients, name_methods_with_any_body
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
-from fedlog.engine.protocol.downlink import check_transport
+from fedlog.engine.protocol.downlink import check_method_supports
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
@@ -95,7 +95,7 @@ class Simulation:
         key = Key(self.settings.seed)
         transport = self.settings.transport
         self._key = key
-        self._clients = clients_of(self.federation, self.bodies, self.algorithm)
+        self._clients = list_clients(self.federation, self.bodies, self.algorithm)
         self._check_start()
         # Before workers are forked, so that all use the backend that was chosen once.
         self.engine = self.engine.for_protection(self.protection).decide(self.federation, self._clients)
@@ -140,9 +140,9 @@ class Simulation:
                     f"no client has a {judge.value} record to measure accuracy on",
                     hint=holds_out if judge is Judge.VALIDATION else None,
                 )
-        check_target(self.algorithm, numbers=self.federation.number is not None)
+        check_method_fits_labels(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
-        check_transport(self.algorithm, self.settings.transport)
+        check_method_supports(self.algorithm, self.settings.transport)
 
     def _check_bodies(self) -> None:
         """Refuse bodies, and initialisations of bodies, that the method cannot use."""
@@ -170,7 +170,7 @@ class Simulation:
 
     def _make_workers(self, transport: Transport) -> Workers:
         if self.secure is not None:  # masked words are sent instead of encoded uploads
-            transport = replace(transport, codec="f32", codec_down=transport.down.name)
+            transport = replace(transport, codec="f32", codec_down=transport.broadcast_codec.name)
 
         make = partial(
             Cohort,
@@ -189,7 +189,7 @@ class Simulation:
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
         """Run the remaining rounds and yield their records; `last` is the newest record of a resumed run."""
         if self.round_number == 0:
-            self._open()
+            self._run_opening()
         elif self.server.downlink is None:  # otherwise each client's last broadcast is in the checkpoint
             # Not sent again: the bits of this broadcast are already in the ledger.
             self.workers.hear(self.server.encode_broadcast(self.round_number))
@@ -200,9 +200,9 @@ class Simulation:
 
     def _has_reached_target(self, last: RoundRecord | None) -> bool:
         target = self.settings.stop_at_accuracy
-        return last is not None and target is not None and reaches(last.accuracy_mean_over_clients, target)
+        return last is not None and target is not None and reaches_target(last.accuracy_mean_over_clients, target)
 
-    def close(self) -> list[float] | None:
+    def evaluate_after_closing(self) -> list[float] | None:
         """The accuracy of each client after the method's closing phase; None if the method has none."""
         closing = self.algorithm.schedule.closing
         if not closing:
@@ -217,7 +217,7 @@ class Simulation:
     def save(self, folder: Path) -> None:
         """Write a checkpoint; the one before it stays until this one is complete."""
         sums = None if self.secure is None else self.secure.position()
-        checkpoint.write(folder, self.server.state_after(self.round_number, sums), self.workers.save)
+        checkpoint.write(folder, self.server.make_checkpoint_state(self.round_number, sums), self.workers.save)
 
     def resume(self, folder: Path) -> None:
         """Continue from the checkpoint in the folder."""
@@ -231,7 +231,7 @@ class Simulation:
     def _everyone(self) -> list[int]:
         return [client.index for client in self._clients]
 
-    def participants(self, round_number: int) -> list[int]:
+    def draw_participants(self, round_number: int) -> list[int]:
         """The clients that take part in a round, drawn from the seed and the round's number."""
         everyone = self._everyone
         count = max(1, round(self.settings.participation * len(everyone)))
@@ -242,7 +242,7 @@ class Simulation:
         order = self._key.child("round", round_number, "participants").numpy().permutation(len(everyone))
         return sorted(by_name[at] for at in order[:count])
 
-    def _open(self) -> None:
+    def _run_opening(self) -> None:
         """Send the first broadcast and run the opening exchange, if the method has one; counted as round 0."""
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
@@ -252,41 +252,40 @@ class Simulation:
         # To all clients, so that those that take part later start from the same seed.
         self._broadcast(0, self._everyone)
         if opening is not None:
-            self._exchange(0, opening, self._everyone, self._find_hearers(self.participants(1)), self.participants(1))
+            following = self.draw_participants(1)
+            self._exchange(0, opening, self._everyone, self._find_receivers(following), following)
 
     def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
         """The seconds since the last call, by part of the work."""
         workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.take(), workers)
 
-    def _broadcast(self, number: int, hearers: list[int]) -> None:
+    def _broadcast(self, number: int, receivers: list[int]) -> None:
         """Send the broadcast to these clients. If it is the same for all, all get it, for evaluation."""
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
-                blob = self.server.broadcast(number, len(hearers))
+                blob = self.server.broadcast(number, len(receivers))
             self.workers.hear(blob)
             return
-        names = {index: self._clients[index].name for index in hearers}
+        names = {index: self._clients[index].name for index in receivers}
         anew = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
             sent = self.server.send(downlink, number, list(names.values()))
-        self.workers.hear_own({index: sent[name] for index, name in names.items()}, anew)
+        self.workers.hear_separately({index: sent[name] for index, name in names.items()}, anew)
 
     def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:
             self._read_and_reset_times(0.0)  # the time between two rounds is not counted
         start = time.perf_counter()
-        participants = self.participants(number)
+        participants = self.draw_participants(number)
         exchanges = self.algorithm.schedule.round
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
-            hearers = self._find_hearers_after(number) if last else self._find_hearers(participants)
-            following = (
-                participants if not last else self.participants(number + 1) if self._has_next_round(number) else []
-            )
+            receivers = self._find_receivers_after(number) if last else self._find_receivers(participants)
+            following = self._participants_after(number) if last else participants
             slowed = with_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
-            self._exchange(number, slowed, participants, hearers, following)
+            self._exchange(number, slowed, participants, receivers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts
         scores, *validated = (_flatten(self.workers.evaluate(self._everyone, part)) for part in parts)
@@ -301,7 +300,7 @@ class Simulation:
             participants=len(participants),
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
-            bits_by_kind=ledger.by_kind(number),
+            bits_by_kind=ledger.bits_by_kind(number),
             observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
             # The opening exchange is recorded with round 1.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
@@ -319,22 +318,23 @@ class Simulation:
             return kept
         return {**kept, **self.secure.read_and_reset_figures()}
 
-    def copies_after(self, number: int) -> int:
+    def count_receivers(self, number: int) -> int:
         """The number of clients that get a round's last broadcast: the next participants, or all after the end."""
-        return len(self._find_hearers_after(number))
+        return len(self._find_receivers_after(number))
 
-    def _find_hearers_after(self, number: int) -> list[int]:
-        return self._find_hearers(self.participants(number + 1) if self._has_next_round(number) else self._everyone)
+    def _find_receivers_after(self, number: int) -> list[int]:
+        return self._find_receivers(self._participants_after(number) or self._everyone)
 
-    def _has_next_round(self, number: int) -> bool:
-        return number < self.settings.rounds
+    def _participants_after(self, number: int) -> list[int]:
+        """The participants of the next round; none after the last round."""
+        return self.draw_participants(number + 1) if number < self.settings.rounds else []
 
-    def _find_hearers(self, next_to_hear: list[int]) -> list[int]:
-        everyone = self.algorithm.schedule.audience is Audience.EVERYONE
-        return self._everyone if everyone else next_to_hear
+    def _find_receivers(self, following: list[int]) -> list[int]:
+        """Everyone if the method asks for it, else the participants of the following exchange."""
+        return self._everyone if self.algorithm.schedule.audience is Audience.EVERYONE else following
 
     def _exchange(
-        self, number: int, exchange: Exchange, participants: list[int], hearers: list[int], following: list[int]
+        self, number: int, exchange: Exchange, participants: list[int], receivers: list[int], following: list[int]
     ) -> None:
         self._record_releases(number, exchange)
         uploads = self.workers.exchange(number, exchange, participants)
@@ -346,7 +346,7 @@ class Simulation:
                 self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
             else:
                 self.secure.receive(self.server, number, exchange, sent, following)
-        self._broadcast(number, hearers)
+        self._broadcast(number, receivers)
 
     def _record_releases(self, number: int, exchange: Exchange) -> None:
         """Record the releases of this exchange before they are sent; RunError if the budget does not cover them."""
@@ -358,7 +358,7 @@ class Simulation:
                 self.releases.record(upcoming, self.protection.budget)
 
 
-def reaches(accuracy: float, target: float) -> bool:
+def reaches_target(accuracy: float, target: float) -> bool:
     """Whether the accuracy is the target or more, if rounding is ignored."""
     return accuracy >= target - ACCURACY_ROUNDING
 

@@ -50,18 +50,18 @@ class Workers(ABC):
         return []
 
     @abstractmethod
-    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of each cohort with its entry of `arguments`; return the results. RunError if not started."""
 
     def hear(self, blob: bytes) -> None:
         """Give a broadcast to all clients."""
-        self._all("hear", [(blob,)] * len(self._shares))
+        self._call_all("hear", [(blob,)] * len(self._shares))
 
-    def hear_own(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+    def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Give each of these clients its bytes of a broadcast; those in `anew` forget earlier messages first."""
         split = self._split(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
-        self._all("hear_own", parts)
+        self._call_all("hear_separately", parts)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """Do the local work of these clients and return their uploads, in the clients' order."""
@@ -73,16 +73,16 @@ class Workers(ABC):
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personal model into the folder."""
-        self._all("save_models", [(closing, [client.index for client in own], folder) for own in self._shares])
+        self._call_all("save_models", [(closing, [client.index for client in own], folder) for own in self._shares])
 
     def save(self, folder: Path) -> None:
         """Write the state of all clients into the folder."""
-        self._all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
+        self._call_all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
 
     def load(self, folder: Path) -> None:
         """Read the state of all clients that `save` wrote, with any number of workers."""
         files = sorted(folder.glob("clients-*.safetensors"))
-        self._all("load", [(files,)] * len(self._shares))
+        self._call_all("load", [(files,)] * len(self._shares))
 
     def _split(self, indices: Sequence[int]) -> list[list[int]]:
         """For each cohort, those of these clients that are in it."""
@@ -93,7 +93,7 @@ class Workers(ABC):
 
     def _call_and_join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
         """Call a method of every cohort and return all results in the clients' order."""
-        answers = self._all(method, arguments)
+        answers = self._call_all(method, arguments)
         return sorted((row for answer in answers for row in answer), key=lambda row: row[0])
 
 
@@ -115,7 +115,7 @@ class InProcess(Workers):
         """Make the cohort."""
         self._cohort = self._make(self._shares[0])
 
-    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [getattr(self.cohort, method)(*given) for given in arguments]
 
 
@@ -135,7 +135,7 @@ class WorkerProcesses(Workers):
         for share in self._shares:
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, [*self._pipes, ours], self._make, share, self._threads), daemon=True
+                target=_answer_calls, args=(theirs, [*self._pipes, ours], self._make, share, self._threads), daemon=True
             )
             process.start()
             theirs.close()
@@ -155,9 +155,9 @@ class WorkerProcesses(Workers):
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
         """The seconds since the last call, by part, of each worker."""
-        return self._all("read_and_reset_times", [()] * len(self._shares))
+        return self._call_all("read_and_reset_times", [()] * len(self._shares))
 
-    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method in every worker; if workers fail, raise the first error."""
         if not self._pipes:
             raise not_running_error()
@@ -203,7 +203,7 @@ def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
     return shares
 
 
-def _serve(
+def _answer_calls(
     pipe: Connection,
     others: list[Connection],
     make: MakeCohort,

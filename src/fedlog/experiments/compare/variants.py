@@ -20,7 +20,7 @@ from fedlog.models.catalog import body as make_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.spec import RunSpec, spec_from_values
-from fedlog.wire.codec import codec as make_codec
+from fedlog.wire.codec import find_codec
 
 LOCAL, POOLED = "local", "pooled"
 REFERENCES = (LOCAL, POOLED)  # training alone, and training on all rows in one place
@@ -101,7 +101,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Variant]:
 
 def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """The specification with these settings and options; an option that its method does not have is left out."""
-    known, options = type_hints(RunSpec), registry.options(spec.method)
+    known, options = type_hints(RunSpec), registry.list_options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
     shared = {name: value for name, value in spec.options.items() if name in options}
@@ -110,7 +110,7 @@ def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
 def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
     """Refuse a name that is neither a setting nor an option of one of the methods."""
-    known = {*type_hints(RunSpec), *(name for method in methods for name in registry.options(method))}
+    known = {*type_hints(RunSpec), *(name for method in methods for name in registry.list_options(method))}
     for name in names:
         if name not in known:
             raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, "docs/running.md lists them"))
@@ -119,7 +119,7 @@ def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
 def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation: Federation | None) -> None:
     """Refuse unknown codecs and bodies, and bodies for sites that do not exist, before any run starts."""
     for name in choices.codecs or (common.codec,):
-        make_codec(name)
+        find_codec(name)
     if federation is None:
         return
     for name in choices.bodies:

@@ -73,7 +73,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         simulation.settings = replace(settings, rounds=min(settings.rounds, 3), stop_at_accuracy=None)
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
-    opening = sum(simulation.server.ledger.by_kind(0).values())
+    opening = sum(simulation.server.ledger.bits_by_kind(0).values())
     simulation.stop()
     record = records[len(records) // 2]
     bits = [each.bits_up + each.bits_down for each in records]
@@ -103,7 +103,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
 
 def _describe_certainty(spec: RunSpec) -> str:
     transport = spec.transport
-    if transport.differs_by_client or "zstd" in f"{transport.up.name}+{transport.down.name}":
+    if transport.differs_by_client or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}":
         return "about: how long a message is depends on what it says"
     if spec.aggregation is None:
         return "exact"
@@ -116,4 +116,4 @@ def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """The bits of the last broadcast beyond a usual one: it goes to all clients, not only to the next participants."""
     server = simulation.server
     blob = server.encode_broadcast(0)
-    return 8 * len(blob) * (simulation.copies_after(simulation.settings.rounds) - simulation.copies_after(1))
+    return 8 * len(blob) * (simulation.count_receivers(simulation.settings.rounds) - simulation.count_receivers(1))

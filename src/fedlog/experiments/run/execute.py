@@ -25,7 +25,7 @@ from fedlog.data.sources import data_folder
 from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import private, records
 from fedlog.experiments.run.calibration import write_calibration
@@ -224,7 +224,7 @@ def _remove_empty_folders(made: list[Path]) -> None:
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Write `config.json`: the run's settings, its backends and the software versions."""
     written = {"digest": spec.digest, "spec": spec_as_values(spec), "backends": simulation.engine.name_backends()}
-    write_json(folder / CONFIG, {**written, "made_with": made_with()})
+    write_json(folder / CONFIG, {**written, "made_with": software_versions()})
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
@@ -297,7 +297,7 @@ def _finish_run(
     spec: RunSpec, simulation: Simulation, folder: Path, keep: KeptFiles, ended_early: str | None = None
 ) -> Summary:
     """Write the models and the summary, and delete the checkpoint."""
-    closed = simulation.close()
+    closed = simulation.evaluate_after_closing()
     if keep is KeptFiles.MODELS:
         _save_models(spec, simulation, folder)
     lines = records.read(folder / RECORDS)
@@ -318,8 +318,8 @@ def _finish_run(
         bits_down=ledger.bits(Direction.DOWN),
         seconds=sum(record.seconds for record in lines),
         run_dir=str(folder),
-        made_with=made_with(),
-        bits_opening=ledger.by_kind(0),
+        made_with=software_versions(),
+        bits_opening=ledger.bits_by_kind(0),
         privacy=private.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),

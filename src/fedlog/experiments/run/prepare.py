@@ -65,7 +65,7 @@ def make_simulation(
 
 def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
     """The run's method with its options; zero epochs and learning rates that are not positive are refused."""
-    algorithm = registry.build(spec.method, plan, spec.options)
+    algorithm = registry.make_method(spec.method, plan, spec.options)
     schedule = algorithm.schedule
     for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
         if phase.epochs < 1:

@@ -46,10 +46,10 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
     """The secure sums of a run; None if it does not use them."""
     if run.sums is None:
         return None
-    from fedlog.engine.protocol.secure_sums import Dropouts, SecureSums
+    from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
 
     rate = run.sums.dropout_rate
-    silent = None if rate is None else Dropouts(rate, Key(run.settings.seed).child("dropouts"))
+    silent = None if rate is None else SimulatedDropouts(rate, Key(run.settings.seed).child("dropouts"))
     return SecureSums(guard, _count_survivors(run.sums, run.settings, clients), silent)
 
 

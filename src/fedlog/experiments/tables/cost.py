@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, reaches
+from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, reaches_target
 from fedlog.experiments.run.records import Summary
 from fedlog.wire.ledger import Direction
 
@@ -29,7 +29,7 @@ class Cost:
 def cost_to_reach(threshold: float, rounds: Sequence[RoundRecord], summary: Summary) -> Cost:
     """The bits up to the first round that reaches the threshold; if none does, up to the (first) most accurate one."""
     up, down = count_opening_bits(rounds, summary)
-    reaching = (record for record in rounds if reaches(record.accuracy_mean_over_clients, threshold))
+    reaching = (record for record in rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
     last = next(reaching, None)
     reached = last is not None
     last = last or max(rounds, key=lambda record: record.accuracy_mean_over_clients)

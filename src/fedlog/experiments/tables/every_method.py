@@ -10,7 +10,7 @@ from fedlog.settings.spec import RunSpec
 SEEDS = (0, 1, 2)
 ENCODER = "pretrained:efficientnet-lite0:64"
 OF_NUMBERS = registry.find_methods(predicts_numbers)  # left out: they do not predict classes
-IN_ROUNDS = tuple(name for name in registry.METHODS if registry.find_own_rounds(name) is None)
+IN_ROUNDS = tuple(name for name in registry.METHODS if registry.find_method_rounds(name) is None)
 IN_ONE_EXCHANGE = tuple(name for name in registry.METHODS if name not in (*IN_ROUNDS, *OF_NUMBERS))
 
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation, Records
-from fedlog.engine.clients import Client, clients_of, model_plan
+from fedlog.engine.clients import Client, list_clients, model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
@@ -79,7 +79,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     plan = model_plan(federation, bodies)
     algorithm = build_method(spec, plan)
     key, transport = Key(spec.seed), Transport(spec.codec)
-    clients = clients_of(federation, bodies, algorithm)
+    clients = list_clients(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
     cohort = Cohort(algorithm, federation, clients, engine, key, transport, spec.initialisation)
     initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
@@ -94,7 +94,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     cohort.hear(server.broadcast(1, len(clients)))
     # A local-only method uploads nothing, so there are no uploaded heads.
     heads = tuple(
-        _local_head(transport.up.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
+        _local_head(transport.upload_codec.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
     )
     ledger = server.ledger
     after = _read_models(cohort, clients)
@@ -131,7 +131,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     # Deleted first: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
-    write_json(folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": made_with()})
+    write_json(folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": software_versions()})
     federation = load_federation(make_data_spec(spec))
     train = [federation.train.at(shard.train) for shard in federation.shards]
     test = [federation.test.at(shard.test) for shard in federation.shards]
@@ -150,7 +150,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     if spec.seed == PLOTTED_SEED:
         write_file(folder / REPRESENTATIONS, json.dumps(_describe_representations(found, federation)) + "\n")
     summary = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
-    write_json(folder / SUMMARY, {**summary, "made_with": made_with()})
+    write_json(folder / SUMMARY, {**summary, "made_with": software_versions()})
     return line.test_accuracy
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from fedlog.algorithms.registry import build
+from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -90,7 +90,7 @@ def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
     """The seconds of one epoch and one evaluation of every client, measured on a few clients and scaled up."""
     size = SIZES[data]
     federation, made, plan = _make_sample(data, body_name)
-    method, engine = build("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
+    method, engine = make_method("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
     rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).start().rounds()
     next(rounds)
     # The time of this process, which does all of the work; on a busy machine the clock also counts other programs.

@@ -12,7 +12,7 @@ from msgspec import Meta
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.clip import parse_clip
-from fedlog.engine.protocol.downlink import check_transport as check_method_transport
+from fedlog.engine.protocol.downlink import check_method_supports
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_name
@@ -128,7 +128,7 @@ class Plan(Section):
     @property
     def equal_bodies(self) -> bool:
         """Whether all sites must have the same untrained body, so that their features can be added up."""
-        return registry.find_own_rounds(self.method) is not None or (
+        return registry.find_method_rounds(self.method) is not None or (
             self.promise is not None and self.promise.needs_frozen_bodies
         )
 
@@ -140,7 +140,7 @@ class Plan(Section):
     def algorithm(self, n_class: int, width: int) -> Algorithm:
         """The run's method, for heads of this shape."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
-        built = registry.build(self.method, self.model_plan(n_class, width), options)
+        built = registry.make_method(self.method, self.model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
     def protection(self, n_class: int, width: int) -> Protection | None:
@@ -209,7 +209,9 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             name=name,
             method=spec.method,
             options={key: getattr(value, "value", value) for key, value in options.items()},
-            rounds=(registry.find_own_rounds(spec.method) or OWN_DATA.rounds) if spec.rounds is None else spec.rounds,
+            rounds=(registry.find_method_rounds(spec.method) or OWN_DATA.rounds)
+            if spec.rounds is None
+            else spec.rounds,
             seed=spec.seed,
             codec=spec.codec,
             codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
@@ -277,7 +279,7 @@ def check_plan(plan: Plan) -> Plan:
     algorithm = plan.algorithm(2, 2)
     check_gaussians(algorithm)
     check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
-    check_method_transport(algorithm, plan.transport)
+    check_method_supports(algorithm, plan.transport)
     plan.protection(2, 2)
     return plan
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.core.keys import Key
 from fedlog.data.schema import Schema
-from fedlog.engine.clients import check_target
+from fedlog.engine.clients import check_method_fits_labels
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
@@ -21,7 +21,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     """Return a new engine server. It stops the run if more than `refused_share` of a round's uploads are unusable."""
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.algorithm(schema.n_class, width)
-    check_target(algorithm, numbers=schema.number is not None)
+    check_method_fits_labels(algorithm, numbers=schema.number is not None)
     initial = {HEAD: initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
@@ -50,7 +50,7 @@ def restore_server(home: RunFolder, plan: Plan, schema: Schema, refused_share: f
 
 def save_server(home: RunFolder, server: Server, round_number: int) -> None:
     """Write a checkpoint, from which the run can go on after this round."""
-    checkpoint.write(home.checkpoint, server.state_after(round_number), _no_clients)
+    checkpoint.write(home.checkpoint, server.make_checkpoint_state(round_number), _no_clients)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:

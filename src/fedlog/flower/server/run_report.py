@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.software import made_with
+from fedlog.engine.software import software_versions
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import Frame, FrameError
@@ -98,9 +98,9 @@ def run_report(
         **early,
         "bits_up": server.ledger.bits(Direction.UP),
         "bits_down": server.ledger.bits(Direction.DOWN),
-        "bits_by_kind": server.ledger.all_kinds(),
-        "bits_opening": server.ledger.by_kind(0),
-        "made_with": {**made_with(), "flwr": version("flwr")},
+        "bits_by_kind": server.ledger.bits_by_kind_of_all_rounds(),
+        "bits_opening": server.ledger.bits_by_kind(0),
+        "made_with": {**software_versions(), "flwr": version("flwr")},
         "sites": sites,
         **(
             {}

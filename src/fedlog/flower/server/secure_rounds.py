@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fedlog.algorithms.shape import Exchange
-from fedlog.engine.protocol.secure_sums import encoding_of, read_sum, sum_terms
+from fedlog.engine.protocol.secure_sums import choose_encoding, make_sum_terms, read_sum
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
@@ -52,7 +52,7 @@ class SumAtServer:
         pattern = server.patterns[exchange.name]
         if pattern is None:
             raise RunError(f"expected uploads to sum in {exchange.name}, found none: {server.algorithm.name}")
-        shapes = [tuple(array.shape) for array in server.lift_upload(pattern).arrays]
+        shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]
         opening = self._open_sum(members)
         terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
@@ -61,7 +61,7 @@ class SumAtServer:
         except RoundFailedError as error:
             self.log("secure sum failed", round=step[0], reason=error.message)
             return None
-        server.take(step[0], exchange, read_sum(found[0], server.protection, shapes))
+        server.apply_sum(step[0], exchange, read_sum(found[0], server.protection, shapes))
         return found[1]
 
     def _sum(
@@ -86,7 +86,7 @@ class SumAtServer:
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close_step(state)
             for payload in outgoing.values():
-                server.ledger.book(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
+                server.ledger.count(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
             frames = {
                 names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + part)
                 for n, part in outgoing.items()
@@ -102,7 +102,7 @@ class SumAtServer:
         for site, frame in sorted(replies.answers.items()):
             try:
                 state = receive_message(state, frame.payload)
-                server.ledger.book(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
+                server.ledger.count(round_number, Direction.UP, f"secure {state.step.name.lower()}", frame.payload)
             except RefusalError as error:
                 self.log("refused", site=site, round=round_number, reason=error.message)
         return state
@@ -112,8 +112,8 @@ class SumAtServer:
 
     def _terms(self, opening: Opening, roster: Roster, server: Server, coordinates: int) -> Terms:
         keys = number_members(roster, opening.members)
-        value_bytes = encoding_of(server.protection).value_bytes
-        return sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
+        value_bytes = choose_encoding(server.protection).value_bytes
+        return make_sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
 
     def _open_sum(self, members: tuple[str, ...]) -> Opening:
         """Return the opening of a new sum; its number is stored first, so that it is never used again."""

@@ -248,7 +248,7 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     else:
-        ((_, message),) = cohort.messages(request.round_number, exchange, ONE)
+        ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
         upload = None if message is None else context.secure_sum(state).advertise(opening, message, step)
     if upload is None:
         raise FrameError(f"expected a method in which sites send uploads, found: {context.plan.method}")
@@ -292,7 +292,7 @@ def _hear(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool 
         cohort.hear(broadcast)
     else:
         try:
-            cohort.hear_own({0: broadcast}, ONE if anew else ())
+            cohort.hear_separately({0: broadcast}, ONE if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise FrameError(error.message) from None
     if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):

@@ -12,7 +12,7 @@ from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, empty_site
-from fedlog.engine.clients import Client, check_target
+from fedlog.engine.clients import Client, check_method_fits_labels
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -115,7 +115,7 @@ class SiteContext:
             # The shape of the head does not matter here, so the body need not be loaded yet.
             algorithm = self.plan.algorithm(2, 2)
             check_caps(self.config.caps, self.plan, algorithm, self.config)
-            check_target(algorithm, numbers=self.schema.number is not None)
+            check_method_fits_labels(algorithm, numbers=self.schema.number is not None)
         except InputError as error:
             return error
         return None
@@ -128,8 +128,8 @@ class SiteContext:
     @cached_property
     def local_only(self) -> Algorithm:
         """The method of training alone, with the run's epochs and learning rate."""
-        options = {n: getattr(self.algorithm, n) for n in registry.options("local") if hasattr(self.algorithm, n)}
-        return registry.build("local", self.plan.model_plan(self.schema.n_class, self.body.width), options)
+        options = {n: getattr(self.algorithm, n) for n in registry.list_options("local") if hasattr(self.algorithm, n)}
+        return registry.make_method("local", self.plan.model_plan(self.schema.n_class, self.body.width), options)
 
     @cached_property
     def cohort(self) -> Cohort:

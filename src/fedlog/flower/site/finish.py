@@ -26,8 +26,8 @@ from fedlog.models.body import Params, number_head
 from fedlog.models.folder import save_model
 from fedlog.models.model import UNSEEN, Model
 from fedlog.settings.promise import Promise
-from fedlog.wire.codec import codec
-from fedlog.wire.message import lift
+from fedlog.wire.codec import find_codec
+from fedlog.wire.message import make_contribution
 
 ONE = (0,)  # a site's cohort has one client
 
@@ -190,13 +190,13 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 def _solve_alone(context: SiteContext) -> Params:
     """Solve the regression on this site's training rows alone; without rows, the result is the method's first head."""
     cohort, algorithm = context.new_cohort(context.algorithm, None), context.algorithm
-    cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
+    cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
-    ((_, message),) = cohort.messages(1, exchange, ONE)
+    ((_, message),) = cohort.make_uploads(1, exchange, ONE)
     if message is None:
         raise FrameError(f"expected a method in which sites send uploads, found: {algorithm.name}")
-    server = algorithm.step(exchange.name, algorithm.begin(Key(0)), lift(message))
-    cohort.hear(codec(context.plan.codec).encode(algorithm.broadcast(server)))
+    server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
+    cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _take_model(cohort, algorithm)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.protocol.secure_sums import encoding_of, sum_terms, words_of
+from fedlog.engine.protocol.secure_sums import choose_encoding, encode_as_words, make_sum_terms
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import load_sum_key, number_members, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -25,10 +25,10 @@ from fedlog.privacy.protection import Protection
 from fedlog.privacy.secagg.client import AgreedState, KeysState, MaskedState, SharesState, SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
-from fedlog.privacy.secagg.fixed_point import pack, unpack
+from fedlog.privacy.secagg.fixed_point import pack_words, unpack_words
 from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
-from fedlog.wire.message import Message, lift
+from fedlog.wire.message import Message, make_contribution
 
 STATES: dict[Step, Any] = {
     Step.SHARES: KeysState,
@@ -70,14 +70,14 @@ class SumAtSite:
         """Store the site's vector for this sum, remove the files of an earlier sum, and return the site's keys."""
         # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
-        contribution = lift(replace(message, arrays=arrays))
+        contribution = make_contribution(replace(message, arrays=arrays))
         if self.guard is not None:
             contribution = self.guard.to_feature_units(contribution)
-        vector = words_of(contribution, self.guard, len(opening.members))
+        vector = encode_as_words(contribution, self.guard, len(opening.members))
         client = self._client(opening, len(vector))
         following, keys = client.make_keys()
         shutil.rmtree(self._home / "sum", ignore_errors=True)
-        self._store("vector", pack(vector, client.terms.value_bytes))
+        self._store("vector", pack_words(vector, client.terms.value_bytes))
         opened = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
         self._store("opening", json.dumps(opened).encode())
         self._store("state", bytes([Step.SHARES]) + encode(following))
@@ -98,7 +98,9 @@ class SumAtSite:
         step = Step(request.payload[0])
         client = self._client(opening, int(opened["coordinates"]))
         path = self._home / "sum" / "vector"
-        vector = unpack(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack(b"", 1)
+        vector = (
+            unpack_words(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack_words(b"", 1)
+        )
         following, reply = answer_step(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
         if step is Step.UNMASK or following is None:
             shutil.rmtree(self._home / "sum")
@@ -123,8 +125,8 @@ class SumAtSite:
             )
         if len(members) > self.secure.sites:
             raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
-        value_bytes = encoding_of(self.guard).value_bytes
-        terms = sum_terms(
+        value_bytes = choose_encoding(self.guard).value_bytes
+        terms = make_sum_terms(
             opening.session,
             opening.number,
             number_members(roster, members),

@@ -13,7 +13,7 @@ from fedlog.privacy.discrete import Source
 from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
-from fedlog.privacy.secagg.fixed_point import Words, pack
+from fedlog.privacy.secagg.fixed_point import Words, pack_words
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.privacy.secagg.used_steps import UsedSteps
@@ -127,7 +127,7 @@ class SumClient:
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
         view = messages.digest_peers(state.key_view, shares)
-        body = encode(messages.MaskedVector(view, pack(masked, self.terms.value_bytes)))
+        body = encode(messages.MaskedVector(view, pack_words(masked, self.terms.value_bytes)))
         return MaskedState(view, shares), self._reply(Step.MASKED, body)
 
     def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:

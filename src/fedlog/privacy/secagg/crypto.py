@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedlog.privacy.discrete import Source
 from fedlog.privacy.secagg.encoding import RefusalError
-from fedlog.privacy.secagg.fixed_point import Words, unpack
+from fedlog.privacy.secagg.fixed_point import Words, unpack_words
 from fedlog.privacy.secagg.terms import Step, Terms
 
 TAG_BYTES = 16
@@ -129,4 +129,4 @@ def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:
 def make_mask(terms: Terms, key: bytes) -> Words:
     """The mask made from a key: one word for each coordinate, from the ChaCha20 key stream."""
     stream = Cipher(algorithms.ChaCha20(key, _STREAM_NONCE), mode=None).encryptor()
-    return unpack(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)
+    return unpack_words(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)

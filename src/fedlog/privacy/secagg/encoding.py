@@ -60,7 +60,7 @@ def decode(kind: type[T], blob: bytes) -> T:
     reader, types = Reader(blob), _field_types(kind)
     try:
         values = {entry.name: _read_item(reader, types[entry.name]) for entry in fields(kind)}
-        reader.end()
+        reader.require_end()
     except WireError as error:
         raise RefusalError(error.message) from None
     return kind(**values)

@@ -84,12 +84,12 @@ def choose_fixed_point(
     )
 
 
-def pack(words: Words, value_bytes: int) -> bytes:
+def pack_words(words: Words, value_bytes: int) -> bytes:
     """The lowest `value_bytes` bytes of each word, little-endian."""
     return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :value_bytes].tobytes()
 
 
-def unpack(blob: bytes, value_bytes: int) -> Words:
+def unpack_words(blob: bytes, value_bytes: int) -> Words:
     """The words in bytes from `pack`, or from a key stream."""
     padded = np.zeros((len(blob) // value_bytes, 8), dtype=np.uint8)
     padded[:, :value_bytes] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, value_bytes)

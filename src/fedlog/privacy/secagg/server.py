@@ -15,7 +15,7 @@ import numpy as np
 
 from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError, decode, encode
-from fedlog.privacy.secagg.fixed_point import Words, unpack
+from fedlog.privacy.secagg.fixed_point import Words, unpack_words
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, combine_shares, compute_lagrange_weights
 from fedlog.privacy.secagg.terms import Step, Terms
 
@@ -110,7 +110,7 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
     secrets, doubted = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
-        total += unpack(vector, terms.value_bytes) - crypto.make_mask(terms, secrets[number])
+        total += unpack_words(vector, terms.value_bytes) - crypto.make_mask(terms, secrets[number])
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         total -= _sum_masks_of_dropout(state, number, secrets[number])
     return SecureSumResult(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)

@@ -16,7 +16,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 
 @dataclass(frozen=True)
-class Capped:
+class CappedClient:
     """A client whose statistics were scaled down, and the share of all records that it claimed."""
 
     client: str
@@ -25,7 +25,7 @@ class Capped:
 
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
-) -> tuple[dict[str, Contribution], tuple[Capped, ...]]:
+) -> tuple[dict[str, Contribution], tuple[CappedClient, ...]]:
     """The uploads, scaled down so that none has more than the share `largest` of all counts, and the clients scaled.
 
     With fewer than 1 / largest clients, all get the same weight.
@@ -33,7 +33,7 @@ def cap_shares(
     counts = {client: float(upload.arrays[0][:, 0].sum()) for client, upload in uploads.items()}
     most = _largest_count(sorted((count for count in counts.values() if count > 0), reverse=True), largest)
     everything = sum(counts.values())
-    capped = tuple(Capped(client, count / everything) for client, count in counts.items() if count > most)
+    capped = tuple(CappedClient(client, count / everything) for client, count in counts.items() if count > most)
     taken = dict(uploads)
     for one in capped:
         upload, weight = uploads[one.client], most / counts[one.client]
