@@ -149,7 +149,7 @@ def _round(
         return outgoing
 
     real = everyone[MEASURED]
-    advertised, reply = one.clock.run(real.advertise)
+    advertised, reply = one.clock.run(real.make_keys)
     opened = [client.make_keys() for client in everyone[1:]]
     others = [StandIn(client, secrets) for client, (secrets, _) in zip(everyone[1:], opened, strict=True)]
     mail = deliver([blob for _, blob in opened], reply)
@@ -177,7 +177,7 @@ def _keys(state: ServerRound, number: int) -> Any:
 
 def _shares(other: StandIn, state: ServerRound) -> bytes:
     """Sealed shares: real for the measured client, noise of the right length for the rest."""
-    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).keys(
+    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
         _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, other.number, MEASURED)
     )
     real = crypto.encrypt(key, constant_share(other.secrets.mask_secret) + constant_share(other.secrets.seed))
@@ -197,7 +197,7 @@ def _masked(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]
 def _unmasking(
     other: StandIn, state: ServerRound, secrets: dict[int, KeysState], real: dict[int, bytes], dropped: set[int]
 ) -> bytes:
-    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).keys(
+    (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
         _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, MEASURED, other.number)
     )
     of_measured = crypto.decrypt(key, real[other.number], MEASURED)

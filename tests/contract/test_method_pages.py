@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.algorithms.registry import METHODS, options
+from fedlog.algorithms.registry import METHODS, list_options
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -32,7 +32,7 @@ def test_the_page_has_every_option_with_its_default(method: str) -> None:
     for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", page_of(method), re.MULTILINE):
         stated |= zip(re.findall(r"`(\w+)`", names), defaults.replace("`", "").split(", "), strict=True)
     known = {}
-    for name, default in options(method).items():
+    for name, default in list_options(method).items():
         shown = default.value if isinstance(default, Enum) else default
         known[name] = "none" if shown is None else str(shown)
     assert stated == known

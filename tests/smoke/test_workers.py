@@ -83,7 +83,7 @@ def test_answers_come_back_in_the_clients_order_from_different_processes(
     workers = make_workers()
     found = workers.evaluate([3, 1, 0, 2], None)  # type: ignore[arg-type]
     assert [index for index, _ in found] == [0, 1, 2, 3]
-    pids = workers._all("hear", [(b"",)] * 2)
+    pids = workers._call_all("hear", [(b"",)] * 2)
     assert len({*pids, os.getpid()}) == 3
 
 
