@@ -19,7 +19,7 @@ THRESHOLDS = 21  # each threshold tried costs confidence, so more of them would 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the attacker sees in one trial, and which training it used, which the attacker knows too."""
+    """What the attacker sees in one trial; it also knows which training the trial used."""
 
     training: int
     seen: Tensor

@@ -33,7 +33,7 @@ class AuditedPart(StrEnum):
 
 @dataclass(frozen=True)
 class Audit:
-    """A claim, and the effort spent on refuting it."""
+    """The settings of an audit: the privacy claim, and the effort to spend on refuting it."""
 
     unit: Unit
     budget: Budget

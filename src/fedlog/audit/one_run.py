@@ -110,7 +110,7 @@ def _list_guess_counts(canaries: int) -> list[int]:
 
 
 def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
-    """(canaries,): the product of each canary's row of a secure sum with its statistic, computed by the last client.
+    """A score for each canary, (canaries,): the last client multiplies its row of a secure sum by its statistic.
 
     Each canary has its own class, and features far beyond every bound. If records are protected, they are all at the
     first client. If clients are protected, each canary is a client with one record or none; it adds its share of the
@@ -151,7 +151,7 @@ def _make_messages(
 
 
 def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
-    """(canaries,): how far the weights of each canary moved along its gradient in one training by DP-SGD.
+    """A score for each canary, (canaries,): how far one training by DP-SGD moved its weights along its gradient.
 
     The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's
     weights. The training has the whole budget, and its result counts as released.
@@ -180,7 +180,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
 def _train_by_dp_sgd(
     audit: Audit, plan: SgdRoundPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
 ) -> Tensor:
-    """(width, canaries): the body's weights after a round of DP-SGD."""
+    """The body's weights after a round of DP-SGD, (width, canaries)."""
     (client,) = list_clients(federation, [body], algorithm)
     sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
     coordinates = sum(value.numel() for value in body.initial(key).values())

@@ -67,7 +67,7 @@ class DpSgd(Section):
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
     def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdRunPlan:
-        """The DP-SGD of a whole run; a round has (epochs / sample rate) steps."""
+        """The plan of DP-SGD for a whole run; a round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)

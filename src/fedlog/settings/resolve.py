@@ -123,7 +123,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """The run with the digest of its data: of the given federation, or of the files that its data name."""
+    """The run with the digest of its data: of the user's own federation, or of the files of the data that it names."""
     digest = content_digest(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
@@ -148,7 +148,7 @@ def _take_values(spec: RunSpec, section: type) -> dict[str, Any]:
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of the method: a given value counts before the preset's, and that before the method's default.
+    """All options of the method: the given value, else the preset's, else the method's default.
 
     Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """

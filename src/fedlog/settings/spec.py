@@ -81,7 +81,7 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """The settings of the simulator that runs over Flower have too."""
+    """The settings that runs over Flower have too, not only simulated runs."""
     return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 

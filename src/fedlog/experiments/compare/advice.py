@@ -65,7 +65,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """The label that sends the fewest bits among those with a gain less than `worth` below the best."""
+    """The label that sends the fewest bits, of those with a gain less than `worth` below the best."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))

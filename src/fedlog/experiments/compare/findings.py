@@ -31,7 +31,7 @@ FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 def gather_answers(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[Answers]:
-    """The answers at each site: 1 if the model is right about a row, else 0; with a reference, minus its answer.
+    """Whether the model is right about each row (1 or 0), by site; with a reference, the difference to its answers.
 
     Empty if the positions of some run's rows are unknown, as for named data sets, which every seed divides differently.
     """
@@ -82,7 +82,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteFigures:
-    """The figures of one variant at one site; gains are differences in the `gain_measure` of `Findings`."""
+    """The figures of one variant at one site; gains are over training alone, in `Findings.gain_measure`."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -93,7 +93,7 @@ class SiteFigures:
 
 @dataclass(frozen=True)
 class VariantFigures:
-    """The figures of one variant, means over sites; gains are paired, in the `gain_measure` of `Findings`."""
+    """The figures of one variant, means over sites; gains are over training alone, in `Findings.gain_measure`."""
 
     label: str
     method: str
@@ -137,7 +137,7 @@ class Findings:
 
     @cached_property
     def splits(self) -> HeldOutRows:
-        """How rows are split: whether repetitions hold out different rows, and the ratio of these to training rows."""
+        """Whether repetitions hold out different rows, and how many rows they hold out for each training row."""
         first = self.by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
@@ -153,7 +153,7 @@ class Findings:
 
     @cached_property
     def local_label(self) -> str | None:
-        """The label of training alone; if it was run in several ways, the best one on validation rows."""
+        """The label of the variant that trains alone: of several, the best on validation rows; None without one."""
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
         return max(found, key=self._validation_mean, default=None)
 
@@ -205,7 +205,7 @@ class Findings:
         return any(run.scores.part(part)[site].rows for run in self.runs.values())
 
     def _count_rows(self, part: str, site: str) -> int:
-        """How many different rows of the site were scored; in one repetition only, if their positions are unknown."""
+        """The number of different rows that the site scored; of one repetition, if their positions are unknown."""
         scores = [run.scores.part(part)[site] for run in self.by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):

@@ -74,7 +74,7 @@ def _describe_setting(spec: RunSpec, name: str) -> str:
 
 
 def read_findings_below(folder: Path) -> list[Findings]:
-    """The findings of the scored runs below the folder, one for each data set with the same sites."""
+    """The findings of all scored runs below the folder, one for each combination of data set and sites."""
     groups: dict[tuple[str, tuple[str, ...]], dict[Path, ScoredRun]] = {}
     for path in sorted(path.parent for path in folder.rglob(SCORES)):
         run = _read_scored_run(path)

@@ -69,7 +69,7 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
 
 
 class RowValueKind(Enum):
-    """The kind of a row's value. The members are the extra rows added for caution: number, sum, sum of squares."""
+    """What a row's value is; each member has the number, sum and sum of squares of the rows added for caution."""
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
     DIFFERENCE = (2.0, 0.0, 1.0)  # of two models: half a row of either sign, and one without a difference
@@ -138,7 +138,7 @@ def _mean_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
 
 
 def _list_variances_of_rows(sites: Sequence[Answers], scale: RowValueKind, by_class: bool) -> Iterator[_Variance]:
-    """The variance due to the choice of rows, for each site or, `by_class`, for each class of each site."""
+    """The variances due to the choice of rows: one for each site, or with `by_class` for each class of each site."""
     for site in sites:
         strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))

@@ -78,7 +78,7 @@ class VariantChoices:
 
 
 def make_variants(common: RunSpec, choices: VariantChoices) -> list[Variant]:
-    """Every method with every codec, body and recipe; methods that send nothing are run with the first codec only."""
+    """A variant for each method, codec, body and recipe; methods that send nothing get the first codec only."""
     found: list[Variant] = []
     own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():

@@ -113,7 +113,7 @@ def _describe_certainty(spec: RunSpec) -> str:
 
 
 def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
-    """The bits of the last broadcast beyond a usual one: it goes to all clients, not only to the next participants."""
+    """How many bits the last broadcast has more than a usual one: it goes to all clients, not to participants only."""
     server = simulation.server
     blob = server.encode_broadcast(0)
     return 8 * len(blob) * (simulation.count_receivers(simulation.settings.rounds) - simulation.count_receivers(1))

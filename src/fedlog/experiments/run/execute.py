@@ -187,6 +187,7 @@ def make_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
 
 
 def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
+    """Refuse the folder if `found`, the run in it, is another experiment than `spec`."""
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. Its accuracy is that of the final round: the best round is chosen on test records."""
+    """The outcome of a run. Its accuracy is that of the final round, because the best is chosen on test records."""
 
     method: str
     data: str

@@ -42,7 +42,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_on_disk(results: Path) -> list[Experiment]:
-    """Every experiment, each followed by its versions with another number of rounds that the folder holds."""
+    """Every experiment, each followed by its versions with other numbers of rounds that are in the results folder."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

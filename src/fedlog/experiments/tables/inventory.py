@@ -64,6 +64,7 @@ def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs:
 
 
 def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
+    """What to say about the first of these data sets that is not in the folder; None if all are."""
     for name in names:
         if name == "leaf":
             try:

@@ -88,7 +88,7 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """The beta of FedLog-C for which the minimum of its auxiliary term makes the class means larger by this factor."""
+    """The beta of FedLog-C with which its auxiliary term is smallest if class means grow by the factor `growth`."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 

@@ -150,7 +150,7 @@ def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """A row against the reference, over the seeds that both have."""
+    """The test of a row against the reference, on the seeds that both have."""
 
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test

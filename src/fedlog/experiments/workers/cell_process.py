@@ -85,7 +85,7 @@ class CellProcess:
         self._stdin.flush()
 
     def read_outcome(self) -> Outcome:
-        """The answer of the ended process; without one, an error with its last words. Its files are closed."""
+        """The answer of the ended process; without one, an error with the last lines it wrote. Closes its files."""
         with closing(self):
             self._stdout.seek(0)
             self._stderr.seek(0)
@@ -132,7 +132,7 @@ def execute_order(order: Mapping[str, Any]) -> Outcome:
 
 @contextmanager
 def _note_failure(failed: dict[str, str], name: str) -> Iterator[None]:
-    """Store the message of any exception inside under this name, instead of raising it."""
+    """Catch any exception in the block, and store its message in `failed` under this name."""
     try:
         yield
     except FedlogError as error:
