@@ -57,7 +57,7 @@ def run_audit(audit: Audit) -> Finding:
 
 def audit_many_trials(audit: Audit) -> Finding:
     """A lower bound on mu, and so on epsilon, from many trials with and without the canary."""
-    guard = _make_protection(audit)
+    guard = make_audited_protection(audit, CLASSES, clients=1)
     here, elsewhere = _make_neighbouring_clients(audit)
     present, absent = score_trials(
         _run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without")
@@ -78,20 +78,19 @@ def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], wor
     return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
-def _make_protection(audit: Audit) -> Protection:
+def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
     """The protection of a run with this claim, with the planted fault if the audit has one."""
-    client = audit.unit is Unit.CLIENT
+    norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
     guard = make_protection(
         audit.budget,
         unit=audit.unit,
         trust=audit.trust,
         calibration=Calibration.PAPER if audit.unit is Unit.PAPER else Calibration.EXACT,
-        bound=ContributionBound(message_norm=audit.message_norm)
-        if client
-        else ContributionBound(parse_clip(audit.clip)),
+        bound=ContributionBound(clip, norm),
         releases=audit.releases,
-        shape=(CLASSES, 1 + WIDTH),
-        clients=1,
+        shape=(classes, 1 + WIDTH),
+        clients=clients,
+        honest_survivors=clients,
         noise=audit.noise,
     )
     if audit.fault is Fault.SMALL_NOISE:

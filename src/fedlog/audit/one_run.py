@@ -25,9 +25,9 @@ from torch import Tensor
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
-from fedlog.audit.canary import make_federation, make_layer, start_cohort
+from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_layer, start_cohort
 from fedlog.audit.finding import Audit, AuditedPart, Fault, Finding
-from fedlog.core.clip import Clip, parse_clip
+from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
 from fedlog.data.federation import Federation, Records
@@ -37,15 +37,15 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, build_body
-from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
+from fedlog.privacy.guarantee import NoiseSource, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler
-from fedlog.privacy.protection import ContributionBound, Protection, make_protection
+from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise, grid_noise_distance
 from fedlog.settings.execution import BackendChoice
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import make_contribution
 
-INPUTS, WIDTH = 4, 4
+INPUTS = 4
 CLIENTS = 3  # a secure sum needs at least this many
 SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
 # Shares of the coins that are guessed: a few sure guesses show a large epsilon, many guesses a small one. Each share
@@ -117,19 +117,12 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     noise in both cases. The last client, the attacker, subtracts its message, noise included, from the sum.
     """
     classes, whole = len(coins), audit.unit is Unit.CLIENT
-    clip = None if whole else parse_clip(audit.clip)
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
-    guard = make_protection(
-        audit.budget, unit=audit.unit, trust=audit.trust, calibration=Calibration.EXACT,
-        bound=ContributionBound(message_norm=audit.message_norm) if whole else ContributionBound(clip), releases=1,
-        shape=(classes, 1 + WIDTH), clients=len(sizes), honest_survivors=len(sizes), noise=audit.noise,
-    )  # fmt: skip
-    if audit.fault is Fault.SMALL_NOISE:
-        guard = replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
+    guard = make_audited_protection(audit, classes, len(sizes))
     present = torch.from_numpy(np.flatnonzero(coins))
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
-    sent = _make_messages(guard, clip, data, sizes, classes, Key(audit.seed))
+    sent = _make_messages(guard, data, sizes, classes, Key(audit.seed))
     uploads = [(at, guard.to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).sum_uploads(1, uploads, Ledger())
     statistic = guard.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
@@ -138,11 +131,11 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
 
 
 def _make_messages(
-    guard: Protection, clip: Clip | None, data: Records, sizes: Sequence[int], classes: int, key: Key
+    guard: Protection, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
     """The clients' protected messages for the sum; client i has `sizes[i]` of the records."""
     federation = make_federation(data, sizes, classes)
-    bodies = [build_body("canary", lambda: make_layer(INPUTS, WIDTH, 1.0), (INPUTS,), clip)] * len(sizes)
+    bodies = [build_body("canary", lambda: make_layer(INPUTS, WIDTH, 1.0), (INPUTS,), guard.bound.clip)] * len(sizes)
     algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     cohort = start_cohort(algorithm, federation, bodies, engine, key, guard)

@@ -38,30 +38,23 @@ SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
 KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
-def _make_row(method: str, way: str, data: str) -> Row:
-    spec = replace(WAYS[way], method=method, data=data, rounds=ROUNDS[data])
-    return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", spec)
+def _make_row(method: str, way: str, spec: RunSpec) -> Row:
+    return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", replace(spec, method=method))
 
 
 def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
-    rows = [_make_row(method, way, data) for way in WAYS for method in ("fedlog", "fedlog-c")]
+    ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
+    rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
-        rows += [_make_row(method, way, data) for way in OTHERS_WAYS for method in OTHERS]
+        rows += [_make_row(method, way, ways[way]) for way in OTHERS_WAYS for method in OTHERS]
     title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
     return Experiment(f"bits-{data}", title, Shape.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold)
 
 
 def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
     """Two rounds with each of these codecs, to measure bits and to show that lossless codecs change no model."""
-    rows = [
-        Row(
-            f"{method}-{name}",
-            f"{LABELS[method]}, {name}",
-            RunSpec(method=method, data=data, rounds=SHORT, codec=name),
-        )
-        for name in codecs
-        for method in methods
-    ]
+    ways = {name: RunSpec(data=data, rounds=SHORT, codec=name) for name in codecs}
+    rows = [_make_row(method, name, spec) for name, spec in ways.items() for method in methods]
     return Experiment(f"bits-codecs-{data}", f"Bits of a round by codec on {data}", Shape.CURVES, tuple(rows), (0,))
 
 

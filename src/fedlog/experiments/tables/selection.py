@@ -99,24 +99,18 @@ def _fedrep_grid(data: str) -> Experiment:
 def _rate_grid(data: str) -> Experiment:
     """A grid of constant and falling learning rates, with Adam's moments kept, and of FedLog-C's pull."""
     base = replace(_make_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
-    falling = [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
-    tried: list[tuple[str, str, float, dict[str, Any]]] = [
-        (method, decay, rate, {})
-        for method in ("fedlog", "fedlog-c", "local")
-        for decay, rate in (("none", 0.001), *falling)
-    ]
-    tried += [
-        ("fedlog-c", decay, rate, {"alpha": alpha, "beta": alpha / 100})
-        for alpha in (0.03, 0.3, 1.0)
-        for decay, rate in (("none", 0.001), ("cosine", 0.004))
-    ]
+    level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
+    tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
+    tried = [(method, {}, [level, *falling]) for method in ("fedlog", "fedlog-c", "local")]
+    tried += [("fedlog-c", {"alpha": pull, "beta": pull / 100}, [level, falling[2]]) for pull in (0.03, 0.3, 1.0)]
     rows = [
         Row(
             "-".join([method, *(f"{name}-{value:g}" for name, value in pull.items()), decay, f"{rate:g}"]),
             LABELS[method],
             replace(base, method=method, decay=Decay(decay), options={"learning_rate": rate, **pull}),
         )
-        for method, decay, rate, pull in tried
+        for method, pull, rates in tried
+        for decay, rate in rates
     ]
     title = f"Selection of the learning rate on {data}, where bodies keep their optimiser"
     return _make_grid(f"select-rate-{data}", title, rows, seeds=4)
