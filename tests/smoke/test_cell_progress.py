@@ -12,11 +12,11 @@ from fedlog.api import live_bar
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, list_cells
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import CellStatus
 
-FIRST, SECOND, THIRD = list_cells(EXPERIMENTS["table-mnist"], Path("nowhere"), CellChoice(("fedlog",), (0, 1, 2), 20))
+FIRST, SECOND, THIRD = list_cells(EXPERIMENTS["table-mnist"], Path("nowhere"), ("fedlog",), (0, 1, 2), 20)
 
 
 class Clock:
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def at_work(done: int) -> list[CellStatus]:
     """The status of two cells: `done` rounds of the first, three seconds each, and the second not begun."""
-    return [CellStatus(FIRST, done, 20, 0.9712, 3.0), CellStatus(SECOND, 0, 20, None, None)]
+    return [CellStatus(FIRST, done, 0.9712, 3.0), CellStatus(SECOND, 0, None, None)]
 
 
 def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock) -> None:

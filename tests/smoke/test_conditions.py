@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.experiments.tables.cells import CellChoice, Experiment, list_cells
+from fedlog.experiments.tables.cells import Experiment, list_cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
@@ -29,8 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     """Training alone levels off at 0.8 + seed / 100; FedLog is two points above it and sends 1000 bits each way."""
     results: Path = tmp_path_factory.mktemp("results")
     for method, gain in (("local", 0.0), ("fedlog", 0.02)):
-        choice = CellChoice((f"10-records-{method}",), (0, 1, 2))
-        for cell in list_cells(WHEN_TO_CHOOSE, results, choice):
+        for cell in list_cells(WHEN_TO_CHOOSE, results, (f"10-records-{method}",), (0, 1, 2)):
             curve = [0.5 + gain] * 4 + [0.8 + gain + cell.seed / 100] * (ROUNDS - 4)
             write_run(cell, curve, 0 if method == "local" else 40_000, opening=0)
     return collect(WHEN_TO_CHOOSE, results)

@@ -8,7 +8,7 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, list_cells
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.report.paper.cost_table import cost_table
@@ -19,7 +19,7 @@ from fedlog.report.parts.tables import TextTable
 def shown(data: str, out: Path) -> dict[str, tuple[str, str]]:
     """Printed accuracy and cost by row, in a report of one made-up run of each."""
     experiment = EXPERIMENTS[f"table-{data}"]
-    for cell in list_cells(experiment, out, CellChoice(seeds=(0,))):
+    for cell in list_cells(experiment, out, seeds=(0,)):
         write_run(cell, [0.5], 10)
     found, threshold = collect(experiment, out), experiment.threshold
     assert threshold is not None

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import private
 from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.run.prepare import build_method
-from fedlog.experiments.tables.cells import Cell, CellChoice, list_cells
+from fedlog.experiments.tables.cells import Cell, list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
@@ -63,7 +63,7 @@ def test_readings_cover_both_formulas_places_and_deltas() -> None:
 
 def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
     names = (name_level_row("clamp", VERIFIED_LEVEL), "verify-exact-local", "client-epsilon-8", "l2-no-noise")
-    found = list_cells(PRIVACY_FIGURE, tmp_path, CellChoice(rows=names, seeds=(0,)))
+    found = list_cells(PRIVACY_FIGURE, tmp_path, rows=names, seeds=(0,))
     for cell, accuracies in zip(found, ([0.4, 0.5], [0.4, 0.51], [0.3] * 10, [0.6] * 40), strict=True):
         write_run(cell, accuracies, 10)
         _state_privacy(cell, 3)

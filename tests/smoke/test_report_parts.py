@@ -54,7 +54,7 @@ def runs(make_federation: MakeFederation, tmp_path_factory: pytest.TempPathFacto
 
 def test_only_a_run_on_the_same_records_is_a_baseline(runs: Path) -> None:
     spec = read_spec(runs / "fedlog")
-    assert {method: found.folder.name for method, found in find_baselines(runs / "fedlog", spec).items()} == {
+    assert {method: Path(found.run_dir).name for method, found in find_baselines(runs / "fedlog", spec).items()} == {
         "local": "local"
     }
     for change in ({"seed": 5}, {"data_sha256": "0" * 64}, {"body": ("mlp:8",)}, {"split_seed": 3}):

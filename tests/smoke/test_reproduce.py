@@ -16,7 +16,7 @@ from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, Row, Shape, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Row, Shape, list_cells
 from fedlog.experiments.tables.paper import list_printed_rows
 from fedlog.experiments.tables.timing import estimate_seconds
 from fedlog.experiments.workers.cell_process import Outcome, execute_order
@@ -154,7 +154,7 @@ def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -
     table = EXPERIMENTS["table-mnist"]
     (tmp_path / "table-mnist-3-rounds").mkdir()
     assert "table-mnist-3-rounds" in [experiment.name for experiment in list_experiments_on_disk(tmp_path)]
-    short = list_cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0,), rounds=3))
+    short = list_cells(table, tmp_path, rows=("fedlog",), seeds=(0,), rounds=3)
     assert short[0].folder == tmp_path / "table-mnist-3-rounds" / "fedlog" / "seed-0"
     assert short[0].spec.rounds == 3
 

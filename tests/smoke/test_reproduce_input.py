@@ -18,7 +18,7 @@ from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
 from fedlog.experiments.tables import timing as calibration
 from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.workers import cell_process
 from fedlog.experiments.workers.cell_process import Outcome, run_order, write_cell_order
@@ -127,7 +127,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def _made_up(out: Path, rounds: int) -> Cell:
-    cell = list_cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,), rounds=rounds))[0]
+    cell = list_cells(TABLE, out, rows=("local",), seeds=(0,), rounds=rounds)[0]
     write_run(cell, [0.5] * rounds, 10)
     return cell
 
@@ -207,7 +207,7 @@ def test_a_cell_without_all_of_its_records_is_not_done(left: int | None, tmp_pat
 
 
 def test_a_cell_that_stopped_early_is_done(tmp_path: Path) -> None:
-    cell = list_cells(TABLE, tmp_path, CellChoice(rows=("local",), seeds=(0,), rounds=3))[0]
+    cell = list_cells(TABLE, tmp_path, rows=("local",), seeds=(0,), rounds=3)[0]
     write_run(cell, [0.5, 0.98], 10)
     assert cell.state() is CellState.DONE
 
@@ -230,7 +230,7 @@ def test_the_report_and_the_list_name_what_was_made_with_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results"
-    cell = list_cells(TABLE, out, CellChoice(rows=("local",), seeds=(0,)))[0]
+    cell = list_cells(TABLE, out, rows=("local",), seeds=(0,))[0]
     write_run(cell, [0.5], 10)
     config = cell.folder / "config.json"
     stored = json.loads(config.read_text())

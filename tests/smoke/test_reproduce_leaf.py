@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, list_cells
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.workers.cell_process import execute_order, write_cell_order
 from fedlog.experiments.workers.runner import run_cells
@@ -48,7 +48,7 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     celeba = EXPERIMENTS["figure-celeba"]
     rows = tuple(replace(row, spec=replace(row.spec, rounds=1, options={"epochs": 1})) for row in celeba.rows)
     short = replace(celeba, rows=rows, seeds=(0,))
-    wanted = list_cells(short, out, CellChoice(seeds=(0,)))
+    wanted = list_cells(short, out, seeds=(0,))
     assert {cell.spec.body for cell in wanted} == {("mobilenet-v2",)}
     for cell in wanted:
         assert execute_order(json.loads(write_cell_order(cell, data))).error is None

@@ -11,7 +11,7 @@ from made_up_runs import write_run
 from scipy.stats import ttest_ind
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import CellChoice, list_cells
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.significance import Mean, difference_from_printed
 from fedlog.report.paper.comparisons import HOW_TO_READ, family
@@ -36,7 +36,7 @@ def results(tmp_path: Path) -> Path:
         "fedrep": (seeds[:2], [0.90, 0.95, 0.94], 500, 0.955),
     }
     for name, (own, accuracies, each_way, closed) in made.items():
-        for cell in list_cells(table, tmp_path, CellChoice(rows=(name,), seeds=own)):
+        for cell in list_cells(table, tmp_path, rows=(name,), seeds=own):
             # A little different on each seed, in the same direction for all methods but FedLog-C.
             shift = 0.0 if name == "fedlog-c" else -0.0001 * cell.seed
             write_run(cell, [accuracy + shift for accuracy in accuracies], each_way, closed)
@@ -80,7 +80,7 @@ def test_the_comparison_table_tests_what_can_be_tested_and_says_what_cannot(resu
 
 def test_the_last_ten_rounds_are_averaged_within_a_run_first(tmp_path: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
-    for cell in list_cells(table, tmp_path, CellChoice(rows=("fedlog",), seeds=(0, 1))):
+    for cell in list_cells(table, tmp_path, rows=("fedlog",), seeds=(0, 1)):
         write_run(cell, [0.1, 0.2] + [0.90 + 0.02 * cell.seed] * 9 + [0.95], 10)
     rows = rows_of(accuracy_table(collect(table, tmp_path)))
     assert rows["FedLog"][2] == "95.00 ± 0.00"
@@ -127,7 +127,7 @@ def _table(out: Path, finals: dict[str, list[float]]) -> Path:
     """One round of each row and seed with these accuracies."""
     for name, accuracies in finals.items():
         seeds = tuple(range(len(accuracies)))
-        found = list_cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
+        found = list_cells(EXPERIMENTS["table-mnist"], out, rows=(name,), seeds=seeds)
         for cell, accuracy in zip(found, accuracies, strict=True):
             write_run(cell, [accuracy], 1000)
     return out
@@ -191,7 +191,7 @@ def _costs(out: Path, bits: dict[str, list[int]]) -> TextTable:
     """The cost table of runs that reach the threshold in one round, with these bits in both directions by seed."""
     for name, totals in bits.items():
         seeds = tuple(range(len(totals)))
-        found = list_cells(EXPERIMENTS["table-mnist"], out, CellChoice(rows=(name,), seeds=seeds))
+        found = list_cells(EXPERIMENTS["table-mnist"], out, rows=(name,), seeds=seeds)
         for cell, total in zip(found, totals, strict=True):
             write_run(cell, [0.98], total // 2, opening=0)
     return cost_table(collect(EXPERIMENTS["table-mnist"], out), 97)
@@ -270,7 +270,7 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     assert rows["margin-5"][1].endswith("margin 5")
     assert rows["margin-5"][2:] == ("1", "97.00", "highest")
     details = EXPERIMENTS["details-mnist"]
-    for cell in list_cells(details, tmp_path, CellChoice(seeds=(100,))):
+    for cell in list_cells(details, tmp_path, seeds=(100,)):
         write_run(cell, [0.9 if "moments" in cell.row.name else 0.8], 10)
     rows = rows_of(grid_table(collect(details, tmp_path)))
     assert rows["FedLog, as described"][1:] == ("", "1", "80.00", "in the tables")

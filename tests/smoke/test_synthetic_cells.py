@@ -12,7 +12,7 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Cell, CellChoice, CellState, Experiment, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, list_cells
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, execute_order, write_cell_order
 from fedlog.files.json_text import write_json
@@ -106,7 +106,7 @@ def _write_sweep(cell: Cell) -> None:
 
 def _found(out: Path, *made: tuple[str, int]) -> Collected:
     for row, seed in made:
-        _write_sweep(list_cells(FIGURE, out, CellChoice(rows=(row,), seeds=(seed,)))[0])
+        _write_sweep(list_cells(FIGURE, out, rows=(row,), seeds=(seed,))[0])
     return collect(FIGURE, out)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.experiments.tables.cells import CellChoice, list_cells
+from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, list_settings
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import make_table
@@ -23,9 +23,9 @@ ROUNDS = 30
 
 def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: Path) -> None:
     tuned = make_tuned_table("mnist", {"local": "local-kept-0.002", "fedlog-c": "fedlog-c-pull-0.1-kept-0.004"})
-    for cell in list_cells(tuned, tmp_path, CellChoice((), (0, 1, 2))):
+    for cell in list_cells(tuned, tmp_path, (), (0, 1, 2)):
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.9 + cell.seed / 100], 0)
-    for cell in list_cells(make_table("mnist"), tmp_path, CellChoice(("local",), (0, 1, 5))):
+    for cell in list_cells(make_table("mnist"), tmp_path, ("local",), (0, 1, 5)):
         # What comes after round 30 does not count, and no tuned run has seed 5.
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.8 + 2 * cell.seed / 100] + [0.99] * 70, 0)
     gained, _ = tuned_tables(collect(tuned, tmp_path))
@@ -39,7 +39,7 @@ def write_grids(folder: Path, method: str, accuracy: Callable[[int, int], float]
     """Write every cell of the method in the recipe's grids; its accuracy follows from grid and setting."""
     for number, grid in enumerate(RECIPE_GRIDS):
         for at, row in enumerate(list_settings(method, grid)):
-            for cell in list_cells(grid, folder, CellChoice((row.name,))):
+            for cell in list_cells(grid, folder, (row.name,)):
                 write_run(cell, [accuracy(number, at)], 100)
 
 
@@ -70,7 +70,7 @@ def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path:
 
 
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
-    cell, *_ = list_cells(RECIPE_GRIDS[1], grids, CellChoice((list_settings("fedavg", RECIPE_GRIDS[1])[3].name,)))
+    cell, *_ = list_cells(RECIPE_GRIDS[1], grids, (list_settings("fedavg", RECIPE_GRIDS[1])[3].name,))
     cell.records.unlink()
     assert choose_settings(grids) == {}
 

@@ -40,7 +40,7 @@ class CellProgress(LiveBar):
     def on_progress(self, standings: Sequence[CellStatus]) -> None:
         """Move the bars, or print lines now and then."""
         running = [s for s in standings if s.done and s.cell.name not in self._ended]
-        done, steps = sum(s.done for s in standings), sum(s.steps for s in standings)
+        done, steps = sum(s.done for s in standings), sum(s.cell.steps for s in standings)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
         text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
@@ -51,7 +51,7 @@ class CellProgress(LiveBar):
         elif self._is_line_due():
             self._console.print(text)
             for standing in running:
-                at = f"round {standing.done}/{standing.steps}"
+                at = f"round {standing.done}/{standing.cell.steps}"
                 self._console.print(f"  {standing.cell.name}: {at}{_describe(standing)}")
 
     def on_end(self, outcome: Outcome) -> None:
@@ -66,7 +66,7 @@ class CellProgress(LiveBar):
     def _show(self, bar: Progress, standing: CellStatus) -> None:
         name = standing.cell.name
         if name not in self._lines:
-            self._lines[name] = bar.add_task(f"  {name}", total=standing.steps, text="")
+            self._lines[name] = bar.add_task(f"  {name}", total=standing.cell.steps, text="")
         bar.update(self._lines[name], completed=standing.done, text=_describe(standing).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.command import cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiments
-from fedlog.experiments.tables.cells import Cell, CellChoice, list_cells
+from fedlog.experiments.tables.cells import Cell, list_cells
 from fedlog.experiments.tables.inventory import ExperimentStatus, list_experiments
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import make_executor
@@ -58,8 +59,10 @@ def reproduce_command(args: argparse.Namespace) -> int:
         raise InputError(
             "expected the name of an experiment, found none", hint="fedlog reproduce --list shows all names"
         )
-    choice = _read_choice(args)
-    wanted = {found.name: list_cells(found, args.out, choice) for found in find_experiments(args.name)}
+    rows, seeds = _read_choice(args)
+    wanted = {
+        found.name: list_cells(found, args.out, rows, seeds, args.rounds) for found in find_experiments(args.name)
+    }
     if args.verify is not None:
         return _verify(args, [cell for found in wanted.values() for cell in found])
     try:
@@ -108,12 +111,13 @@ def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     return outcomes
 
 
-def _read_choice(args: argparse.Namespace) -> CellChoice:
+def _read_choice(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
+    """The rows and seeds that were chosen; empty for all."""
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
     seeds = split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in seeds):
         raise InputError(f"--seeds must be whole numbers from 0 on, found: {args.seeds}", hint="--seeds 0,1,2")
-    return CellChoice(rows, tuple(dict.fromkeys(int(seed) for seed in seeds)), args.rounds)
+    return rows, tuple(dict.fromkeys(int(seed) for seed in seeds))
 
 
 def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:

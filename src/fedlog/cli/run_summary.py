@@ -30,7 +30,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
     if summary.regression is not None:
         _show_numbers(table, summary.regression)
     else:
-        _show_accuracy(table, summary, None if alone is None else alone.summary)
+        _show_accuracy(table, summary, alone)
     if summary.uploads_refused:
         table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
     table.add_row("bits up, all clients", describe_bits(summary.bits_up))

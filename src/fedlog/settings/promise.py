@@ -78,14 +78,6 @@ class DpSgd(Section):
         return SgdRunPlan(SgdRoundPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
 
 
-@dataclass(frozen=True)
-class SecureSumTerms:
-    """The terms of a run's secure sums: honest survivors needed (None: over half of a round's clients), and dropout."""
-
-    honest: int | None
-    dropout_rate: float | None = None
-
-
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
     """The promise that the settings ask for, or None without --privacy; `noise` is the default source of noise."""
     if given.privacy is None:
@@ -123,10 +115,8 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
     return DpSgd(clip, rate, given.sgd_noise)
 
 
-def resolve_secure_sums(
-    given: SumSettings, promise: Promise | None, refused_share: float | None
-) -> SecureSumTerms | None:
-    """The terms of the run's secure sums; None if the run has none."""
+def resolve_secure_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SumSettings | None:
+    """The settings of the run's secure sums; None if the run has none."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
         _refuse_settings_without(
@@ -140,7 +130,7 @@ def resolve_secure_sums(
             "cannot refuse one",
             hint="leave out --refused-share, or --aggregation secure",
         )
-    return SecureSumTerms(given.honest, given.dropout_rate)
+    return given
 
 
 def check_largest_share(share: float | None, promise: Promise | None, *, secure: bool) -> None:

@@ -22,11 +22,10 @@ from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.presets import preset
-from fedlog.settings.privacy import Aggregation, BodyTraining
+from fedlog.settings.privacy import Aggregation, BodyTraining, SumSettings
 from fedlog.settings.promise import (
     DpSgd,
     Promise,
-    SecureSumTerms,
     check_largest_share,
     check_transport,
     normalise_clip,
@@ -56,7 +55,7 @@ class ResolvedRun:
     data: DataSpec
     promise: Promise | None
     dp_sgd: DpSgd | None
-    sums: SecureSumTerms | None
+    sums: SumSettings | None
 
     @property
     def digest(self) -> str:

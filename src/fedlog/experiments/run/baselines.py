@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.data.data_spec import DIVISION
@@ -17,21 +16,13 @@ BASELINES = ("local", "fedavg")
 SAME_SETTINGS = ("data_sha256", *DIVISION, "validation_fraction", "seed", "split_seed", "judge", "body")
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """A finished run of another method on the same records."""
-
-    folder: Path
-    summary: Summary
-
-
-def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
-    """The finished runs of other methods beside the folder, by method; the newest if a method has several.
+def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
+    """The summaries of finished runs of other methods near the folder, by method; the newest if it has several.
 
     The search covers the folders next to this one and, in a comparison (METHOD/seed-N), the same seed of the other
     methods.
     """
-    found: dict[str, Baseline] = {}
+    found: dict[str, Summary] = {}
     ages: dict[str, float] = {}
     for other in _list_nearby_runs(folder):
         try:
@@ -43,7 +34,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Baseline]:
             continue  # no run, or one of another version: it cannot be compared
         age = (other / CONFIG).stat().st_mtime
         if summary is not None and age >= ages.get(theirs.method, 0.0):
-            found[theirs.method], ages[theirs.method] = Baseline(other, summary), age
+            found[theirs.method], ages[theirs.method] = summary, age
     return {method: found[method] for method in BASELINES if method in found}
 
 

@@ -13,8 +13,8 @@ from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_or_resume_log
-from fedlog.settings.privacy import BodyTraining
-from fedlog.settings.promise import SecureSumTerms, choose_survivors, plan_protection
+from fedlog.settings.privacy import BodyTraining, SumSettings
+from fedlog.settings.promise import choose_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
@@ -53,7 +53,7 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
     return SecureSums(guard, _count_survivors(run.sums, run.settings, clients), silent)
 
 
-def _count_survivors(sums: SecureSumTerms, settings: RunSettings, clients: int) -> int:
+def _count_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> int:
     return choose_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 

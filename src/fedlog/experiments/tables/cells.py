@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from functools import cached_property
@@ -171,30 +172,22 @@ def _has_settings(folder: Path, spec: RunSpec) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class CellChoice:
-    """The rows and seeds of an experiment that a user chose; an empty tuple means all of them."""
-
-    rows: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    rounds: int | None = None
-
-
-def list_cells(experiment: Experiment, out: Path, choice: CellChoice | None = None) -> list[Cell]:
-    """The cells of an experiment: all rows with the first seed, then all with the second.
+def list_cells(
+    experiment: Experiment, out: Path, rows: Sequence[str] = (), seeds: Sequence[int] = (), rounds: int | None = None
+) -> list[Cell]:
+    """The cells of an experiment, or those of some rows and seeds: all rows with the first seed, then with the second.
 
     With another number of rounds it is another experiment and has another folder.
     """
-    choice = choice or CellChoice()
-    if choice.rounds is not None:
-        experiment = change_rounds(experiment, choice.rounds)
-    rows = [experiment.row(name) for name in choice.rows] or list(experiment.rows)
+    if rounds is not None:
+        experiment = change_rounds(experiment, rounds)
+    wanted = [experiment.row(name) for name in rows] or list(experiment.rows)
     folder = out / experiment.name
     return [
         Cell(experiment, row, seed, folder / row.name / f"seed-{seed}")
-        for seed in choice.seeds or experiment.seeds
-        for row in rows
-        if choice.seeds or not row.seeds or seed in row.seeds
+        for seed in seeds or experiment.seeds
+        for row in wanted
+        if seeds or not row.seeds or seed in row.seeds
     ]
 
 

@@ -27,14 +27,13 @@ class CellStatus:
 
     cell: Cell
     done: int
-    steps: int
     accuracy: float | None
     seconds_per_step: float | None
 
     @property
     def seconds_left(self) -> float | None:
         """The seconds to the end, estimated from the recent rounds; None before the first round."""
-        return None if self.seconds_per_step is None else (self.steps - self.done) * self.seconds_per_step
+        return None if self.seconds_per_step is None else (self.cell.steps - self.done) * self.seconds_per_step
 
 
 class CellWatcher(Protocol):
@@ -91,7 +90,7 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
 def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
     """The progress of the cell, read from its records; all rounds if the cell is one of the `ended` ones."""
     if cell.name in ended:
-        return CellStatus(cell, cell.steps, cell.steps, None, None)
+        return CellStatus(cell, cell.steps, None, None)
     try:
         lines = cell.records.read_text().splitlines()
     except OSError:  # there are none yet
@@ -102,7 +101,6 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
     return CellStatus(
         cell,
         len(lines),
-        cell.steps,
         accuracies[-1] if accuracies else None,
         sum(seconds) / len(seconds) if seconds else None,
     )

@@ -71,7 +71,7 @@ class SimulatedRuns:
         """The files of the runs and, for a single run, of the baselines beside it."""
         runs = run_folders(folder)
         if (folder / CONFIG).exists():
-            runs += [baseline.folder for baseline in find_baselines(folder, read_spec(folder)).values()]
+            runs += [Path(baseline.run_dir) for baseline in find_baselines(folder, read_spec(folder)).values()]
         return (run / name for run in runs for name in FILES)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
-from fedlog.experiments.run.baselines import Baseline, find_baselines
+from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.calibration import RunCalibration
 from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_clients, read_geometry
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
@@ -55,7 +55,7 @@ class RunFacts:
     spec: RunSpec
     lines: tuple[RoundRecord, ...]
     summary: Summary | None  # None if the run is still running or was interrupted
-    baselines: Mapping[str, Baseline]
+    baselines: Mapping[str, Summary]
     portraits: Mapping[str, ClientDescription]
     geometry: Geometry | None
     scores: RunScores | None
@@ -134,7 +134,7 @@ class RunFacts:
         """Each client's accuracy by training alone; empty if no such run is beside this one."""
         if "local" not in self.baselines:
             return {}
-        summary = self.baselines["local"].summary
+        summary = self.baselines["local"]
         theirs = summary.clients or names
         pairs = zip(theirs, summary.accuracy_per_client, strict=False)
         return {name: share for name, share in pairs if share is not None}

@@ -74,8 +74,7 @@ def _client_plots(facts: RunFacts) -> list[Plot]:
 def headline(facts: RunFacts) -> dict[str, Any]:
     """The parts of the headline: the accuracy, the bits, and the results of the baselines."""
     others = []
-    for method, baseline in facts.baselines.items():
-        summary = baseline.summary
+    for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down
         cost = f" with {describe_bits(bits)}" if bits else ""
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"

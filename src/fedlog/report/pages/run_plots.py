@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
@@ -29,8 +30,8 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
     method = facts.spec.method
     curves = [make_curve(method, style_of(method), facts.lines, facts.bits_opening)]
     for other, baseline in facts.baselines.items():
-        lines = records.read(baseline.folder / RECORDS)
-        curves.append(make_curve(other, style_of(other), lines, sum(baseline.summary.bits_opening.values())))
+        lines = records.read(Path(baseline.run_dir) / RECORDS)
+        curves.append(make_curve(other, style_of(other), lines, sum(baseline.bits_opening.values())))
     return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 
 
