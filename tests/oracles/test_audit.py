@@ -62,9 +62,7 @@ def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.Monke
     assert not finding.contradicted
     assert finding.epsilon_lower > 1.5
     # The noise of a single release, in each of three.
-    monkeypatch.setattr(
-        mechanisms, "find_smallest_sigma", lambda budget, releases, *rest: smallest_sigma(budget, 1, *rest)
-    )
+    monkeypatch.setattr(mechanisms, "smallest_sigma", lambda budget, releases, *rest: smallest_sigma(budget, 1, *rest))
     assert run_audit(several).contradicted
 
 
