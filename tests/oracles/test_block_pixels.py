@@ -20,9 +20,9 @@ def _in_layout(records: torch.Tensor, clients: int, batch: int, innermost: bool)
 @given(
     st.integers(1, 3),
     st.integers(1, 3),
-    st.integers(1, 4),
+    st.sampled_from([1, 2, 3, 4, 15, 16, 19, 33]),
     st.integers(1, 9),
-    st.integers(1, 9),
+    st.one_of(st.integers(1, 9), st.integers(15, 33), st.integers(63, 65)),  # 16 to 64 columns go by vectors
     st.integers(0, 11),
     st.booleans(),
     st.sampled_from([torch.float32, torch.float64]),
