@@ -7,7 +7,8 @@
    Padding and strides are met by a copy of one client's map, framed by zeros, its columns sorted by their remainder
    modulo the stride: the columns that one place of the kernel reads are neighbours again.
 
-   Convolutions of 3 x 3 with many channels go by Winograd's tiles (convolve_winograd.h), all others by windows.
+   Convolutions of 3 x 3 with many channels go by Winograd's tiles (convolve_winograd.h), all others by windows. The
+   gradients behind pools of 2 x 2 go by lists of the places that won (convolve_winners.h), with the bits of windows.
 
    The passes are written once, in convolve_*.h; targets.h makes them for two number types and three instruction sets.
    Sums over lanes are 32 bytes wide in all of them, and longer vectors only serve sums that are separate per lane: AVX2
@@ -99,6 +100,7 @@ static int64_t framed_size(const struct sizes *s, const struct geometry *g)
 }
 
 #include "convolve_tiles.h"
+#include "convolve_lists.h"
 
 #define PASSES "convolve_passes.h"
 #include "targets.h"
@@ -121,6 +123,13 @@ int convolve_instructions(void)
 /* Whether a convolution goes by Winograd's tiles. */
 int convolve_is_tiled(const struct sizes *s) { return (int)geometry_of(s).tiled; }
 
+/* Whether its gradients go by lists of winners, for float and with AVX-512. */
+int convolve_is_listed(const struct sizes *s)
+{
+    const struct geometry g = geometry_of(s);
+    return suits_lists(s, &g);
+}
+
 /* Numbers of scratch space that a pass may use, for either direction. */
 int64_t convolve_scratch(const struct sizes *s)
 {
@@ -129,7 +138,10 @@ int64_t convolve_scratch(const struct sizes *s)
     const int64_t phase = s->channels_in * g.phase_columns * s->batch; /* one row of the inputs' gradient, by phase */
     if (g.tiled)
         return tiles_scratch(s, &g);
-    return packed_size(s) + framed_size(s, &g) + rounded(s->channels_out * rows * g.spread_run) + phase + SLACK;
+    const int64_t windows =
+        packed_size(s) + framed_size(s, &g) + rounded(s->channels_out * rows * g.spread_run) + phase + SLACK;
+    const int64_t lists = suits_lists(s, &g) ? lists_scratch(s, &g) : 0;
+    return windows > lists ? windows : lists;
 }
 
 void convolve_forward_float(const struct sizes *s, const float *inputs, const float *weight, const float *bias,

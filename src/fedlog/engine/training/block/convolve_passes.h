@@ -71,6 +71,9 @@ static void NAME(output_row)(int64_t channels, int64_t length, const struct NAME
     NAME(sum_row_short)(channels, length, w, packed, group_step, skipped, out, out_step);
 }
 
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+#include "convolve_winners.h"
+#endif
 #include "convolve_winograd.h"
 #include "convolve_pairs.h"
 #include "convolve_tiled.h"
@@ -284,17 +287,30 @@ static void NAME(backward)(const struct sizes *s, const REAL *inputs, const REAL
         NAME(backward_tiles)(s, &g, inputs, weight, winners, gradient, of_inputs, of_weight, of_bias, scratch);
         return;
     }
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+    const int listed = suits_lists(s, &g);
+#else
+    const int listed = 0;
+#endif
     memset(frame, 0, (size_t)framed_size(s, &g) * sizeof(REAL));
-    if (!as_it_is) /* the frame is written once, the inside per client */
+    if (!as_it_is && !listed) /* the frame is written once, the inside per client */
         memset(spread, 0, (size_t)(s->channels_out * g.rows * g.spread_run) * sizeof(REAL));
     for (int64_t client = 0; client < s->clients; client++) {
         const REAL *own = gradient + client * map_out, *won = winners ? winners + client * map_out : NULL;
         const REAL *before = as_it_is ? own : spread;
-        if (!as_it_is)
-            NAME(spread_out)(s, &g, own, won, spread);
         for (int64_t channel = 0; of_bias && channel < s->channels_out; channel++)
             of_bias[client * s->channels_out + channel] = NAME(sum_of_passed)(
                 own + channel * out_channel, won ? won + channel * out_channel : NULL, out_channel);
+#if defined(LONG_VECTORS) && SIZE(REAL) == 4
+        if (listed) {
+            NAME(backward_lists)(s, &g, inputs + client * map_in, weight + client * kernels, won, own,
+                                 of_inputs ? of_inputs + client * map_in : NULL,
+                                 of_weight ? of_weight + client * kernels : NULL, scratch);
+            continue;
+        }
+#endif
+        if (!as_it_is)
+            NAME(spread_out)(s, &g, own, won, spread);
         if (of_weight)
             NAME(weight_gradient)(s, &g, NAME(framed)(s, &g, inputs + client * map_in, frame),
                                   before + g.left * s->batch, spread_run, of_weight + client * kernels);
