@@ -85,11 +85,11 @@ def test_a_damaged_cifar_file_is_named(tmp_path: Path, content: bytes, says: str
 
 
 def test_har_windows_come_with_activity_and_person(tmp_path: Path) -> None:
-    split = read_har(har_folder(tmp_path), "train")
-    assert split.signals.shape == (4, 9, 128)
-    assert split.signals[1, 2, 3] == pytest.approx((128 + 3) / 64 - 2)
-    assert split.activities.tolist() == [1, 2, 3, 4]
-    assert split.subjects.tolist() == [1, 2, 3, 4]
+    signals, activities, people = read_har(har_folder(tmp_path), "train")
+    assert signals.shape == (4, 9, 128)
+    assert signals[1, 2, 3] == pytest.approx((128 + 3) / 64 - 2)
+    assert activities.tolist() == [1, 2, 3, 4]
+    assert people.tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

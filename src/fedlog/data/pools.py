@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
-from fedlog.data.readers import HarSplit, read_cifar10, read_cifar100, read_har, read_idx
+from fedlog.data.readers import read_cifar10, read_cifar100, read_har, read_idx
 from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require_files
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -133,7 +133,11 @@ def cifar100(folder: Path) -> Pools:
 def har(folder: Path) -> Pools:
     """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
     require_files(HAR, folder)
-    train, test = (_har_records(read_har(folder / "UCI HAR Dataset", split)) for split in ("train", "test"))
+    halves = []
+    for split in ("train", "test"):
+        signals, activities, people = (torch.from_numpy(each) for each in read_har(folder / "UCI HAR Dataset", split))
+        halves.append(Records(signals, activities - 1, people))
+    train, test = halves
     return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
 
 
@@ -163,8 +167,3 @@ def _read_idx_pair(folder: Path, part: str) -> Records:
 
 def _image_records(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Records:
     return Records(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
-
-
-def _har_records(split: HarSplit) -> Records:
-    labels = torch.from_numpy(split.activities - 1)
-    return Records(torch.from_numpy(split.signals), labels, torch.from_numpy(split.subjects))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import warnings
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,15 +24,6 @@ HAR_SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "tota
 HAR_SAMPLES = 128
 
 FETCH_AGAIN = "fetch it again: fedlog data fetch"
-
-
-@dataclass(frozen=True, eq=False)
-class HarSplit:
-    """The training or the test half of UCI HAR, with the numbers of its files."""
-
-    signals: NDArray[np.float32]  # (n, 9, 128)
-    activities: NDArray[np.int64]  # (n,) in 1..6
-    subjects: NDArray[np.int64]  # (n,) in 1..30
 
 
 def read_idx(path: Path) -> Bytes:
@@ -69,8 +59,8 @@ def read_cifar100(path: Path) -> tuple[Bytes, Bytes]:
     return images, _check_labels(path, labels[:, 1], 100)
 
 
-def read_har(folder: Path, split: str) -> HarSplit:
-    """The windows of `folder/train` or `folder/test`, with their activities and people."""
+def read_har(folder: Path, split: str) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """The windows (n, 9, 128) of `folder/train` or `folder/test`, their activities (1 to 6) and people (1 to 30)."""
     activities = _read_har_column(folder / split / f"y_{split}.txt", 6)
     subjects = _read_har_column(folder / split / f"subject_{split}.txt", 30)
     if len(subjects) != len(activities):
@@ -82,7 +72,7 @@ def read_har(folder: Path, split: str) -> HarSplit:
     for channel, signal in enumerate(HAR_SIGNALS):
         path = folder / split / "Inertial Signals" / f"{signal}_{split}.txt"
         signals[:, channel] = _read_numbers(path, np.float32, rows=len(activities), columns=HAR_SAMPLES)
-    return HarSplit(signals, activities, subjects)
+    return signals, activities, subjects
 
 
 def _read_cifar_records(path: Path, label_bytes: int) -> tuple[Bytes, Bytes]:
