@@ -33,7 +33,7 @@ from fedlog.engine.training.tasks import Settings
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.site.data import load_data
-from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
 
 SITES = ("site-1", "site-2", "site-3", "site-4")
@@ -86,7 +86,7 @@ def _together(parts: list[Records]) -> Records:
 
 def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]:
     """Test accuracy by site after the last round in the simulator, and the bits."""
-    bodies = [body_named(BODY, federation.input_shape)] * len(federation.shards)
+    bodies = [make_body(BODY, federation.input_shape)] * len(federation.shards)
     shape = model_plan(federation, bodies)
     told = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
     algorithm = registry.make_method(method, shape, told)

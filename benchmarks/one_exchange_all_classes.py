@@ -26,9 +26,9 @@ from fedlog.core.heads.gaussian import linear_discriminant_head, nearest_mean_he
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
+from fedlog.core.packed_matrix import count_triangle_entries
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Detail, Moments
-from fedlog.core.triangle import triangle_entries
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
@@ -132,7 +132,7 @@ def describe(data: str, body: str, maps: str) -> dict[str, Any]:
     (plain,) = accuracies([solve("fed-lda", None, simple)], body, test, labels)
     told = "" if best.setting is None else f" --set {'share' if best.head == 'fed-lda' else 'strength'}={best.setting}"
     sums = found.n_class * (1 + moments.width)
-    second = triangle_entries(moments.width) if best.head in ("fed-lda", "fed-ridge") else 0
+    second = count_triangle_entries(moments.width) if best.head in ("fed-lda", "fed-ridge") else 0
     return {
         "command": f"python -m benchmarks.one_exchange_all_classes {data} --body {body} --maps {maps}",
         "data": data,

@@ -23,8 +23,8 @@ from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty, reliability
-from fedlog.core.classification import area_under_curve, first_within_error
+from fedlog.core.calibration import bin_by_confidence, calibration_error, fit_temperature, log_loss, novelty_scores
+from fedlog.core.classification import area_under_curve, find_first_within_error
 from fedlog.core.heads.gaussian import linear_discriminant_head
 from fedlog.core.heads.personal import STRENGTHS, mix_moments, personal_fedlog_head
 from fedlog.core.heads.ridge import ridge_head, ridge_near_head
@@ -37,7 +37,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.engine.software import software_versions
-from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import is_encoder
 
@@ -56,7 +56,7 @@ def federation_of(data: str, seed: int, body: str, partition: str | None = None,
     if (data, body) in _ENCODED:  # records and encoder are the same for every seed: only who holds them differs
         return _with_inputs(raw, *_ENCODED[data, body])
     found = encode_federation(raw, body)
-    frozen = body_named(body, found.input_shape)
+    frozen = make_body(body, found.input_shape)
     params = frozen.initial(Key(seed).child("initial", "body"))
 
     def features(raw: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
                     round(accuracy(each, held, marks, classes) * len(held)) if len(held) else 0
                     for each in candidates.values()
                 ]
-                chosen = list(candidates)[first_within_error(right, len(held))]
+                chosen = list(candidates)[find_first_within_error(right, len(held))]
                 of["global"].append(accuracy(head, test_x, test_y, classes))
                 of["own"].append(accuracy(candidates[chosen], test_x, test_y, classes))
                 of["alone"].append(accuracy(candidates[0.0], test_x, test_y, classes))
@@ -323,7 +323,7 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             strangers = torch.from_numpy(np.setdiff1d(np.arange(len(found.test)), _of_classes(found, classes)))
             strangers = strangers[:: max(1, len(strangers) // 200)]
             both = (test_x, found.test.inputs[strangers])
-            new = torch.cat([novelty(logits(fedlog[classes], each), each) for each in both])
+            new = torch.cat([novelty_scores(logits(fedlog[classes], each), each) for each in both])
             marks_new = np.array([False] * len(test_x) + [True] * len(strangers))
             novel.append(area_under_curve(new.numpy(), marks_new))
         for name, parts in all_of.items():
@@ -334,7 +334,7 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             row["accuracy"].append(100 * float((stacked.argmax(1) == labels).double().mean()))
             row["ece"].append(100 * calibration_error(stacked, labels))
             row["log_loss"].append(log_loss(stacked, labels))
-            drawn[name] = [vars(part) for part in reliability(stacked, labels)]
+            drawn[name] = [vars(part) for part in bin_by_confidence(stacked, labels)]
         print(data, seed, {n: {k: round(v[-1], 3) for k, v in s.items()} for n, s in scores.items()}, flush=True)
     rows = {name: {key: interval(values) for key, values in of.items()} for name, of in scores.items()}
     return {"rows": rows, "auroc_of_classes_never_seen": float(np.mean(novel)), "reliability_of_last_seed": drawn}

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlog.data.unequal_tables import NUMBER_TABLES
+from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.software import software_versions
 from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.settings.execution import BackendChoice

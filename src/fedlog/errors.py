@@ -45,7 +45,7 @@ class RunError(FedlogError):
 
 
 @contextmanager
-def errors_in(where: str) -> Iterator[None]:
+def prefix_errors(where: str) -> Iterator[None]:
     """Put `where`, such as a file's name, in front of InputErrors raised in the block, unless they name it already."""
     try:
         yield

@@ -24,7 +24,7 @@ from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, initial_head
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.testing import check_method
 from fedlog.testing.trial import distance
@@ -98,7 +98,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     assert main(command_of("body")) == 0
     assert accuracy(capsys) > 0.2
     federation = load_federation(DataSpec("digits", clients=5, train_records=60))
-    found = body("digit_bodies:digit_cnn", federation.input_shape)
+    found = make_body("digit_bodies:digit_cnn", federation.input_shape)
     bodies = [found] * 5
     algorithm = METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)

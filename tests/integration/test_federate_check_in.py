@@ -128,7 +128,7 @@ def test_every_end_of_a_supernode_has_its_reason(
     assert unknown.kind is Restart.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
-        patch.setattr(site_trouble, "is_nearly_full", lambda path: True)
+        patch.setattr(site_trouble, "is_disk_nearly_full", lambda path: True)
         assert find_trouble(site, 0, "").news is News.NO_SPACE
     with monkeypatch.context() as patch:
         patch.setattr(site_trouble, "check_in", lambda folder: CheckInAnswer(False, 9.0))

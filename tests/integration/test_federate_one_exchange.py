@@ -20,7 +20,7 @@ from fedlog.flower.protocol.plan import Plan, SumRules, check_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.settings.promise import Promise
 from fedlog.wire.message import Kind, Message
 

@@ -33,8 +33,8 @@ from fedlog.flower.site.answer import respond
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.data import check_site, load_data, refuse_body_across_records
 from fedlog.flower.site.run_state import RunState
-from fedlog.models.catalog import body
-from fedlog.models.folder import load_model
+from fedlog.models.catalog import make_body
+from fedlog.models.model_folder import load_model
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
 
@@ -128,7 +128,7 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
 def weights_at(path: Path, seed: int, **metadata: str) -> str:
     """The name of a body with weights in that file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(body("mlp:8", SCHEMA.shape).initial(Key(seed)), path, metadata={"body": "mlp:8", **metadata})
+    save_file(make_body("mlp:8", SCHEMA.shape).initial(Key(seed)), path, metadata={"body": "mlp:8", **metadata})
     return f"frozen:{path}"
 
 
@@ -175,7 +175,7 @@ def test_bodies_that_need_more_than_one_record_are_refused_in_private_runs_befor
     assert not (RunState.of(equals.sites["east"], run_tag("trial")).path).exists()
     conduct(equals, server, replace(plan(LOCAL), name="open", promise=None))
     assert events_named(server, "greeted")[-1]["sites"] == sorted(BODIES)
-    refuse_body_across_records(body("cnn", (1, 28, 28)))  # dropout is no reason
+    refuse_body_across_records(make_body("cnn", (1, 28, 28)))  # dropout is no reason
 
 
 def test_local_training_that_diverges_at_the_end_is_no_error_of_a_private_run(
@@ -193,7 +193,7 @@ def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
 ) -> None:
     # Noise that drowns everything: training alone is the better model by far.
     conduct(equals, server, plan(replace(RECORD, trust="local", epsilon=0.05)))
-    untrained = body("mlp:8@l2:3", SCHEMA.shape).initial(Key(PLAN.seed).child("initial", "body"))
+    untrained = make_body("mlp:8@l2:3", SCHEMA.shape).initial(Key(PLAN.seed).child("initial", "body"))
     better = 0
     for folder in equals.sites.values():
         kept, beside = (load_model(folder.models / name) for name in ("trial", "trial.local-only"))

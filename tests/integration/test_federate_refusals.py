@@ -33,7 +33,7 @@ from fedlog.flower.site.budget import describe_spending
 from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import check_site
 from fedlog.flower.site.run_state import RunState
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
@@ -175,7 +175,7 @@ def test_a_refusal_does_not_tell_where_a_sites_files_lie(east: SiteFolder, tmp_p
     (east.path / ROSTER).write_text("[]")
     again = refusal(greeting(SECURE), east)
     weights = tmp_path / "w.safetensors"
-    save_file(body("mlp:8", SCHEMA.shape).initial(Key(1)), weights, metadata={"body": "mlp:8", "method": "fedlog"})
+    save_file(make_body("mlp:8", SCHEMA.shape).initial(Key(1)), weights, metadata={"body": "mlp:8", "method": "fedlog"})
     fill_site(east, "east", f"frozen:{weights}")
     trained = refusal(greeting(replace(OPEN, promise=Promise("record", "central", 8.0, 1e-5, clip="l2:3"))), east)
     assert "bodies that never saw private data" in trained

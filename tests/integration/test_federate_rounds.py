@@ -44,7 +44,7 @@ from fedlog.flower.server.server_app import read_settings
 from fedlog.flower.site.answer import respond
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.settings.training import AdamMoments, Decay, Optimiser
 from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction

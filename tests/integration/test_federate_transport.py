@@ -37,7 +37,7 @@ from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
 from fedlog.settings.training import BroadcastForm, World

@@ -14,7 +14,7 @@ from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick
 
 from fedlog.cli.federate_run import _print_report
 from fedlog.cli.main import main, parse_arguments
-from fedlog.core.classification import metrics, share_interval
+from fedlog.core.classification import compute_metrics, wilson_interval
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -74,18 +74,18 @@ def test_a_class_that_a_site_never_saw_is_named_where_its_model_is_used(
 
 def test_a_balanced_figure_over_one_class_is_none() -> None:
     sure = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
-    one = metrics(sure, np.zeros(3, dtype=np.int64))
+    one = compute_metrics(sure, np.zeros(3, dtype=np.int64))
     assert (one.accuracy, one.balanced_accuracy, one.auroc, one.classes) == (1.0, None, None, 1)
-    two = metrics(sure, np.array([0, 0, 1]))
+    two = compute_metrics(sure, np.array([0, 0, 1]))
     assert two.balanced_accuracy == 0.5
     assert two.classes == 2
-    assert two.accuracy_interval == share_interval(2 / 3, 3)
+    assert two.accuracy_interval == wilson_interval(2 / 3, 3)
 
 
 @pytest.mark.parametrize("records", [6, 30, 300])
 def test_the_interval_of_an_accuracy_holds_as_often_as_it_says(records: int) -> None:
     """Exactly, from the binomial distribution; Wilson's interval is right on average over the true share."""
-    ends = np.array([share_interval(right / records, records) for right in range(records + 1)])
+    ends = np.array([wilson_interval(right / records, records) for right in range(records + 1)])
     truths = np.linspace(0.02, 0.98, 97)
     held = [
         binom.pmf(np.flatnonzero((ends[:, 0] <= truth) & (truth <= ends[:, 1])), records, truth).sum()
@@ -93,7 +93,7 @@ def test_the_interval_of_an_accuracy_holds_as_often_as_it_says(records: int) -> 
     ]
     assert 0.93 < np.mean(held) < 0.975
     assert min(held) > 0.82
-    low, high = share_interval(1.0, records)
+    low, high = wilson_interval(1.0, records)
     assert high == pytest.approx(1.0)
     assert low < 1
 

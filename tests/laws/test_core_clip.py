@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedlog.core.clip import Clamp, Clip, L2Clip, clip_message
 from fedlog.core.keys import Key
-from fedlog.core.stats import with_constant
+from fedlog.core.stats import add_constant
 from fedlog.errors import InputError
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -54,7 +54,7 @@ def test_one_record_never_exceeds_the_sensitivity(seed: int, width: int, scale: 
     rows = drawn_rows(seed, 10, width, scale, torch.float64)
     clips: list[Clip] = [Clamp(bound), L2Clip(bound)]
     for clip in clips:
-        longest = float(with_constant(clip(rows)).norm(dim=1).max())
+        longest = float(add_constant(clip(rows)).norm(dim=1).max())
         assert longest <= clip.sensitivity(width + 1) * (1 + 1e-14)
 
 
@@ -64,7 +64,7 @@ def test_sensitivities_are_those_of_the_paper_and_are_reached() -> None:
     assert L2Clip(3.0).sensitivity(51) == math.sqrt(10)
     far = torch.full((1, 50), 1e9, dtype=torch.float64)
     for clip in (Clamp(2.0), L2Clip(3.0)):
-        assert float(with_constant(clip(far)).norm()) == pytest.approx(clip.sensitivity(51), rel=1e-14)
+        assert float(add_constant(clip(far)).norm()) == pytest.approx(clip.sensitivity(51), rel=1e-14)
 
 
 @settings(deadline=None, max_examples=40)

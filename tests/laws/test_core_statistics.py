@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, spread_of_means, with_constant
+from fedlog.core.stats import Statistics, add_constant, spread_of_means
 from fedlog.errors import InputError
 
 Records = tuple[torch.Tensor, torch.Tensor, int]
@@ -51,7 +51,7 @@ def test_the_order_of_records_changes_nothing(drawn: Records, seed: int) -> None
 @given(records())
 def test_statistics_are_the_sum_of_the_records_own(drawn: Records) -> None:
     features, labels, n_class = drawn
-    phi = with_constant(features.double())
+    phi = add_constant(features.double())
     expected = torch.zeros((n_class, phi.shape[1]), dtype=torch.float64)
     for row, label in zip(phi, labels.tolist(), strict=True):
         expected[label] += row
@@ -68,7 +68,7 @@ def test_column_0_carries_the_counts_and_means_are_means(drawn: Records) -> None
     assert (statistics.n_class, statistics.width) == (n_class, features.shape[1] + 1)
     means, present = statistics.means()
     for label in range(n_class):
-        own = with_constant(features.double())[labels == label]
+        own = add_constant(features.double())[labels == label]
         assert bool(present[label]) == (len(own) > 0)
         expected = own.mean(dim=0) if len(own) else torch.zeros(statistics.width, dtype=torch.float64)
         torch.testing.assert_close(means[label], expected, rtol=1e-13, atol=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, sensitivity
+from fedlog.core.stats import Detail, Moments, moment_sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.mechanisms import sum_clipped_moments
@@ -42,7 +42,7 @@ def test_one_record_more_moves_the_pair_by_at_most_its_sensitivity(
     clip, grid = L2Clip(radius), 2.0**-steps
     whole = sum_clipped_moments(features, labels, N_CLASS, clip, grid, detail)
     without = sum_clipped_moments(features[1:], labels[1:], N_CLASS, clip, grid, detail)
-    assert float((flat(whole) - flat(without)).norm()) <= sensitivity(radius, detail) * (1 + 1e-12)
+    assert float((flat(whole) - flat(without)).norm()) <= moment_sensitivity(radius, detail) * (1 + 1e-12)
 
 
 def test_the_sensitivity_is_reached() -> None:
@@ -50,8 +50,8 @@ def test_the_sensitivity_is_reached() -> None:
     one[0, 0] = 2.0
     for detail in DETAILS:
         moved = flat(Moments.of(one, torch.tensor([0]), N_CLASS, detail)).norm()
-        assert float(moved) == pytest.approx(sensitivity(2.0, detail)) == pytest.approx(math.sqrt(1 + 4 + 16))
-    assert sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
+        assert float(moved) == pytest.approx(moment_sensitivity(2.0, detail)) == pytest.approx(math.sqrt(1 + 4 + 16))
+    assert moment_sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
 
 
 def guard(unit: Unit, trust: Trust, bound: ContributionBound) -> Protection:

@@ -13,15 +13,15 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.partition import (
     Division,
-    by_dirichlet,
-    by_order,
-    by_shards,
-    by_site,
+    divide_at_random,
+    divide_by_dirichlet,
+    divide_by_shards,
+    divide_by_site,
+    divide_by_value,
     group_people,
     hold_out,
     hold_out_people,
     hold_out_recordings,
-    iid,
 )
 from fedlog.errors import InputError
 
@@ -68,7 +68,7 @@ def assert_same(left: Division, right: Division) -> None:
 @LAW
 @given(shard_problems())
 def test_shards_deal_every_record_once_with_at_most_k_classes_and_the_same_classes_for_test(problem: dict) -> None:
-    deal = by_shards(**problem)
+    deal = divide_by_shards(**problem)
     train, test = problem["train_labels"], problem["test_labels"]
     assert_dealt_once(deal, len(train), len(test))
     assert len(deal.train) == len(deal.test) == problem["clients"]
@@ -76,14 +76,14 @@ def test_shards_deal_every_record_once_with_at_most_k_classes_and_the_same_class
         classes = set(train[of_train].tolist())
         assert 1 <= len(classes) <= problem["classes_per_client"]
         assert set(test[of_test].tolist()) == classes
-    assert_same(deal, by_shards(**problem))
+    assert_same(deal, divide_by_shards(**problem))
 
 
 @LAW
 @given(shard_problems())
 def test_shards_of_a_class_are_runs_in_file_order_whose_sizes_differ_by_at_most_one(problem: dict) -> None:
     train = problem["train_labels"]
-    deal = by_shards(**problem)
+    deal = divide_by_shards(**problem)
     shards_per_class = problem["clients"] * problem["classes_per_client"] // problem["n_class"]
     for label in range(problem["n_class"]):
         rank = {position: i for i, position in enumerate((train == label).nonzero()[:, 0].tolist())}
@@ -101,7 +101,7 @@ def test_shards_of_a_class_are_runs_in_file_order_whose_sizes_differ_by_at_most_
 def test_another_key_deals_another_hand_of_classes(seed: int) -> None:
     labels = labels_with([40] * 10, 0)
     hands = [
-        by_shards(labels, labels, clients=20, classes_per_client=2, n_class=10, key=Key(seed + other))
+        divide_by_shards(labels, labels, clients=20, classes_per_client=2, n_class=10, key=Key(seed + other))
         for other in (0, 1)
     ]
     classes = [[set(labels[of_client].tolist()) for of_client in hand.train] for hand in hands]
@@ -110,7 +110,7 @@ def test_another_key_deals_another_hand_of_classes(seed: int) -> None:
 
 def test_every_class_is_dealt_equally_often() -> None:
     labels = labels_with([30] * 10, 3)
-    deal = by_shards(labels, labels, clients=50, classes_per_client=2, n_class=10, key=Key(5))
+    deal = divide_by_shards(labels, labels, clients=50, classes_per_client=2, n_class=10, key=Key(5))
     records = Counter(label for of_client in deal.train for label in labels[of_client].tolist())
     assert records == Counter(dict.fromkeys(range(10), 30))
     holders = Counter(label for of_client in deal.train for label in set(labels[of_client].tolist()))
@@ -129,19 +129,19 @@ def test_dirichlet_deals_every_record_once_and_leaves_no_client_empty(
 ) -> None:
     train, test = labels_with(counts, seed), labels_with(counts, seed + 1)
     problem = {"clients": clients, "alpha": alpha, "n_class": len(counts), "key": Key(seed)}
-    deal = by_dirichlet(train, test, **problem)
+    deal = divide_by_dirichlet(train, test, **problem)
     assert_dealt_once(deal, len(train), len(test))
     for of_train, of_test in zip(deal.train, deal.test, strict=True):
         assert len(of_train)
         assert len(of_test)
         # Equally many records of each class in both pools: equal shares are then equal counts.
         assert Counter(train[of_train].tolist()) == Counter(test[of_test].tolist())
-    assert_same(deal, by_dirichlet(train, test, **problem))
+    assert_same(deal, divide_by_dirichlet(train, test, **problem))
 
 
 def test_a_large_alpha_comes_close_to_even_shares() -> None:
     labels = labels_with([1000] * 4, 0)
-    deal = by_dirichlet(labels, labels, clients=5, alpha=1e6, n_class=4, key=Key(1))
+    deal = divide_by_dirichlet(labels, labels, clients=5, alpha=1e6, n_class=4, key=Key(1))
     shares = torch.stack([torch.bincount(labels[of_client], minlength=4) for of_client in deal.train])
     assert int((shares - 200).abs().max()) <= 5
 
@@ -150,12 +150,12 @@ def test_a_large_alpha_comes_close_to_even_shares() -> None:
 @given(n=st.integers(1, 80), extra=st.integers(0, 40), clients=st.integers(1, 10), seed=seeds)
 def test_iid_deals_every_record_once_in_even_parts(n: int, extra: int, clients: int, seed: int) -> None:
     train, test = torch.zeros(clients + n, dtype=torch.int64), torch.zeros(clients + extra, dtype=torch.int64)
-    deal = iid(train, test, clients=clients, key=Key(seed))
+    deal = divide_at_random(train, test, clients=clients, key=Key(seed))
     assert_dealt_once(deal, len(train), len(test))
     for pool in (deal.train, deal.test):
         sizes = [len(part) for part in pool]
         assert max(sizes) - min(sizes) <= 1
-    assert_same(deal, iid(train, test, clients=clients, key=Key(seed)))
+    assert_same(deal, divide_at_random(train, test, clients=clients, key=Key(seed)))
 
 
 @LAW
@@ -171,7 +171,7 @@ def test_sites_hold_whole_people_who_are_either_trained_on_or_tested_on(
     assert all(site.train_people and site.test_people for site in groups)
     held_out = {person for site in groups for person in site.test_people}
     for_test = torch.tensor([user in held_out for user in users.tolist()])
-    deal = by_site(users[~for_test], users[for_test], groups)
+    deal = divide_by_site(users[~for_test], users[for_test], groups)
     assert_dealt_once(deal, int((~for_test).sum()), int(for_test.sum()))
     assert groups == group_people(users, sites=sites, key=Key(seed))
 
@@ -183,7 +183,7 @@ def test_bands_are_even_ordered_and_take_the_test_records_between_their_borders(
 ) -> None:
     train = torch.tensor(values, dtype=torch.float64)
     test = torch.rand(50, generator=Key(seed).torch(), dtype=torch.float64) * 10 - 5
-    deal = by_order(train, test, clients=clients)
+    deal = divide_by_value(train, test, clients=clients)
     assert_dealt_once(deal, len(train), len(test))
     sizes = [len(band) for band in deal.train]
     assert max(sizes) - min(sizes) <= 1
@@ -262,18 +262,33 @@ TEN = labels_with([20] * 10, 0)
 @pytest.mark.parametrize(
     ("deal", "says"),
     [
-        (lambda: by_shards(TEN, TEN, clients=7, classes_per_client=2, n_class=10, key=Key(0)), "cannot be cut evenly"),
-        (lambda: by_shards(TEN, TEN, clients=4, classes_per_client=2, n_class=10, key=Key(0)), "cannot be cut evenly"),
-        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)), "must be 1 to 10"),
-        (lambda: by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)), "must be 1 to 10"),
         (
-            lambda: by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)),
+            lambda: divide_by_shards(TEN, TEN, clients=7, classes_per_client=2, n_class=10, key=Key(0)),
+            "cannot be cut evenly",
+        ),
+        (
+            lambda: divide_by_shards(TEN, TEN, clients=4, classes_per_client=2, n_class=10, key=Key(0)),
+            "cannot be cut evenly",
+        ),
+        (
+            lambda: divide_by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)),
+            "must be 1 to 10",
+        ),
+        (
+            lambda: divide_by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)),
+            "must be 1 to 10",
+        ),
+        (
+            lambda: divide_by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)),
             "clients must be at least 1",
         ),
-        (lambda: by_shards(TEN, TEN, clients=200, classes_per_client=2, n_class=10, key=Key(0)), "class 0: 40 shards"),
-        (lambda: by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
-        (lambda: by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
-        (lambda: iid(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
+        (
+            lambda: divide_by_shards(TEN, TEN, clients=200, classes_per_client=2, n_class=10, key=Key(0)),
+            "class 0: 40 shards",
+        ),
+        (lambda: divide_by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
+        (lambda: divide_by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
+        (lambda: divide_at_random(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
         (
             lambda: group_people(TEN, sites=6, key=Key(0)),
             "people, at least one each to train on and one to test on, found: 10",

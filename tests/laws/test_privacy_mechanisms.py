@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, count_is_usable, least_count_for_mean
+from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import (
     NoiseKind,
@@ -213,9 +213,9 @@ def test_counts_below_their_own_noise_keep_the_old_head() -> None:
     sums = torch.zeros((9, 4), dtype=torch.float64)
     sums[:, 0] = torch.tensor([30.0, 31, 0, 0, 0, 0, 0, 0, 0])
     # sum 61; the noise of the sum is std * sqrt(9).
-    assert count_is_usable(Statistics(sums), std=61 / 6)
-    assert not count_is_usable(Statistics(sums), std=61 / 6 + 0.01)
-    assert not count_is_usable(Statistics(-sums), std=0.1)
+    assert is_count_usable(Statistics(sums), std=61 / 6)
+    assert not is_count_usable(Statistics(sums), std=61 / 6 + 0.01)
+    assert not is_count_usable(Statistics(-sums), std=0.1)
     _, present = Statistics(sums).means(least_count_for_mean(10.0))
     assert present.tolist() == [False, True] + [False] * 7
 

@@ -30,7 +30,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, build_body
-from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
@@ -125,7 +125,7 @@ def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 @pytest.mark.parametrize("others", [1, 2, 3, 16, 63])
 def test_nobody_elses_features_move_with_a_record_not_even_by_rounding(choice: BackendChoice, others: int) -> None:
-    guard, body = _protection(Unit.RECORD, Trust.CENTRAL, clip="l2:3"), body_named(f"mlp:{WIDTH}@l2:3", (20,))
+    guard, body = _protection(Unit.RECORD, Trust.CENTRAL, clip="l2:3"), make_body(f"mlp:{WIDTH}@l2:3", (20,))
     generator = Key(others).torch()
     (weights,) = (value for value in body.initial(Key(3).child("initial", "body")).values() if value.ndim == 2)
     # Inputs of which nothing but rounding is left after the first layer: in single precision that is a great deal.
@@ -171,7 +171,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP, BackendChoice.AUTO])
 def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: BackendChoice) -> None:
     shape, clients = (1, 28, 28), 5
-    body = body_named("cnn", shape)
+    body = make_body("cnn", shape)
     guard = make_protection(
         Budget(20.0, 1e-5), unit=Unit.CLIENT, trust=Trust.CENTRAL, calibration=Calibration.EXACT,
         bound=ContributionBound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
@@ -248,10 +248,10 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
 
 
 def test_a_bodys_name_carries_its_clip() -> None:
-    assert body_named("mlp:5,4@l2:3", (INPUTS,)).clip == parse_clip("l2:3")
+    assert make_body("mlp:5,4@l2:3", (INPUTS,)).clip == parse_clip("l2:3")
     for wrong in ("mlp:5,4@l2", "mlp:5,4@l3:1", "mlp:5,4@clamp:-1"):
         with pytest.raises(InputError, match="cl"):
-            body_named(wrong, (INPUTS,))
+            make_body(wrong, (INPUTS,))
 
 
 def test_an_exact_message_travels_exactly_and_a_noisy_one_fills_every_row() -> None:
@@ -283,7 +283,7 @@ def _simulation(
     rounds: int = 1,
     participation: float = 1.0,
 ) -> Simulation:
-    bodies = [body_named("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
+    bodies = [make_body("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm: Algorithm = freeze_bodies(FedLog(plan))
     engine = Engine(Settings(10), BackendChoice.LOOP)
@@ -357,7 +357,7 @@ def test_distributed_shares_add_up_under_the_secure_sum(make_federation: MakeFed
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "cs-fl"])
 def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: MakeFederation, method: str) -> None:
     federation = make_federation([8, 9, 10])
-    body = body_named("mlp:5,4", federation.input_shape)
+    body = make_body("mlp:5,4", federation.input_shape)
     plan = model_plan(federation, [body] * 3)
     states = []
     for secure in (None, SecureSums()):
@@ -389,7 +389,7 @@ def test_a_count_that_drowns_in_noise_keeps_the_old_head() -> None:
 
 
 def _server(guard: Protection | None, limits: Limits | None, share: float) -> tuple[Server, FedLog]:
-    body = body_named("mlp:5,4", (INPUTS,))
+    body = make_body("mlp:5,4", (INPUTS,))
     data = _records([([0.0] * INPUTS, 0)])
     every = torch.arange(1)
     shard = Shard("one", every, every, every[:0])

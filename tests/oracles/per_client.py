@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.engine.training.block import compile_body
-from fedlog.models.masking import MaskedDropout, collect_values
+from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -50,7 +50,7 @@ def compare(
     network = compile_body(module, shape)
     assert network is not None
     assert network.without_block == without_block
-    params = {n: draw(clients, *value.shape, dtype=dtype) * 0.25 for n, value in collect_values(module).items()}
+    params = {n: draw(clients, *value.shape, dtype=dtype) * 0.25 for n, value in collect_parameters(module).items()}
     for name, value in params.items():
         if name.endswith("running_var"):
             value.square_().add_(0.1)

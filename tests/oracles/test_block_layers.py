@@ -16,7 +16,7 @@ from torch.nn import functional
 from fedlog.engine.training.block import compile_body, convolve
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.block.trace import Add, Concatenate, SpatialMean
-from fedlog.models.masking import MaskedDropout, replace_dropout
+from fedlog.models.masked_dropout import MaskedDropout, replace_dropout
 from fedlog.models.networks import InvertedResidual, signal_cnn
 
 ACTIVATIONS = (

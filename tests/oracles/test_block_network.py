@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.block import BlockNetwork, compile_body, convolve
 from fedlog.models.body import build_body
-from fedlog.models.masking import MaskedDropout
+from fedlog.models.masked_dropout import MaskedDropout
 from fedlog.models.networks import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty
+from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty_scores
 from fedlog.core.classification import area_under_curve
 from fedlog.core.heads.regression import regression_moments, solve_regression
 from fedlog.core.keys import Key
@@ -72,7 +72,7 @@ def test_a_temperature_undoes_a_scale_and_lowers_the_error() -> None:
 def test_records_unlike_any_seen_score_higher() -> None:
     head, features, _ = small_posterior()
     strange = features * 6 + 20
-    scores = torch.cat([novelty(head.logits(each), each) for each in (features, strange)])
+    scores = torch.cat([novelty_scores(head.logits(each), each) for each in (features, strange)])
     marks = np.array([False] * 40 + [True] * 40)
     assert area_under_curve(scores.numpy(), marks) > 0.99
 

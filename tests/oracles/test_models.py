@@ -19,9 +19,9 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import FEATURES, Body, build_body, initial_head, logits, with_weights
-from fedlog.models.catalog import body
-from fedlog.models.masking import MaskedDropout
+from fedlog.models.body import FEATURES, Body, build_body, initial_head, load_weights, logits
+from fedlog.models.catalog import make_body
+from fedlog.models.masked_dropout import MaskedDropout
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Optimiser, RunSettings
 
@@ -56,12 +56,12 @@ CIFAR_CONVOLUTIONS = (3 * 25 * 6 + 6) + (6 * 25 * 16 + 16)
 def test_the_parameter_count_is_the_published_one(
     name: str, shape: tuple[int, ...], n_class: int, published: int
 ) -> None:
-    found = body(name, shape)
+    found = make_body(name, shape)
     assert _parameters(found) + initial_head(found.width, n_class, Key(0)).numel() == published
 
 
 def test_the_small_network_of_the_flexible_experiment_lacks_only_the_second_last_layer() -> None:
-    large, small = body("cnn", (3, 32, 32)), body("cnn-small", (3, 32, 32))
+    large, small = make_body("cnn", (3, 32, 32)), make_body("cnn-small", (3, 32, 32))
     assert large.width == small.width == 100
     assert [len(b.layers) for b in (large, small)] == [4, 3]
     assert _parameters(small) == CIFAR_CONVOLUTIONS + (400 * 100 + 100)
@@ -82,12 +82,12 @@ def test_the_small_network_of_the_flexible_experiment_lacks_only_the_second_last
 def test_dropout_is_where_it_belongs(
     name: str, shape: tuple[int, ...], sites: list[tuple[float, tuple[int, ...]]]
 ) -> None:
-    assert [(site.p, site.shape) for site in body(name, shape).dropout] == sites
+    assert [(site.p, site.shape) for site in make_body(name, shape).dropout] == sites
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_evaluation_is_the_plain_module_in_eval_mode(name: str) -> None:
-    found = body(name, SHAPES[name])
+    found = make_body(name, SHAPES[name])
     params = found.initial(Key(1))
     plain = found.make().eval()
     plain.load_state_dict(params, strict=False)
@@ -98,7 +98,7 @@ def test_evaluation_is_the_plain_module_in_eval_mode(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "mobilenet-v2"])
 def test_training_with_the_masks_of_ones_is_evaluation(name: str) -> None:
-    found = body(name, SHAPES[name])
+    found = make_body(name, SHAPES[name])
     params = found.initial(Key(1))
     inputs = torch.randn(3, *SHAPES[name], generator=Key(2).torch())
     ones = {site.name: torch.ones(3, *site.shape) for site in found.dropout}
@@ -139,7 +139,7 @@ def test_masked_dropout_without_a_multiplier_is_the_identity() -> None:
 
 
 def test_initialisation_follows_the_key_and_leaves_global_randomness_alone() -> None:
-    found = body("cnn", (1, 28, 28))
+    found = make_body("cnn", (1, 28, 28))
     before = torch.random.get_rng_state()
     first, again, other = (found.initial(Key(seed)) for seed in (1, 1, 2))
     assert torch.equal(before, torch.random.get_rng_state())
@@ -205,7 +205,7 @@ def test_any_module_can_be_a_body(make_federation: MakeFederation) -> None:
 def test_clients_may_have_different_bodies_of_one_width(make_federation: MakeFederation) -> None:
     bodies = [
         build_body("mine:Residual", Residual, (4,)),
-        body("mlp:8,3", (4,)),
+        make_body("mlp:8,3", (4,)),
         build_body("mine:Normalised", Normalised, (4,)),
     ]
     simulation = _run(make_federation, bodies)
@@ -217,7 +217,7 @@ def test_clients_may_have_different_bodies_of_one_width(make_federation: MakeFed
 
 
 def test_a_body_of_another_width_is_refused_by_name(make_federation: MakeFederation) -> None:
-    bodies = [body("mlp:3", (4,)), body("mlp:8,5", (4,))]
+    bodies = [make_body("mlp:3", (4,)), make_body("mlp:8,5", (4,))]
     with pytest.raises(
         InputError, match=r"client client-1: body mlp:8,5 has 5 features.*mlp:3 of client client-0 has 3"
     ):
@@ -308,16 +308,16 @@ def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: M
 
 
 def test_weights_in_fewer_bits_are_trained_in_single_precision(tmp_path: Path) -> None:
-    found = body("mlp:5,3", (4,))
+    found = make_body("mlp:5,3", (4,))
     halves = {name: value.half() for name, value in found.initial(Key(1)).items()}
     save_file(halves, tmp_path / "half.safetensors")
-    weights = with_weights(found, tmp_path / "half.safetensors").initial(Key(2))
+    weights = load_weights(found, tmp_path / "half.safetensors").initial(Key(2))
     assert all(weights[name].dtype == torch.float32 for name in halves)
     assert all(torch.equal(weights[name], value.float()) for name, value in halves.items())
     halves["1.bias"][2] = torch.nan
     save_file(halves, tmp_path / "half.safetensors")
     with pytest.raises(InputError, match=r"parameter 1\.bias of body mlp:5,3 has entries that are not finite"):
-        with_weights(found, tmp_path / "half.safetensors")
+        load_weights(found, tmp_path / "half.safetensors")
 
 
 def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: MakeFederation) -> None:
@@ -456,5 +456,5 @@ def test_a_users_own_hooks_survive() -> None:
 )
 def test_a_body_name_that_means_nothing_gets_a_hint(name: str, shape: tuple[int, ...], hint: str) -> None:
     with pytest.raises(InputError, match="body") as caught:
-        body(name, shape)
+        make_body(name, shape)
     assert hint in str(caught.value.hint)

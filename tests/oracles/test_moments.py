@@ -20,7 +20,7 @@ from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.models.body import HEAD, initial_head
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -77,7 +77,7 @@ def _by_hand(start: dict[str, Tensor], inputs: Tensor, labels: Tensor, rule: Opt
 def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_scheduler(
     moments: AdamMoments, decay: Decay, weight_decay: float, choice: BackendChoice, make_federation: MakeFederation
 ) -> None:
-    found = body("mlp:6,5", (4,))
+    found = make_body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
     plan = model_plan(federation, [found] * 2)
     rule = Optimiser(moments, decay, weight_decay)
@@ -103,7 +103,7 @@ def test_clients_of_different_ages_train_together_as_alone(
     choice: BackendChoice, make_federation: MakeFederation
 ) -> None:
     """Batches of 3 from 5, 0, 1 and 8 records: after a round their optimisers have made 4, 0, 2 and 6 steps."""
-    found = body("mlp:6,5", (4,))
+    found = make_body("mlp:6,5", (4,))
     federation = make_federation([5, 0, 1, 8])
     algorithm = make_method("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
     start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}

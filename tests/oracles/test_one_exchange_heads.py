@@ -23,15 +23,15 @@ from fedlog.core.heads.gaussian import (
     quadratic_discriminant_head,
 )
 from fedlog.core.heads.logistic import fit_logistic
-from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small
+from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
 from fedlog.core.heads.personal import personal_fedlog_head
 from fedlog.core.heads.ridge import ridge_head, ridge_near_head
 from fedlog.core.heads.shrinkage import oracle_share
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
+from fedlog.core.packed_matrix import find_diagonal, pack_triangle, unpack_triangle
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Detail, Moments, Statistics
-from fedlog.core.triangle import diagonal_places, pack, unpack
 from fedlog.models.body import HEAD, QUADRATIC, logits
 
 N_CLASS, WIDTH = 4, 6
@@ -95,9 +95,9 @@ def test_the_federated_head_is_the_pooled_one_also_after_a_site_left(name: str) 
 def test_packing_keeps_the_matrix_and_its_length() -> None:
     vector = torch.randn(7, dtype=torch.float64, generator=Key(1).torch())
     matrix = torch.outer(vector, vector)
-    assert torch.allclose(unpack(pack(matrix), 7), matrix)
-    assert float(pack(matrix).norm()) == pytest.approx(float(vector @ vector))
-    assert torch.allclose(pack(matrix)[diagonal_places(7)], vector.square())
+    assert torch.allclose(unpack_triangle(pack_triangle(matrix), 7), matrix)
+    assert float(pack_triangle(matrix).norm()) == pytest.approx(float(vector @ vector))
+    assert torch.allclose(pack_triangle(matrix)[find_diagonal(7)], vector.square())
 
 
 def test_lda_is_scikit_learns() -> None:
@@ -186,7 +186,9 @@ def test_class_means_of_clients_estimate_the_covariance() -> None:
     parts = [torch.stack([getattr(t, name) for t in totals]).sum(0) for name in ("sums", "outer", "holders")]
     summed = MeanScatter(*parts)
     mean = summed.sums[0, 1:] / summed.sums[0, 0]
-    found = (unpack(summed.outer[0], 3) - summed.sums[0, 0] * torch.outer(mean, mean)) / (summed.holders[0] - 1)
+    found = (unpack_triangle(summed.outer[0], 3) - summed.sums[0, 0] * torch.outer(mean, mean)) / (
+        summed.holders[0] - 1
+    )
     expected = mixing.mT @ mixing
     assert float((found - expected).norm() / expected.norm()) < 0.1
     head = solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed))
@@ -222,7 +224,7 @@ def test_joined_gaussians_have_the_moments_of_all_their_records_and_none_is_smal
     apart = Mixtures(
         sizes.double(), torch.stack([g.mean(0) for g in groups]), torch.stack([g.var(0, correction=0) for g in groups])
     )
-    joined = join_small(apart, 10)
+    joined = join_small_gaussians(apart, 10)
     assert len(joined.records) > 1
     assert float(joined.records.min()) >= 10
     # The records lie on a line, so the neighbours of each joined Gaussian are known: 3 + 40, and 1 + 12 + 7.
@@ -231,7 +233,7 @@ def test_joined_gaussians_have_the_moments_of_all_their_records_and_none_is_smal
         assert float(joined.records[at]) == len(every)
         torch.testing.assert_close(joined.means[at], every.mean(0))
         torch.testing.assert_close(joined.variances[at], every.var(0, correction=0))
-    (alone,) = join_small(apart, 1000).records.tolist()
+    (alone,) = join_small_gaussians(apart, 1000).records.tolist()
     assert alone == 63
 
 

@@ -22,7 +22,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
 
@@ -30,7 +30,7 @@ MakeFederation = Callable[..., Federation]
 
 
 def _simulation(federation: Federation, method: str = "fedlog", **told: Any) -> Simulation:
-    bodies = [body("mlp:6,5", federation.input_shape)] * len(federation.shards)
+    bodies = [make_body("mlp:6,5", federation.input_shape)] * len(federation.shards)
     plan = model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 1, "learning_rate": 0.01})
     course = RunSettings(rounds=4, participation=0.4)

@@ -16,7 +16,7 @@ from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, build_body
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 
 MakeFederation = Callable[..., Federation]
@@ -81,13 +81,13 @@ def test_the_papers_bodies_are_never_put_on_trial(
 ) -> None:
     calls = _counting(monkeypatch, {})
     for name, shape in (("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("mlp:6,5", (4,)), ("signal-cnn", (3, 40))):
-        federation, found = make_federation([4, 4], input_shape=shape), body(name, shape)
+        federation, found = make_federation([4, 4], input_shape=shape), make_body(name, shape)
         assert Engine().decide(federation, _clients(federation, found)).name_backends() == {name: "block"}
     assert not calls
 
 
 def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation: MakeFederation) -> None:
-    federation, found = make_federation([4, 4]), body("mlp:6,5", (4,))
+    federation, found = make_federation([4, 4]), make_body("mlp:6,5", (4,))
     engine = Engine(decisions=decisions_of({"mlp:6,5": BackendChoice.MIXED.value}))
     assert engine.decide(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}
 

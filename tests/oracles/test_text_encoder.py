@@ -13,7 +13,7 @@ import torch
 
 from fedlog.cli.main import main
 from fedlog.data.schema import TEXT_BYTES
-from fedlog.data.tables import write_texts
+from fedlog.data.tables import encode_texts
 from fedlog.errors import InputError
 from fedlog.models.encoders import text
 from fedlog.models.encoders.names import describe_encoder, find_encoded_shape
@@ -42,7 +42,7 @@ def encoder() -> TextEncoder:
 
 
 def encode(encoder: TextEncoder, *texts: str | None) -> torch.Tensor:
-    return encoder.encode(torch.from_numpy(write_texts(pl.Series("t", list(texts), dtype=pl.String))))
+    return encoder.encode(torch.from_numpy(encode_texts(pl.Series("t", list(texts), dtype=pl.String))))
 
 
 def test_features_are_those_of_the_package(encoder: TextEncoder) -> None:

@@ -19,7 +19,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import WireError, find_codec
@@ -47,7 +47,7 @@ def federation() -> Federation:
 
 def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **course: Any) -> Simulation:
     data = federation()
-    bodies = [body(f"mlp:6,{WIDTH}", (4,))] * len(data.shards)
+    bodies = [make_body(f"mlp:6,{WIDTH}", (4,))] * len(data.shards)
     plan = model_plan(data, bodies)
     told = {"epochs": 1, "learning_rate": 0.02, **(options or {})}
     engine = Engine(Settings(batch_size=4), BackendChoice.LOOP)

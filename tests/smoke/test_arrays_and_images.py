@@ -12,9 +12,9 @@ from PIL import Image
 from fedlog.core.keys import Key
 from fedlog.data.arrays import read_npz
 from fedlog.data.catalog import DataSpec, load_federation
-from fedlog.data.draft import DraftOptions, draft_schema
-from fedlog.data.images import image_shape, read_image
+from fedlog.data.images import read_image, read_image_shape
 from fedlog.data.schema import Schema
+from fedlog.data.schema_draft import DraftOptions, draft_schema
 from fedlog.data.site import load_site
 from fedlog.errors import InputError
 
@@ -64,7 +64,7 @@ def test_pictures_of_more_than_8_bits_are_refused_instead_of_cut_at_255(
 ) -> None:
     path = tmp_path / "x-ray.tiff"
     Image.fromarray(values).save(path)
-    for read in (lambda: read_image(path, channels=1, size=(1, 2)), lambda: image_shape(path)):
+    for read in (lambda: read_image(path, channels=1, size=(1, 2)), lambda: read_image_shape(path)):
         with pytest.raises(InputError, match=r"8 bits a channel, found more \(mode .*x-ray\.tiff") as refused:
             read()
         assert "in the same way at all sites" in str(refused.value.hint)
@@ -75,7 +75,7 @@ def test_pictures_of_8_bits_or_fewer_keep_their_range(tmp_path: Path, mode: str,
     path = tmp_path / "a.png"
     grey = Image.fromarray(np.uint8([[0, 255]]))
     grey.convert(mode).save(path)
-    assert image_shape(path) == (channels, 1, 2)
+    assert read_image_shape(path) == (channels, 1, 2)
     assert read_image(path, channels, (1, 2))[0].tolist() == [[0, 255]]
 
 

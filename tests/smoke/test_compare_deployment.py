@@ -16,7 +16,7 @@ from fedlog.cli.main import parse_arguments
 from fedlog.data.schema import load_schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import make_plan
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.spec import RunSpec
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli import data as cli
-from fedlog.data.fetch import fetch
+from fedlog.data.fetch import fetch_data_set
 from fedlog.data.sources import DataFile, Download, Source
 from fedlog.errors import InputError, RunError
 
@@ -117,7 +117,7 @@ def zipped(members: dict[str, bytes]) -> bytes:
 def test_a_file_is_downloaded_verified_and_named(server: Served, tmp_path: Path) -> None:
     server.files["/toy.gz"] = CONTENT
     seen: list[tuple[int, int | None]] = []
-    paths = fetch(plain(server), tmp_path, lambda name: lambda done, total: seen.append((done, total)))
+    paths = fetch_data_set(plain(server), tmp_path, lambda name: lambda done, total: seen.append((done, total)))
     assert paths == (tmp_path / "TOY/raw/toy.gz",)
     assert paths[0].read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
@@ -126,8 +126,8 @@ def test_a_file_is_downloaded_verified_and_named(server: Served, tmp_path: Path)
 
 def test_what_is_here_and_right_is_not_asked_for_again(server: Served, tmp_path: Path) -> None:
     server.files["/toy.gz"] = CONTENT
-    fetch(plain(server), tmp_path, silent)
-    fetch(plain(server), tmp_path, silent)
+    fetch_data_set(plain(server), tmp_path, silent)
+    fetch_data_set(plain(server), tmp_path, silent)
     assert len(server.asked) == 1
 
 
@@ -135,13 +135,13 @@ def test_an_interrupted_download_goes_on_where_it_stopped(server: Served, tmp_pa
     server.files["/toy.gz"], server.cut_after["/toy.gz"] = CONTENT, 200_000
     target = tmp_path / "TOY/raw/toy.gz"
     with pytest.raises(RunError, match="download failed after") as failure:
-        fetch(plain(server), tmp_path, silent)
+        fetch_data_set(plain(server), tmp_path, silent)
     assert "again" in str(failure.value.hint)
     assert not target.exists()
     arrived = target.with_name("toy.gz.part").stat().st_size
     assert 0 < arrived <= 200_000
     seen: list[int] = []
-    fetch(plain(server), tmp_path, lambda name: lambda done, total: seen.append(done))
+    fetch_data_set(plain(server), tmp_path, lambda name: lambda done, total: seen.append(done))
     assert server.asked[-1] == ("/toy.gz", f"bytes={arrived}-")
     assert seen[0] > arrived
     assert target.read_bytes() == CONTENT
@@ -157,14 +157,14 @@ def test_whatever_part_is_here_the_file_comes_out_right(
     part = tmp_path / "TOY/raw/toy.gz.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(already)
-    (target,) = fetch(plain(server), tmp_path, silent)
+    (target,) = fetch_data_set(plain(server), tmp_path, silent)
     assert target.read_bytes() == CONTENT
 
 
 def test_a_corrupt_download_is_refused_and_leaves_nothing(server: Served, tmp_path: Path) -> None:
     server.files["/toy.gz"] = b"wrong" + CONTENT
     with pytest.raises(RunError, match="the downloaded file is not the expected one"):
-        fetch(plain(server), tmp_path, silent)
+        fetch_data_set(plain(server), tmp_path, silent)
     assert list((tmp_path / "TOY/raw").iterdir()) == []
 
 
@@ -173,13 +173,13 @@ def test_a_corrupt_file_on_disk_is_replaced(server: Served, tmp_path: Path) -> N
     target = tmp_path / "TOY/raw/toy.gz"
     target.parent.mkdir(parents=True)
     target.write_bytes(CONTENT[:-1])
-    fetch(plain(server), tmp_path, silent)
+    fetch_data_set(plain(server), tmp_path, silent)
     assert target.read_bytes() == CONTENT
 
 
 def test_a_missing_address_is_named(server: Served, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"/toy\.gz: download failed .* 404"):
-        fetch(plain(server), tmp_path, silent)
+        fetch_data_set(plain(server), tmp_path, silent)
 
 
 def test_a_tar_archive_gives_its_expected_members_and_nothing_else(server: Served, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_tar_archive_gives_its_expected_members_and_nothing_else(server: Serve
     files = (DataFile("toy/a.bin", sha256(b"first")), DataFile("toy/b.bin", sha256(b"second")))
     url = f"{server.url}/toy.tar.gz"
     folder = tmp_path / "inner"
-    fetch(source_of(Download(url, "toy.tar.gz", sha256(archive), files, "tar.gz")), folder, silent)
+    fetch_data_set(source_of(Download(url, "toy.tar.gz", sha256(archive), files, "tar.gz")), folder, silent)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == ["inner/toy/a.bin", "inner/toy/b.bin"]
     assert (folder / "toy/b.bin").read_bytes() == b"second"
@@ -211,7 +211,9 @@ def test_an_archive_with_other_content_is_refused(server: Served, tmp_path: Path
     server.files["/toy.tar.gz"] = archive
     files = (DataFile("toy/a.bin", sha256(b"first")),)
     with pytest.raises(RunError, match=says):
-        fetch(source_of(Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, files, "tar.gz")), tmp_path, silent)
+        fetch_data_set(
+            source_of(Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, files, "tar.gz")), tmp_path, silent
+        )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -222,17 +224,17 @@ def test_a_folder_that_cannot_be_unpacked_into_is_named_and_the_archive_kept(ser
     )
     (tmp_path / "toy").touch()
     with pytest.raises(InputError, match=f"cannot write to {tmp_path / 'toy'}: "):
-        fetch(source, tmp_path, silent)
+        fetch_data_set(source, tmp_path, silent)
     (tmp_path / "toy").unlink()
     server.files.clear()  # what has arrived is enough
-    assert fetch(source, tmp_path, silent)[0].read_bytes() == b"first"
+    assert fetch_data_set(source, tmp_path, silent)[0].read_bytes() == b"first"
 
 
 def test_a_folder_that_cannot_be_written_is_named(server: Served, tmp_path: Path) -> None:
     server.files["/toy.gz"] = CONTENT
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write to"):
-        fetch(plain(server), tmp_path / "file" / "below", silent)
+        fetch_data_set(plain(server), tmp_path / "file" / "below", silent)
 
 
 def test_a_zip_inside_a_zip_is_unpacked_without_a_checksum(server: Served, tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_a_zip_inside_a_zip_is_unpacked_without_a_checksum(server: Served, tmp_p
     server.files["/toy.zip"] = zipped({"Toy Set.zip": inner, "Toy Set.names": b"about"})
     files = (DataFile("Toy Set/train/y.txt", None),)
     source = source_of(Download(f"{server.url}/toy.zip", "toy.zip", None, files, "zip", inside="Toy Set.zip"))
-    (path,) = fetch(source, tmp_path, silent)
+    (path,) = fetch_data_set(source, tmp_path, silent)
     assert path.read_bytes() == b"1\n2\n"
     assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == ["y.txt"]
 
@@ -249,7 +251,7 @@ def test_a_truncated_zip_is_refused(server: Served, tmp_path: Path) -> None:
     server.files["/toy.zip"] = zipped({"y.txt": b"1\n2\n"})[:-10]
     source = source_of(Download(f"{server.url}/toy.zip", "toy.zip", None, (DataFile("y.txt", None),), "zip"))
     with pytest.raises(RunError, match="archive cannot be read"):
-        fetch(source, tmp_path, silent)
+        fetch_data_set(source, tmp_path, silent)
     assert not (tmp_path / "y.txt").exists()
 
 

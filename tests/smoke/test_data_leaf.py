@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from fedlog.cli.main import main
-from fedlog.data.catalog import content_digest, load_federation
+from fedlog.data.catalog import digest_data, load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.leaf import leaf_digest, read_leaf
+from fedlog.data.leaf import digest_leaf_folder, read_leaf
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
@@ -231,12 +231,12 @@ def _stopping_after(number: int) -> Callable[..., Iterator[RoundRecord]]:
 
 def test_a_changed_image_is_another_data_set(tmp_path: Path) -> None:
     folder = celeba_folder(tmp_path)
-    before = leaf_digest(folder)
+    before = digest_leaf_folder(folder)
     image = folder / "data" / "raw" / "img_align_celeba" / "0042_0.png"
     content = image.read_bytes()
     Image.new("RGB", (20, 24), (1, 2, 3)).save(image)
-    assert leaf_digest(folder) != before
+    assert digest_leaf_folder(folder) != before
     image.write_bytes(content)
-    assert leaf_digest(folder) == before
-    assert content_digest(DataSpec("leaf", data_dir=folder)) == before
-    assert content_digest(DataSpec("mnist", data_dir=folder)) is None
+    assert digest_leaf_folder(folder) == before
+    assert digest_data(DataSpec("leaf", data_dir=folder)) == before
+    assert digest_data(DataSpec("mnist", data_dir=folder)) is None

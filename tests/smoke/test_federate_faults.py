@@ -22,7 +22,7 @@ from fedlog.flower.folders.caps import Caps
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.ops.demo_pretrained import BODY, CLASSES, RUN, SITES, cut_patches, make_demo_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 
 pytest.importorskip("efficientnet_lite_pytorch", reason="needs fedlog[pretrained]")

@@ -14,7 +14,7 @@ import torch
 
 from fedlog.cli.main import main
 from fedlog.core.heads.regression import NumberHead, regression_moments, solve_regression
-from fedlog.data.unequal_tables import NUMBER_TABLES
+from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.protocol import checkpoint
 from fedlog.flower.ops.demo_pretrained import write_key_lists
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite

@@ -93,7 +93,7 @@ def test_three_csv_files_on_the_command_line_give_the_same_models(
 def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path) -> None:
     from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
     from fedlog.flower.protocol.plan import make_plan
-    from fedlog.models.folder import load_model
+    from fedlog.models.model_folder import load_model
     from fedlog.settings.presets import apply_recipe
     from fedlog.settings.spec import RunSpec
 

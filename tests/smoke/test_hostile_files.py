@@ -16,14 +16,14 @@ import pytest
 
 from fedlog.data import arrays
 from fedlog.data.arrays import read_npz
-from fedlog.data.images import image_shape, read_image
+from fedlog.data.images import read_image, read_image_shape
 from fedlog.data.leaf import read_leaf
 from fedlog.data.schema import Schema, load_schema, parse_schema
 from fedlog.data.tables import read_frame, read_table, read_unlabelled
 from fedlog.errors import InputError
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.roster import ROSTER, read_roster
-from fedlog.models.folder import load_model
+from fedlog.models.model_folder import load_model
 from fedlog.privacy.release_log import read_log
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -103,7 +103,7 @@ def test_image_bombs_are_one_line(tmp_path: Path, recwarn: pytest.WarningsRecord
         with pytest.raises(InputError, match="expected an image"):
             read_image(path, 1, (8, 8))
     with pytest.raises(InputError, match="expected an image"):
-        image_shape(bombs[1])
+        read_image_shape(bombs[1])
     assert not recwarn.list
 
 

@@ -10,7 +10,7 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run.prepare import make_simulation
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -99,4 +99,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="all clients need the same body"):
         prepared(body=("identity", "mlp:4"))
     with pytest.raises(InputError, match="expects feature vectors"):
-        body("identity", (3, 8, 8))
+        make_body("identity", (3, 8, 8))

@@ -21,9 +21,9 @@ from sklearn.datasets import load_wine
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.federation import Federation
 from fedlog.data.schema import dump_schema
+from fedlog.data.schema_draft import DraftOptions, draft_schema
 from fedlog.data.site import load_site, split_key
 from fedlog.errors import InputError
 

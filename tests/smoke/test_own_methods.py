@@ -21,7 +21,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_from_toml
 
@@ -150,7 +150,7 @@ def test_one_experiment_said_in_two_ways_is_one_run(tmp_path: Path) -> None:
 def test_a_run_goes_on_from_another_folder_with_its_body_s_file_named_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = body("mlp:4", (2,))
+    found = make_body("mlp:4", (2,))
     save_file(found.initial(Key(1)), tmp_path / "start.safetensors")
     save_file({name: torch.zeros_like(value) for name, value in found.initial(Key(1)).items()}, tmp_path / "other")
     given = ["--body", "mlp:4", "--rounds", "2", "--quiet", "--body-file", "start.safetensors"]

@@ -20,10 +20,10 @@ from fedlog.data.tables import TableEncoder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, initial_head
-from fedlog.models.catalog import body
-from fedlog.models.folder import WEIGHTS, load_model, save_model
+from fedlog.models.catalog import make_body
 from fedlog.models.frozen import refuse_trained
 from fedlog.models.model import Model
+from fedlog.models.model_folder import WEIGHTS, load_model, save_model
 from fedlog.models.onnx_export import export_onnx
 
 TABLE = Schema(
@@ -33,7 +33,7 @@ IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 
 
 def made(schema: Schema, name: str, encoder: TableEncoder | None, transform: Transform) -> Model:
-    chosen = body(name, schema.shape)
+    chosen = make_body(name, schema.shape)
     head = initial_head(chosen.width, schema.n_class, Key(1))
     params = {**chosen.initial(Key(2)), HEAD: head}
     return Model(chosen, params, schema, encoder, transform, {"run": "run-1"})
@@ -138,10 +138,10 @@ def test_onnx_gives_what_pytorch_gives(tmp_path: Path, name: str) -> None:
 
 
 def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Path) -> None:
-    inner = body("mlp:6,4", (5,))
+    inner = make_body("mlp:6,4", (5,))
     weights = inner.initial(Key(4))
     save_file({**weights, HEAD: torch.zeros(2, 5)}, tmp_path / "w.safetensors", metadata={"body": "mlp:6,4"})
-    chosen = body(f"frozen:{tmp_path / 'w.safetensors'}", (5,))
+    chosen = make_body(f"frozen:{tmp_path / 'w.safetensors'}", (5,))
     inputs = torch.linspace(-1, 1, 15).reshape(3, 5)
     params = chosen.initial(Key(9))
     torch.testing.assert_close(chosen.features(params, inputs, None), inner.features(weights, inputs, None))
@@ -150,11 +150,11 @@ def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Pat
         save_file(weights, tmp_path / "plain.safetensors")
         save_file({"1.weight": weights["1.weight"]}, tmp_path / "short.safetensors", metadata={"body": "mlp:6,4"})
         with pytest.raises(InputError, match="body frozen"):
-            body(f"frozen:{tmp_path / bad}", (5,))
+            make_body(f"frozen:{tmp_path / bad}", (5,))
 
 
 def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, folder: Path) -> None:
-    weights = body("mlp:6,4", (5,)).initial(Key(4))
+    weights = make_body("mlp:6,4", (5,)).initial(Key(4))
     save_file(weights, tmp_path / "public.safetensors", metadata={"body": "mlp:6,4"})
     refuse_trained(tmp_path / "public.safetensors")
     save_file(weights, tmp_path / "run.safetensors", metadata={"body": "mlp:6,4", "method": "fedlog"})
@@ -189,7 +189,7 @@ def test_the_metadata_of_weights_cannot_name_code(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"weight": torch.zeros(4, 6), "bias": torch.zeros(4)}, path, metadata={"body": "os:abort"})
     with pytest.raises(InputError, match="names a function that would be run: os:abort"):
-        body(f"frozen:{path}", (6,))
+        make_body(f"frozen:{path}", (6,))
 
 
 def test_code_that_is_allowed_by_name_is_used(

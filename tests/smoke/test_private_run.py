@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.run.private import list_privacy_notices
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -142,7 +142,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     tmp_path: Path,
 ) -> None:
     public, copy = tmp_path / "public.safetensors", tmp_path / "copy.safetensors"
-    save_file(body("mlp:8", (64,)).initial(Key(9)), public)
+    save_file(make_body("mlp:8", (64,)).initial(Key(9)), public)
     copy.write_bytes(public.read_bytes())
     run = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
     assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == run.digest
@@ -152,7 +152,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
     named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
     before = resolve(named).digest
-    save_file(body("mlp:8", (64,)).initial(Key(10)), public)
+    save_file(make_body("mlp:8", (64,)).initial(Key(10)), public)
     assert resolve(named).digest != before
 
 

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from fedlog.core.keys import Key
-from fedlog.data.draft import DraftOptions, draft_schema
 from fedlog.data.schema import Feature, FeatureKind, Schema, parse_schema
+from fedlog.data.schema_draft import DraftOptions, draft_schema
 from fedlog.data.site import load_site
 from fedlog.data.tables import TableEncoder, fit_encoder, read_table, read_unlabelled
 from fedlog.errors import InputError

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from fedlog.engine.clients import Client
 from fedlog.engine.simulate.workers import InProcess, WorkerProcesses, split_by_work
 from fedlog.errors import InputError, RunError
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 
 # From Python 3.12 on, forking a process that has threads is worth a warning; our workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-BODY = body("mlp:2", (2,))
+BODY = make_body("mlp:2", (2,))
 
 
 def _client(index: int, records: int) -> Client:

@@ -25,8 +25,8 @@ from fedlog.algorithms.shape import (
     Work,
     cross_entropy,
 )
+from fedlog.core.compressed_sensing import Sensing, recover_vector
 from fedlog.core.keys import Key
-from fedlog.core.sensing import Sensing, recover
 from fedlog.errors import RunError
 from fedlog.models.body import Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -98,7 +98,7 @@ class CSFL(Algorithm):
         if message.kind is Kind.SIGNS:
             move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
         else:
-            sparse = recover(self._make_sensing(known["seed"]), update, int(numbers[0]), self.iterations)
+            sparse = recover_vector(self._make_sensing(known["seed"]), update, int(numbers[0]), self.iterations)
             move = self.phase_1_rate * sparse
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 

@@ -31,7 +31,7 @@ from fedlog.algorithms.shape import (
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics, count_is_usable, least_count_for_mean, spread_of_means
+from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean, spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -141,7 +141,7 @@ class FedLog(Algorithm):
         total = self._add_old_statistics(server, total)
         (sums,) = total.arrays
         statistics = Statistics(sums)
-        if not count_is_usable(statistics, total.noise_std):
+        if not is_count_usable(statistics, total.noise_std):
             return server
         solved = solve_head(Prior(nu=self.nu).posterior(statistics))
         noise = {NOISE: torch.tensor([total.noise_std], dtype=torch.float64)} if total.noise_std else {}

@@ -44,7 +44,7 @@ from fedlog.experiments.compare.variants import (
 )
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
-from fedlog.files.python_words import speak_python
+from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_from_values
 
@@ -156,7 +156,7 @@ class Comparison:
         return methods_table(self.findings).html() + sites_table(self.findings).html() + said
 
 
-@speak_python()
+@rewrite_flags_in_errors()
 def compare(
     data: Federation | str,
     methods: Sequence[str | Factory] = METHODS,

@@ -27,9 +27,9 @@ from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import SCORES
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import write_json
-from fedlog.files.python_words import speak_python
-from fedlog.models.folder import load_model, load_models, model_names, save_run_models
+from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.model import Model
+from fedlog.models.model_folder import list_model_names, load_model, load_models, save_run_models
 from fedlog.settings.spec import RunSpec, spec_as_values
 from fedlog.wire.bits_text import describe_bits
 
@@ -57,7 +57,7 @@ class Models(Mapping[str, Model]):
     def __init__(self, folder: Path, kept: Mapping[str, Model] | None = None) -> None:
         self._folder = folder
         self._read: dict[str, Model] = dict(kept or {})
-        self._names = tuple(self._read) or model_names(folder)
+        self._names = tuple(self._read) or list_model_names(folder)
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._names:
@@ -227,7 +227,7 @@ class Result:
         return f"<table><caption>{html.escape(self.summary.title)}</caption>{rows}</table>"
 
 
-@speak_python()
+@rewrite_flags_in_errors()
 def load(folder: str | Path) -> Result:
     """Read a finished run from its folder.
 

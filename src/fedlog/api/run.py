@@ -21,7 +21,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run.callbacks import Callback, CallbackGroup
 from fedlog.experiments.run.execute import execute
 from fedlog.files.names import did_you_mean
-from fedlog.files.python_words import speak_python
+from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.presets import apply_recipe
@@ -32,7 +32,7 @@ SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of
 Body = str | nn.Module | Callable[..., nn.Module]
 
 
-@speak_python()
+@rewrite_flags_in_errors()
 def run(
     data: Federation | str,
     method: str | registry.Factory = "fedlog",

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedlog.cli.command import command, say
-from fedlog.data.sources import SOURCES, Source, data_folder, find_source, state_of
+from fedlog.data.sources import SOURCES, Source, data_folder, find_file_state, find_source
 from fedlog.errors import InputError
 
 # Data sets that are not downloaded: name, title, and where they come from.
@@ -78,20 +78,20 @@ def list_command(args: argparse.Namespace) -> int:
 def fetch_command(args: argparse.Namespace) -> int:
     """Download and verify the data sets, print their folders, and return exit code 0."""
     # Imported here: requests and pooch are needed by nothing but a download.
-    from fedlog.data.fetch import Report, fetch
+    from fedlog.data.fetch import ReportProgress, fetch_data_set
 
     folder = data_folder(args.data_dir)
     sources = _sources(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
 
-        def report(name: str) -> Report:
+        def report(name: str) -> ReportProgress:
             task = progress.add_task(name, total=None)
             return lambda done, total: progress.update(task, completed=done, total=total)
 
         try:
             for source in sources:
-                fetch(source, folder, report)
+                fetch_data_set(source, folder, report)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues the download where it stopped") from None
     if not args.quiet:
@@ -106,7 +106,7 @@ def check_command(args: argparse.Namespace) -> int:
     """Print the state of each file; return exit code 0 if all are complete and correct, else 2."""
     folder = data_folder(args.data_dir)
     sources: Sequence[Source] = _sources(args.names) or list(SOURCES.values())
-    states = [(source, file, state_of(file, folder)) for source in sources for file in source.files]
+    states = [(source, file, find_file_state(file, folder)) for source in sources for file in source.files]
     bad = [(source, file, state) for source, file, state in states if not state.usable]
     if args.json:
         files = [{"name": s.name, "file": file.path, "state": state.name.lower()} for s, file, state in states]

@@ -66,7 +66,7 @@ def _add_server_commands(commands: Subparsers) -> None:
 
 
 def _schema(args: argparse.Namespace) -> None:
-    from fedlog.data.draft import DraftOptions, draft_schema
+    from fedlog.data.schema_draft import DraftOptions, draft_schema
 
     sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
     say("review the draft before it goes to the other sites; the comments at its top say what to look for")

@@ -196,11 +196,11 @@ def _describe_traffic(report: dict[str, Any]) -> str:
 
 def _describe_interval(share: float, records: int) -> str:
     """The 95 % interval of an accuracy on `records` test rows, as text."""
-    from fedlog.core.classification import share_interval
+    from fedlog.core.classification import wilson_interval
 
     if records == 0:
         return "of no rows"
-    low, high = share_interval(share, records)
+    low, high = wilson_interval(share, records)
     return f"{low:.3f} to {high:.3f}"
 
 

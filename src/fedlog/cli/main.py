@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import fedlog
 from fedlog.errors import FedlogError, InputError, RunError
 from fedlog.files.names import did_you_mean
-from fedlog.files.python_words import speak_flags
+from fedlog.files.python_errors import keep_flags_in_errors
 
 # The module of a command is imported only when the command is used: importing PyTorch alone takes a second.
 COMMANDS = {
@@ -159,7 +159,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         args = parse_arguments(arguments)
         command = f"fedlog {args.command}"
-        with speak_flags():
+        with keep_flags_in_errors():
             code: int = args.handler(args)
         if sys.stdout is not None:  # it is None if the shell has closed it
             sys.stdout.flush()

@@ -37,7 +37,7 @@ def _predict(args: argparse.Namespace) -> int:
         raise InputError(
             "expected --data, --onnx or both, found neither", hint="--data FILE predicts, --onnx FILE exports"
         )
-    from fedlog.models.folder import load_model, read_unseen_classes
+    from fedlog.models.model_folder import load_model, read_unseen_classes
     from fedlog.models.onnx_export import export_onnx
 
     model = load_model(args.model)
@@ -72,9 +72,9 @@ def _predict(args: argparse.Namespace) -> int:
 
 def _list_images(data: str) -> list[str]:
     """The names of the images in a folder, in the order in which they are read; empty if the data is not a folder."""
-    from fedlog.data.images import image_files
+    from fedlog.data.images import list_images
 
-    return [path.name for path in image_files(Path(data))] if Path(data).is_dir() else []
+    return [path.name for path in list_images(Path(data))] if Path(data).is_dir() else []
 
 
 def _print_numbers(model: Model, args: argparse.Namespace) -> int:

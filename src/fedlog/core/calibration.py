@@ -29,7 +29,7 @@ class ReliabilityBin:
     accuracy: float
 
 
-def reliability(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
+def bin_by_confidence(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
     """The records sorted by their largest probability into 15 intervals of equal width; empty ones are left out."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
@@ -47,7 +47,7 @@ def calibration_error(logits: Tensor, labels: Tensor) -> float:
     """The expected calibration error (Guo et al. 2017): the mean of |confidence - accuracy| over bins."""
     if not len(labels):
         raise InputError("a calibration error needs records, found: none")
-    parts = reliability(logits, labels)
+    parts = bin_by_confidence(logits, labels)
     return sum(part.records * abs(part.confidence - part.accuracy) for part in parts) / len(labels)
 
 
@@ -81,7 +81,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(float(found.x))
 
 
-def novelty(logits: Tensor, features: Tensor) -> Tensor:
+def novelty_scores(logits: Tensor, features: Tensor) -> Tensor:
     """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi). Large means new.
 
     `features` (n, m - 1) come without the constant 1, which would add the same number to every record.

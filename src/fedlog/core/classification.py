@@ -26,7 +26,7 @@ class Metrics:
     classes: int = 0  # the number of classes that occur
 
 
-def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Metrics:
+def compute_metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Metrics:
     """The metrics of (n, n_class) probabilities, given the (n,) true classes."""
     n_class = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
@@ -45,12 +45,12 @@ def metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Me
         macro_f1=float(np.mean(f1)),
         auroc=float(np.mean(areas)) if areas else None,
         confusion=confusion.tolist(),
-        accuracy_interval=share_interval(float(right.sum() / len(labels)), len(labels)),
+        accuracy_interval=wilson_interval(float(right.sum() / len(labels)), len(labels)),
         classes=classes,
     )
 
 
-def share_interval(share: float, records: int) -> tuple[float, float]:
+def wilson_interval(share: float, records: int) -> tuple[float, float]:
     """The 95 % confidence interval (Wilson 1927) of a share observed on `records` records; sound for shares 0 and 1."""
     wide = NORMAL_95**2 / records
     middle = (share + wide / 2) / (1 + wide)
@@ -58,7 +58,7 @@ def share_interval(share: float, records: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def first_within_error(right: Sequence[int], records: int) -> int:
+def find_first_within_error(right: Sequence[int], records: int) -> int:
     """The index of the first model that is about as good as the best one (Breiman et al. 1984).
 
     `right` says how many of the same records each model classifies correctly. About as good: at most one standard error

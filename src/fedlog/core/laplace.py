@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.stats import with_constant
+from fedlog.core.stats import add_constant
 from fedlog.errors import InputError
 
 
@@ -40,7 +40,7 @@ class LaplaceHead:
 
     def logits(self, features: Tensor) -> Tensor:
         """The mean logits, (n, n_class), of `features` (n, m - 1), without the constant."""
-        return with_constant(features.to(torch.float64)) @ self.weights.mT
+        return add_constant(features.to(torch.float64)) @ self.weights.mT
 
     def log_variances(self, features: Tensor) -> Tensor:
         """ln var(z_y) of each record and class, (n, n_class)."""
@@ -54,8 +54,8 @@ class LaplaceHead:
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The two terms of cov(z_y, z_x), each (n, n_class): the logarithm of the one for y = x, and a_y / sqrt(nu s)."""
-        phi, squares = with_constant(features.to(torch.float64)), self.weights.square().sum(1)
+        """The two terms of cov(z_y, z_x), (n, n_class): the logarithm of the one for y = x, and a_y / sqrt(nu s)."""
+        phi, squares = add_constant(features.to(torch.float64)), self.weights.square().sum(1)
         z, h = phi @ self.weights.mT, 1 + squares / 2
         log_p = torch.log_softmax(squares / 4, dim=0)
         left = phi.square().sum(1, keepdim=True) - z.square() / (2 * h)

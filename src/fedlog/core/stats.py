@@ -14,13 +14,13 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.core.triangle import pack, triangle_entries, unpack
+from fedlog.core.packed_matrix import count_triangle_entries, pack_triangle, unpack_triangle
 from fedlog.errors import InputError
 
 CHUNK_RECORDS = 4096
 
 
-def with_constant(features: Tensor) -> Tensor:
+def add_constant(features: Tensor) -> Tensor:
     """The features with the constant 1 put in front: (..., m - 1) -> (..., m)."""
     return torch.cat((features.new_ones((*features.shape[:-1], 1)), features), dim=-1)
 
@@ -56,7 +56,7 @@ class Statistics:
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
             raise InputError(f"label of record {row} must be 0 to {n_class - 1}, found: {int(labels[row])}")
-        phi = with_constant(features.detach().to(torch.float64))
+        phi = add_constant(features.detach().to(torch.float64))
         sums = torch.zeros((n_class, phi.shape[1]), dtype=torch.float64, device=phi.device)
         return Statistics(sums.index_add_(0, labels, phi))
 
@@ -110,7 +110,7 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     return float((means - means.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
-def count_is_usable(statistics: Statistics, std: float) -> bool:
+def is_count_usable(statistics: Statistics, std: float) -> bool:
     """Whether the noisy number of records is at least twice the std of its noise, so that a head may be solved.
 
     It is the sum of the noisy counts, so its noise has std `std * sqrt(n_class)`. Without noise one record is enough.
@@ -146,7 +146,7 @@ class Moments:
     second: Tensor | None = None
 
     def __post_init__(self) -> None:
-        expected = second_shape(self.detail, self.n_class, self.width)
+        expected = find_second_shape(self.detail, self.n_class, self.width)
         found = None if self.second is None else tuple(self.second.shape)
         if found != expected:
             raise InputError(f"second moments of detail {self.detail} must have shape {expected}, found: {found}")
@@ -157,7 +157,7 @@ class Moments:
     def of(features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """The moments of records with `features` (n, w), without the constant, and `labels` (n,)."""
         statistics = Statistics.of(features, labels, n_class)
-        shape = second_shape(detail, n_class, features.shape[1])
+        shape = find_second_shape(detail, n_class, features.shape[1])
         if shape is None:
             return Moments(statistics)
         second = torch.zeros(shape, dtype=torch.float64)
@@ -168,7 +168,7 @@ class Moments:
     @staticmethod
     def zeros(n_class: int, width: int, detail: Detail) -> Moments:
         """The moments of no record; `width` is the number of features without the constant."""
-        shape = second_shape(detail, n_class, width)
+        shape = find_second_shape(detail, n_class, width)
         second = None if shape is None else torch.zeros(shape, dtype=torch.float64)
         return Moments(Statistics.zeros(n_class, 1 + width), detail, second)
 
@@ -207,7 +207,7 @@ class Moments:
 
     def gram(self) -> Tensor:
         """The second moments of all records, (w, w)."""
-        return unpack(self._require(Detail.SECOND, Detail.CLASS_SECOND).sum(0), self.width)
+        return unpack_triangle(self._require(Detail.SECOND, Detail.CLASS_SECOND).sum(0), self.width)
 
     def within_scatter(self) -> Tensor:
         """The scatter around the class means, (w, w): second moments less sum_y n_y mu_y mu_y^T."""
@@ -219,7 +219,7 @@ class Moments:
         """The scatter of each class around its own mean, (n_class, w, w)."""
         means, _ = self.statistics.means()
         outer = means[:, 1:, None] * means[:, None, 1:]
-        second = unpack(self._require(Detail.CLASS_SECOND), self.width)
+        second = unpack_triangle(self._require(Detail.CLASS_SECOND), self.width)
         return second - self.statistics.counts[:, None, None] * outer
 
     def class_squares(self) -> Tensor:
@@ -234,16 +234,16 @@ class Moments:
         return self.second
 
 
-def second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
+def find_second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
     """The shape of the second moments of that detail; None for MEANS."""
     if detail is Detail.MEANS:
         return None
     if detail is Detail.SQUARES:
         return (n_class, width)
-    return (1 if detail is Detail.SECOND else n_class, triangle_entries(width))
+    return (1 if detail is Detail.SECOND else n_class, count_triangle_entries(width))
 
 
-def sensitivity(radius: float, detail: Detail) -> float:
+def moment_sensitivity(radius: float, detail: Detail) -> float:
     """How far adding one record with |phi| <= radius moves counts, sums and second moments together, in L2 norm.
 
     With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and squares by at
@@ -258,9 +258,9 @@ def _sum_second(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Te
     if detail is Detail.SQUARES:
         return phi.new_zeros((n_class, phi.shape[1])).index_add_(0, labels, phi.square())
     if detail is Detail.SECOND:
-        return pack(phi.mT @ phi)[None]
-    packed = phi.new_zeros((n_class, triangle_entries(phi.shape[1])))
+        return pack_triangle(phi.mT @ phi)[None]
+    packed = phi.new_zeros((n_class, count_triangle_entries(phi.shape[1])))
     for label in sorted(set(labels.tolist())):
         own = phi[labels == label]
-        packed[label] = pack(own.mT @ own)
+        packed[label] = pack_triangle(own.mT @ own)
     return packed

@@ -39,7 +39,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
                 raise ValueError("a single array")
             wanted = [name for name in (*needed, *optional) if name in stored]
             if stored.zip is not None:
-                _check_size(stored.zip, wanted)
+                _refuse_oversized_arrays(stored.zip, wanted)
             found = {name: stored[name] for name in wanted}
     except FileNotFoundError:
         raise InputError(f"expected an .npz file, found none: {path}") from None
@@ -58,7 +58,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     return found
 
 
-def _check_size(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+def _refuse_oversized_arrays(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
     """Raise MemoryError if these arrays do not fit into memory: a small archive may unpack to gigabytes."""
     sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
     if sum(sizes.get(name, 0) for name in names) > psutil.virtual_memory().available:
@@ -85,7 +85,7 @@ def check_arrays(
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
     targets = None if schema.number is None else check_targets(labels, schema.number, where)
-    codes = _label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
+    codes = _find_label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
     numbers, names = (None, ()) if groups is None else number_groups(groups)
     return Arrays(to_tensor(inputs), codes, numbers, names, targets)
 
@@ -125,7 +125,7 @@ def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str)
     return scale_targets(labels, number)
 
 
-def _label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
+def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
     """The position of each label among the schema's label values: texts are looked up, whole numbers are positions."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)

@@ -13,22 +13,22 @@ from fedlog.core.keys import Key
 from fedlog.data import pools
 from fedlog.data.data_spec import DIVISION, SITES, DataSpec, Partition, refuse_settings
 from fedlog.data.federation import Federation, Records, Shard, check_federation
-from fedlog.data.leaf import leaf_digest, read_leaf
-from fedlog.data.own_function import call_own_function
+from fedlog.data.leaf import digest_leaf_folder, read_leaf
 from fedlog.data.partition import (
     Division,
-    by_dirichlet,
-    by_order,
-    by_shards,
-    by_site,
+    divide_at_random,
+    divide_by_dirichlet,
+    divide_by_shards,
+    divide_by_site,
+    divide_by_value,
     group_people,
     hold_out,
     hold_out_people,
     hold_out_recordings,
-    iid,
 )
-from fedlog.data.pools import Pools, recordings
+from fedlog.data.pools import Pools, number_recordings
 from fedlog.data.sources import data_folder
+from fedlog.data.user_function import call_own_function
 from fedlog.errors import InputError
 
 DEFAULT_DIRICHLET_ALPHA = 0.5
@@ -80,7 +80,7 @@ def load_federation(spec: DataSpec) -> Federation:
     if spec.name in DEFAULTS:
         federation = _load_named_federation(spec, key)
     elif spec.name.startswith(SITES):
-        federation = _site_federation(spec)
+        federation = _load_site_files(spec)
     else:
         federation = call_own_function(spec, tuple(DEFAULTS))
     return hold_out_validation(check_federation(federation), spec)
@@ -93,7 +93,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     if spec.validation_fraction == 0:
         return check_federation(federation)
     train, fraction, shards = federation.train, spec.validation_fraction, []
-    of_recording = recordings(train.inputs) if spec.partition == "person" else None
+    of_recording = number_recordings(train.inputs) if spec.partition == "person" else None
     for index, shard in enumerate(federation.shards):
         key = Key(spec.seed).child("data", "validation", index)
         # Windows of one person overlap, so they must not be on both sides of the split.
@@ -107,14 +107,14 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     return check_federation(replace(federation, shards=tuple(shards)))
 
 
-def has_own_content(name: str) -> bool:
+def data_may_change(name: str) -> bool:
     """Whether data of this name may change: files of sites and users' functions may, named data sets do not."""
     return name not in DEFAULTS
 
 
-def content_digest(spec: DataSpec) -> str | None:
+def digest_data(spec: DataSpec) -> str | None:
     """The digest of the records of a LEAF folder; None for other data sets, whose name fixes their records."""
-    return leaf_digest(data_folder(spec.data_dir)) if spec.name == "leaf" else None
+    return digest_leaf_folder(data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
 def resolve_data(spec: DataSpec) -> DataSpec:
@@ -170,14 +170,14 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
     if spec.partition == "unequal":
-        from fedlog.data.unequal_tables import read_unequal_table  # here, because polars is slow to import
+        from fedlog.data.public_tables import divide_public_table  # here, because polars is slow to import
 
-        return read_unequal_table(spec.name, spec.clients or 0, key)
+        return divide_public_table(spec.name, spec.clients or 0, key)
     found = _read_pools(spec, folder, key.child("pools"))
     found = replace(
         found,
-        train=_keep_first(found.train, spec.train_records, "training", "--train-records", spec.name),
-        test=_keep_first(found.test, spec.test_records, "test", "--test-records", spec.name),
+        train=_keep_first_records(found.train, spec.train_records, "training", "--train-records", spec.name),
+        test=_keep_first_records(found.test, spec.test_records, "test", "--test-records", spec.name),
     )
     clients = spec.clients or 0
     if spec.partition == "user":
@@ -187,7 +187,7 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
         found, deal = _divide_by_person(found, clients, key.child("persons"))
         names = [f"person-{person + 1}" for person in range(clients)]
     else:
-        deal = _divide(found, spec, clients, key.child("partition"))
+        deal = _divide_records(found, spec, clients, key.child("partition"))
         names = [f"client-{client}" for client in range(clients)]
     return Federation(
         name=spec.name,
@@ -201,7 +201,7 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
     )
 
 
-def _keep_first(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
+def _keep_first_records(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
     """The first `wanted` records of a pool; all if None."""
     if wanted is None:
         return records
@@ -215,36 +215,36 @@ def _keep_first(records: Records, wanted: int | None, part: str, flag: str, name
 
 def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
     if spec.name == "digits":
-        return pools.digits()
+        return pools.digits_pools()
     if spec.name == "circle":
-        return pools.circle(spec.train_records, key)
+        return pools.circle_pools(spec.train_records, key)
     readers: dict[str, Callable[[Path], Pools]] = {
-        "mnist": pools.mnist,
-        "mnist-selection": pools.mnist_selection,
-        "cifar10": pools.cifar10,
-        "cifar100": pools.cifar100,
-        "har": pools.har,
+        "mnist": pools.mnist_pools,
+        "mnist-selection": pools.mnist_selection_pools,
+        "cifar10": pools.cifar10_pools,
+        "cifar100": pools.cifar100_pools,
+        "har": pools.har_pools,
     }
     return readers[spec.name](folder)
 
 
-def _divide(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
+def _divide_records(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     if spec.partition == "ordered":
-        return by_order(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
+        return divide_by_value(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
     if spec.partition == "iid":
-        return iid(train, test, clients=clients, key=key)
+        return divide_at_random(train, test, clients=clients, key=key)
     if spec.partition == "dirichlet":
         alpha = spec.dirichlet_alpha or 0.0
-        return by_dirichlet(train, test, clients=clients, alpha=alpha, n_class=n_class, key=key)
+        return divide_by_dirichlet(train, test, clients=clients, alpha=alpha, n_class=n_class, key=key)
     classes = spec.classes_per_client or 0
-    return by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
+    return divide_by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
 def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Division]:
     # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
     everybody = Records.join([found.train, found.test])
-    users, of_recording = everybody.known_users, recordings(everybody.inputs)
+    users, of_recording = everybody.known_users, number_recordings(everybody.inputs)
     split = [
         hold_out_recordings(
             (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
@@ -263,10 +263,10 @@ def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Division
     held_out = torch.tensor([person for site in groups for person in site.test_people])
     for_test = torch.isin(users, held_out)
     train, test = everybody.at((~for_test).nonzero()[:, 0]), everybody.at(for_test.nonzero()[:, 0])
-    return replace(found, train=train, test=test), by_site(train.known_users, test.known_users, groups)
+    return replace(found, train=train, test=test), divide_by_site(train.known_users, test.known_users, groups)
 
 
-def _site_federation(spec: DataSpec) -> Federation:
+def _load_site_files(spec: DataSpec) -> Federation:
     from fedlog.data.site import Preparation
     from fedlog.data.sites import SiteSources, load_sites
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
-from fedlog.files.python_words import speak_python
+from fedlog.files.python_errors import rewrite_flags_in_errors
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
@@ -149,9 +149,9 @@ class Federation:
             The federation, one client a site, in the order of the sites' names.
 
         """
-        from fedlog.data.own_arrays import federation_from_arrays
+        from fedlog.data.arrays_in_memory import federation_from_arrays
 
-        with speak_python():
+        with rewrite_flags_in_errors():
             return federation_from_arrays(
                 train,
                 test,
@@ -196,7 +196,7 @@ class Federation:
 
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
         preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
-        with speak_python():
+        with rewrite_flags_in_errors():
             return load_sites(SiteSources.at(source, site_column), label, read, split_seed, preparation)
 
     @classmethod
@@ -223,7 +223,7 @@ class Federation:
             raise InputError(
                 f"data set {name}: unknown setting among: {', '.join(division)}", hint=f"one of {known}"
             ) from None
-        with speak_python():
+        with rewrite_flags_in_errors():
             return load_federation(spec)
 
     @property
@@ -311,12 +311,12 @@ def check_federation(federation: Federation) -> Federation:
 
 def _check_records(records: Records, federation: Federation, where: str) -> None:
     if records.labels.dtype != torch.int64 or records.labels.ndim != 1:
-        raise InputError(f"{where}: labels must be int64 of shape (n,), found: {_describe(records.labels)}")
+        raise InputError(f"{where}: labels must be int64 of shape (n,), found: {_describe_tensor(records.labels)}")
     if tuple(records.inputs.shape) != (len(records), *federation.input_shape):
         expected = (len(records), *federation.input_shape)
-        raise InputError(f"{where}: inputs must have shape {expected}, found: {_describe(records.inputs)}")
+        raise InputError(f"{where}: inputs must have shape {expected}, found: {_describe_tensor(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
-        raise InputError(f"{where}: inputs must be uint8 or float32, found: {_describe(records.inputs)}")
+        raise InputError(f"{where}: inputs must be uint8 or float32, found: {_describe_tensor(records.inputs)}")
     if (records.targets is None) is not (federation.number is None):
         raise InputError(
             f"{where}: records with numbers to predict need a schema with their range, and the other way round; found "
@@ -324,7 +324,7 @@ def _check_records(records: Records, federation: Federation, where: str) -> None
         )
     for name, values in (("users", records.users), ("targets", records.targets)):
         if values is not None and values.shape != records.labels.shape:
-            raise InputError(f"{where}: {name} must have shape ({len(records)},), found: {_describe(values)}")
+            raise InputError(f"{where}: {name} must have shape ({len(records)},), found: {_describe_tensor(values)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
@@ -360,7 +360,9 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
     for part, pool in pools.items():
         positions: Tensor = getattr(shard, part)
         if positions.dtype != torch.int64 or positions.ndim != 1:
-            raise InputError(f"{where}: {part} positions must be int64 of shape (n,), found: {_describe(positions)}")
+            raise InputError(
+                f"{where}: {part} positions must be int64 of shape (n,), found: {_describe_tensor(positions)}"
+            )
         if len(positions) == 0 and part != "validation":
             raise InputError(f"{where}: it has no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
@@ -369,5 +371,5 @@ def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
         raise InputError(f"{where}: training and validation records overlap")
 
 
-def _describe(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

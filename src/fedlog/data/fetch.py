@@ -21,12 +21,12 @@ from typing import IO
 import pooch
 import requests
 
-from fedlog.data.sources import DataFile, Download, Source, state_of
+from fedlog.data.sources import DataFile, Download, Source, find_file_state
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import move_file, write_file
 
 # Called with (bytes so far, bytes in all or None if the server does not say).
-Report = Callable[[int, int | None], None]
+ReportProgress = Callable[[int, int | None], None]
 
 CHUNK = 1 << 16
 TIMEOUT_SECONDS = 30.0
@@ -48,7 +48,7 @@ class ResumableDownloader:
     """A downloader for pooch that keeps the bytes received so far in `part` and asks the server for the rest."""
 
     part: Path
-    report: Report
+    report: ReportProgress
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         """Download the address to the output file."""
@@ -82,33 +82,33 @@ class ResumableDownloader:
         return True
 
 
-def fetch(source: Source, folder: Path, report: Callable[[str], Report]) -> tuple[Path, ...]:
+def fetch_data_set(source: Source, folder: Path, report: Callable[[str], ReportProgress]) -> tuple[Path, ...]:
     """Download the files of the data set that are missing or corrupt, and return the paths of all.
 
     `report(name)` is called once for each download; the function it returns is called with the progress.
     """
     for download in source.downloads:
-        if all(state_of(file, folder).usable for file in download.files):
+        if all(find_file_state(file, folder).usable for file in download.files):
             continue
         if download.archive == "none":
-            _retrieve(download, folder / download.files[0].path, report(download.name))
+            _download_file(download, folder / download.files[0].path, report(download.name))
         else:
             _fetch_archive(download, folder, report(download.name))
     return tuple(folder / file.path for file in source.files)
 
 
-def _fetch_archive(download: Download, folder: Path, report: Report) -> None:
+def _fetch_archive(download: Download, folder: Path, report: ReportProgress) -> None:
     archive = folder / "downloads" / download.name
-    _retrieve(download, archive, report)
+    _download_file(download, archive, report)
     try:
-        _unpack(download, archive, folder)
+        _unpack_archive(download, archive, folder)
     except RunError:  # the archive is wrong; if only the folder is not writable, it is kept
         archive.unlink()
         raise
     archive.unlink()
 
 
-def _retrieve(download: Download, target: Path, report: Report) -> None:
+def _download_file(download: Download, target: Path, report: ReportProgress) -> None:
     pooch.get_logger().setLevel("WARNING")  # the progress bar already says what happens
     part = target.with_name(target.name + ".part")
     known_hash = None if download.sha256 is None else f"sha256:{download.sha256}"
@@ -142,7 +142,7 @@ def _not_writable_error(target: Path, error: OSError) -> InputError:
     )
 
 
-def _unpack(download: Download, archive: Path, folder: Path) -> None:
+def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
     try:
         with _open_archive(download, archive) as open_member:
             for file in download.files:
@@ -161,7 +161,7 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
     """Open an archive; yields a function that opens a member by its name. Paths in the archive are not used."""
     if download.archive == "tar.gz":
         with tarfile.open(archive, "r:gz") as tar:
-            yield lambda name: _open_regular(tar, name)
+            yield lambda name: _open_tar_member(tar, name)
         return
     with zipfile.ZipFile(archive) as outer:
         if download.inside is None:
@@ -171,7 +171,7 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
             yield inner.open
 
 
-def _open_regular(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+def _open_tar_member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     member = tar.extractfile(name)  # KeyError if there is no such member
     if member is None:
         raise tarfile.TarError(f"not a regular file: {name}")

@@ -25,14 +25,14 @@ IMAGE_ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.
           Image.DecompressionBombWarning)  # fmt: skip
 
 
-def class_folders(folder: Path) -> tuple[str, ...]:
+def list_class_folders(folder: Path) -> tuple[str, ...]:
     """The names of the sub-folders, sorted; each is a class."""
     if not folder.is_dir():
         raise InputError(f"expected a folder of images by class, found none: {folder}")
     return tuple(sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")))
 
 
-def image_files(folder: Path) -> tuple[Path, ...]:
+def list_images(folder: Path) -> tuple[Path, ...]:
     """The image files of one class, sorted by name, so that every machine reads them in the same order."""
     return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES))
 
@@ -42,7 +42,7 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays
 
     With BadRows.REFUSED, a folder that is not named as a label of the schema is refused too.
     """
-    unknown = sorted(set(class_folders(folder)) - set(schema.label_values))
+    unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
     if unknown and bad_rows is BadRows.REFUSED:
         raise InputError(
             f"expected only folders with the names of the schema's labels in {folder}, found: {', '.join(unknown)}",
@@ -55,7 +55,7 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays
         (label, path)
         for label, name in enumerate(schema.label_values)
         if (folder / name).is_dir()
-        for path in image_files(folder / name)
+        for path in list_images(folder / name)
     ]
     return read_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
 
@@ -106,7 +106,7 @@ def open_image(path: Path) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             opened = Image.open(path)
         with opened as image:
-            _check_depth(image, path)
+            _refuse_more_than_8_bits(image, path)
             yield image
     except IMAGE_ERRORS as error:
         raise InputError(
@@ -115,13 +115,13 @@ def open_image(path: Path) -> Iterator[Image.Image]:
         ) from None
 
 
-def image_shape(path: Path) -> tuple[int, int, int]:
+def read_image_shape(path: Path) -> tuple[int, int, int]:
     """The channels (1 or 3), height and width of one image file."""
     with open_image(path) as image:
         return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
 
 
-def _check_depth(image: Image.Image, path: Path) -> None:
+def _refuse_more_than_8_bits(image: Image.Image, path: Path) -> None:
     # Pillow would cut every value at 255, so an X-ray of 12 bits would become white.
     if image.mode == "F" or image.mode.startswith("I"):
         raise InputError(

@@ -21,7 +21,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_image
 from fedlog.data.partition import hold_out
-from fedlog.data.sources import sha256_of
+from fedlog.data.sources import hash_file
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -53,7 +53,7 @@ def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
 
     LEAF's `train` and `test` are used if they exist; otherwise 20 % of each user's records in `all_data` are for test.
     """
-    parts = leaf_parts(folder)
+    parts = find_leaf_folders(folder)
     data = parts[0].parent
     train, classes = _read_users(parts[0], users)
     if len(parts) == 2:
@@ -86,7 +86,7 @@ def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
     return check_federation(federation)
 
 
-def leaf_parts(folder: Path) -> list[Path]:
+def find_leaf_folders(folder: Path) -> list[Path]:
     """LEAF's folders `train` and `test` if both are there, else `all_data`; in `folder` or in its `data`."""
     for data in (folder, folder / "data"):
         for names in (("train", "test"), ("all_data",)):
@@ -99,14 +99,14 @@ def leaf_parts(folder: Path) -> list[Path]:
     )
 
 
-def leaf_digest(folder: Path) -> str:
+def digest_leaf_folder(folder: Path) -> str:
     """A SHA-256 of the names and contents of all files of the folder, images included."""
-    parts = leaf_parts(folder)
+    parts = find_leaf_folders(folder)
     data = parts[0].parent
     images = sorted(path for path in (data / IMAGE_FOLDER).glob("*") if path.is_file())
     digest = hashlib.sha256()
     for path in [*(path for part in parts for path in _json_files(part)), *images]:
-        digest.update(f"{path.relative_to(data).as_posix()}\0{sha256_of(path)}\0".encode())
+        digest.update(f"{path.relative_to(data).as_posix()}\0{hash_file(path)}\0".encode())
     return digest.hexdigest()
 
 

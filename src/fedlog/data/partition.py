@@ -39,7 +39,7 @@ class SitePeople:
     test_people: tuple[int, ...]
 
 
-def by_shards(
+def divide_by_shards(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, classes_per_client: int, n_class: int, key: Key
 ) -> Division:
     """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
@@ -66,7 +66,7 @@ def by_shards(
     )
 
 
-def by_dirichlet(
+def divide_by_dirichlet(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
 ) -> Division:
     """Each class divided among the clients in Dirichlet(alpha) proportions, the same for training and test.
@@ -94,7 +94,7 @@ def by_dirichlet(
     )
 
 
-def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Division:
+def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Division:
     """Shuffled records in parts of nearly equal size, whatever their classes."""
     _check_clients(clients)
     dealt = []
@@ -106,15 +106,15 @@ def iid(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) ->
     return Division(dealt[0], dealt[1])
 
 
-def by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
+def divide_by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
     """One client for each site, with the records of its training people and of its test people."""
     return Division(
-        train=tuple(_find_people(train_users, site.train_people) for site in sites),
-        test=tuple(_find_people(test_users, site.test_people) for site in sites),
+        train=tuple(_find_records_of_people(train_users, site.train_people) for site in sites),
+        test=tuple(_find_records_of_people(test_users, site.test_people) for site in sites),
     )
 
 
-def by_order(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
+def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
     """Records sorted by one value and cut into bands, one for each client, with equally many training records.
 
     A test record goes to the band of its value; borders lie midway between neighbouring training values.
@@ -173,7 +173,7 @@ def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key)
     generator = key.numpy()
     for label, many in zip(classes, quota, strict=True):
         held[generator.permutation(np.flatnonzero(of_client == label))[:many]] = True
-    return _part(train_positions, held)
+    return _split_positions(train_positions, held)
 
 
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
@@ -186,7 +186,7 @@ def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key
     people = np.unique(of_client)
     wanted = max(1, round(fraction * len(people))) if fraction > 0 else 0
     chosen = key.numpy().permutation(people)[: min(wanted, len(people) - 1)]
-    return _part(train_positions, np.isin(of_client, chosen))
+    return _split_positions(train_positions, np.isin(of_client, chosen))
 
 
 def hold_out_recordings(
@@ -208,10 +208,10 @@ def hold_out_recordings(
             if held[of_class].sum() >= wanted:
                 break
             held |= of_class & (of_recording == recording)
-    return _part(positions, held)
+    return _split_positions(positions, held)
 
 
-def _part(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+def _split_positions(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
     """The positions that are kept, and those that are held out."""
     mask = torch.from_numpy(held)
     return positions[~mask], positions[mask]
@@ -249,7 +249,7 @@ def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -
     return tuple(_sort_positions(np.concatenate(of_client)) for of_client in parts)
 
 
-def _find_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
+def _find_records_of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
     return _sort_positions(np.flatnonzero(np.isin(users.numpy(), people)))
 
 

@@ -62,7 +62,7 @@ CIRCLE_TRAIN_RECORDS = 80
 CIRCLE_TEST_RECORDS = 1000
 
 
-def digits() -> Pools:
+def digits_pools() -> Pools:
     """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; of each class every fourth is for test."""
     # Imported here, because scikit-learn takes a second to load and other data sets do not need it.
     from sklearn.datasets import load_digits
@@ -80,14 +80,14 @@ def digits() -> Pools:
     return Pools(train, test, IDENTITY, DIGIT_NAMES)
 
 
-def circle(train_records: int | None, key: Key) -> Pools:
+def circle_pools(train_records: int | None, key: Key) -> Pools:
     """Points inside and outside a circle, drawn from the key: `train_records` (default 80) and 1000 for test."""
-    train = circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
-    test = circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
+    train = draw_circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
+    test = draw_circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
     return Pools(train, test, IDENTITY, ("inside", "outside"))
 
 
-def circle_points(n: int, key: Key) -> Records:
+def draw_circle_points(n: int, key: Key) -> Records:
     """n points, uniform on the square [-5, 5] x [-5, 5]: class 0 inside the circle of radius 26/7, class 1 outside.
 
     The paper does not say which side is class 0.
@@ -97,25 +97,25 @@ def circle_points(n: int, key: Key) -> Records:
     return Records(points, labels)
 
 
-def mnist(folder: Path) -> Pools:
+def mnist_pools(folder: Path) -> Pools:
     """60000 training and 10000 test images of MNIST."""
     require_files(MNIST, folder)
     train, test = (_read_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
     return Pools(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
 
 
-def mnist_selection(folder: Path) -> Pools:
+def mnist_selection_pools(folder: Path) -> Pools:
     """The paper's 3000 training images, and as test records the 10000 that follow them in the training file.
 
     For choosing hyper-parameters: no table uses these 10000. Splitting the 3000 would leave each client only a dozen
     records to choose on.
     """
-    found = mnist(folder)
+    found = mnist_pools(folder)
     used, unused = torch.arange(3000), torch.arange(3000, 13000)
     return replace(found, train=found.train.at(used), test=found.train.at(unused))
 
 
-def cifar10(folder: Path) -> Pools:
+def cifar10_pools(folder: Path) -> Pools:
     """50000 training and 10000 test images of CIFAR-10."""
     require_files(CIFAR10, folder)
     batches = [read_cifar10(folder / file.path) for file in CIFAR10.files]
@@ -123,14 +123,14 @@ def cifar10(folder: Path) -> Pools:
     return Pools(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
 
 
-def cifar100(folder: Path) -> Pools:
+def cifar100_pools(folder: Path) -> Pools:
     """50000 training and 10000 test images of CIFAR-100, with the fine labels."""
     require_files(CIFAR100, folder)
     train, test = (_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
     return Pools(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
 
 
-def har(folder: Path) -> Pools:
+def har_pools(folder: Path) -> Pools:
     """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
     require_files(HAR, folder)
     halves = []
@@ -141,7 +141,7 @@ def har(folder: Path) -> Pools:
     return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
 
 
-def recordings(windows: Tensor) -> Tensor:
+def number_recordings(windows: Tensor) -> Tensor:
     """The number of the recording that each window belongs to, (n,); the order of windows does not matter.
 
     Windows overlap by half. Windows that share a half, directly or through others, are one recording.

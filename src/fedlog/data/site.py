@@ -81,25 +81,25 @@ def load_site(
     elif path.is_dir():
         arrays, left_out = read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays, left_out = read_arrays(*_call_function(source), schema, source, bad_rows)
+        arrays, left_out = read_arrays(*_call_user_function(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
             f"found: {source}",
             hint="convert it to one of these" if path.exists() else explain_missing(path),
         )
-    typed = _type_by_schema(arrays.inputs, schema)
-    warning = _warn_of_changes(arrays.inputs, typed, schema)
+    typed = _convert_by_schema(arrays.inputs, schema)
+    warning = _describe_changed_values(arrays.inputs, typed, schema)
     if preparation is Preparation.ALONE or schema.input_range is not None:
         arrays = replace(arrays, inputs=typed)
     site = make_site(arrays, schema, name, key, shares, preparation)
     return replace(site, left_out=left_out, warning=warning)
 
 
-def empty_site(schema: Schema, name: str) -> Site:
+def make_empty_site(schema: Schema, name: str) -> Site:
     """A site without rows, which in a private run replaces a site whose data cannot be read."""
     none = np.arange(0)
-    inputs = _type_by_schema(torch.zeros((0, *schema.shape)), schema)
+    inputs = _convert_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
     encoder = TableEncoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
     targets = None if schema.number is None else none.astype(np.float32)
@@ -130,20 +130,20 @@ def make_site(
     """The site with these rows, split as the schema, their groups and the key say."""
     if preparation is Preparation.ALONE:
         refuse_split_by_time(schema)
-        encoder, arrays = _encode(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
-        split, transform = _split_alone(arrays, shares, key), _make_public_transform(arrays.inputs, schema)
+        encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
+        split, transform = _split_by_hash(arrays, shares, key), _make_public_transform(arrays.inputs, schema)
         return Site(_make_federation(name, schema, arrays, split, transform), encoder)
     times = data.times if isinstance(data, Table) else None
-    return site_with_split(data, schema, name, split_rows(data.labels, data.groups, times, shares, key))
+    return make_site_with_split(data, schema, name, split_rows(data.labels, data.groups, times, shares, key))
 
 
-def site_with_split(data: Table | Arrays, schema: Schema, name: str, split: Split) -> Site:
+def make_site_with_split(data: Table | Arrays, schema: Schema, name: str, split: Split) -> Site:
     """The site with these rows, split as given; only the training rows decide how they are scaled.
 
     Arrays are scaled by the schema's range. Without a range, bytes are scaled with the training rows, and other
     numbers are not scaled.
     """
-    encoder, arrays = _encode(data, schema, split.train)
+    encoder, arrays = _encode_table(data, schema, split.train)
     if schema.input_range is None:
         transform = _fit_image_transform(arrays.inputs, split)
     else:
@@ -151,7 +151,7 @@ def site_with_split(data: Table | Arrays, schema: Schema, name: str, split: Spli
     return Site(check_federation(_make_federation(name, schema, arrays, split, transform)), encoder)
 
 
-def _encode(data: Table | Arrays, schema: Schema, rows: NDArray[np.int64]) -> tuple[TableEncoder | None, Arrays]:
+def _encode_table(data: Table | Arrays, schema: Schema, rows: NDArray[np.int64]) -> tuple[TableEncoder | None, Arrays]:
     """A table's encoder, fitted on these rows, and its encoded rows; arrays are returned without an encoder."""
     if isinstance(data, Arrays):
         return None, data
@@ -175,7 +175,7 @@ def split_rows(
     return split_by_class(labels, shares, key)
 
 
-def _split_alone(arrays: Arrays, shares: Shares, key: Key) -> Split:
+def _split_by_hash(arrays: Arrays, shares: Shares, key: Key) -> Split:
     """A split by a hash of each row's input and label; by a hash of the group's name if there are groups."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
@@ -214,7 +214,7 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     return Records(arrays.inputs[at], torch.from_numpy(arrays.labels)[at], users, targets, at)
 
 
-def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
+def _convert_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
     """The inputs cut to the schema's range; without a range, images as bytes and other arrays as floats.
 
     The schema decides, not the file's type, which may depend on a single value. Without a range each number of an
@@ -222,21 +222,23 @@ def _type_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
     """
     if schema.input_range is not None:
         return inputs.float().clamp(*schema.input_range)
-    if _is_image(schema):
+    if _has_images(schema):
         return inputs if inputs.dtype == torch.uint8 else inputs.round().clamp(0, 255).to(torch.uint8)
     return inputs.float()
 
 
-def _is_image(schema: Schema) -> bool:
+def _has_images(schema: Schema) -> bool:
     return len(schema.shape) == 3 and schema.shape[0] in MODES
 
 
-def _warn_of_changes(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
+def _describe_changed_values(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
     """A warning with a hint if `typed` differs from the inputs; None if it does not."""
     changed = 0 if typed is inputs else int((inputs != typed).sum())
     if changed == 0:
         return None
-    what = f"{100 * changed / typed.numel():.2g} % of the numbers in the {'images' if _is_image(schema) else 'arrays'}"
+    what = (
+        f"{100 * changed / typed.numel():.2g} % of the numbers in the {'images' if _has_images(schema) else 'arrays'}"
+    )
     if schema.input_range is not None:
         low, high = schema.input_range
         return (
@@ -280,7 +282,7 @@ def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | No
     return stored["inputs"], stored["labels"], stored.get("groups")
 
 
-def _call_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+def _call_user_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Inputs, labels and groups (or None) from a user's function, which may return a tuple of them or Records."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):

@@ -10,7 +10,9 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from fedlog.data.draft import (
+from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
+from fedlog.data.schema import Schema, check_schema, load_schema
+from fedlog.data.schema_draft import (
     DraftOptions,
     draft_images,
     draft_npz,
@@ -18,14 +20,12 @@ from fedlog.data.draft import (
     find_label_column,
     sort_naturally,
 )
-from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
-from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.site import Preparation, Site, load_site, make_site, split_key
 from fedlog.data.split import Shares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
-from fedlog.errors import InputError, errors_in
-from fedlog.files.names import closest, did_you_mean, explain_missing
+from fedlog.errors import InputError, prefix_errors
+from fedlog.files.names import did_you_mean, explain_missing, find_closest_name
 
 SCHEMA_FILE = "schema.toml"
 FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
@@ -48,7 +48,7 @@ class SiteSources:
             return cls("files", _name_sites([Path(path) for path in source], "the list of sites"))
         folder = Path(source)
         if folder.is_file() and folder.suffix in TABLE_SUFFIXES:
-            return cls(folder.stem, {}, None, _cut_table(folder, site_column))
+            return cls(folder.stem, {}, None, _split_table_by_site(folder, site_column))
         _refuse_site_column(site_column, str(folder))
         if not folder.is_dir():
             raise InputError(f"expected a folder with {FORMS}, found: {folder}", hint=_explain_missing(folder))
@@ -73,7 +73,7 @@ def _refuse_site_column(column: str | None, where: str) -> None:
         )
 
 
-def _cut_table(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
+def _split_table_by_site(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
     """The rows of each site by its name, sorted, without the column that names the sites."""
     frame = read_frame(path)
     if column is None:
@@ -154,7 +154,7 @@ def load_sites(
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
     key, shares = split_key(name), Shares(repetition=split_seed)
-    with errors_in(f"site {name}"):
+    with prefix_errors(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)
         table = check_table(sources.frames[name], schema, f"site {name} of {sources.name}")
@@ -179,16 +179,16 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
     drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
     schema = check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}")
-    return schema, _note_lone_classes(dict(zip(sources.paths, drafts, strict=True)))
+    return schema, _find_mistyped_classes(dict(zip(sources.paths, drafts, strict=True)))
 
 
-def _note_lone_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
+def _find_mistyped_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
     """A sentence for each class that only one site has if its name is almost that of another site's class."""
     notes = []
     for site, draft in drafts.items():
         others = {value for name, other in drafts.items() if name != site for value in other.label_values}
         for value in draft.label_values:
-            near = None if value in others else closest(value, others - set(draft.label_values))
+            near = None if value in others else find_closest_name(value, others - set(draft.label_values))
             if near is not None:
                 notes.append(f"only site {site} has class {value}, and it lacks class {near}: is one of them mistyped?")
     return tuple(notes)

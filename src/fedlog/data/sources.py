@@ -77,26 +77,26 @@ def data_folder(given: Path | None = None) -> Path:
     return cache_folder(DATA_VARIABLE) if given is None else given.expanduser()
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def state_of(file: DataFile, folder: Path) -> FileState:
+def find_file_state(file: DataFile, folder: Path) -> FileState:
     """The state of the file in this folder: missing, corrupt, verified, or present without a known checksum."""
     path = folder / file.path
     if not path.is_file():
         return FileState.MISSING
     if file.sha256 is None:
         return FileState.PRESENT
-    return FileState.VERIFIED if sha256_of(path) == file.sha256 else FileState.CORRUPT
+    return FileState.VERIFIED if hash_file(path) == file.sha256 else FileState.CORRUPT
 
 
 def require_files(source: Source, folder: Path) -> None:
     """Raise an InputError if a file of the data set is missing or corrupt."""
     for file in source.files:
-        state = state_of(file, folder)
+        state = find_file_state(file, folder)
         if state is FileState.MISSING:
             raise InputError(
                 f"{source.title}: missing file: {folder / file.path}",
@@ -109,7 +109,7 @@ def require_files(source: Source, folder: Path) -> None:
             )
 
 
-def _mnist_file(name: str, sha256: str) -> Download:
+def _describe_mnist_file(name: str, sha256: str) -> Download:
     return Download(
         url=f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",
         name=name,
@@ -126,15 +126,23 @@ MNIST = Source(
     citation="Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: Gradient-based learning applied to document recognition. "
     "Proceedings of the IEEE 86(11), 1998",
     downloads=(
-        _mnist_file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-        _mnist_file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        _mnist_file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-        _mnist_file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+        _describe_mnist_file(
+            "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+        ),
+        _describe_mnist_file(
+            "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        ),
+        _describe_mnist_file(
+            "t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+        ),
+        _describe_mnist_file(
+            "t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+        ),
     ),
 )
 
 
-def _cifar_source(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> Source:
+def _describe_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> Source:
     archive = f"cifar-{classes}-binary.tar.gz"
     return Source(
         name=f"cifar{classes}",
@@ -154,7 +162,7 @@ def _cifar_source(classes: int, folder: str, sha256: str, files: tuple[tuple[str
     )
 
 
-CIFAR10 = _cifar_source(
+CIFAR10 = _describe_cifar(
     10,
     "cifar-10-batches-bin",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -167,7 +175,7 @@ CIFAR10 = _cifar_source(
         ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
 )
-CIFAR100 = _cifar_source(
+CIFAR100 = _describe_cifar(
     100,
     "cifar-100-binary",
     "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",

@@ -67,14 +67,14 @@ def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
         rows = own.numpy().permutation(rows)
         n_test, n_validation = round(len(rows) * shares.test), round(len(rows) * shares.validation)
         test, others = rows[:n_test], rows[n_test:]
-        validation = _take_turn(others, n_validation, shares, own, at)
+        validation = _choose_validation_rows(others, n_validation, shares, own, at)
         for part, chunk in zip(parts, (test, validation, np.setdiff1d(others, validation)), strict=True):
             part.append(chunk)
     test, validation, train = (np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
-    return _refuse_empty(Split(train, validation, test), f"{len(labels)} rows", shares)
+    return _refuse_empty_parts(Split(train, validation, test), f"{len(labels)} rows", shares)
 
 
-def _take_turn(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
+def _choose_validation_rows(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
     """The validation rows of this repetition among the rows of one class that are not for test.
 
     The first turn of a round takes `first` rows, the others divide the rest. If the rest cannot be divided evenly,
@@ -110,14 +110,16 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
             part_of[group] = part
             room -= sizes[group]
     if shares.repetition:
-        chosen = _take_turn_by_group(order[part_of[order] != 1], order[part_of[order] == 2], sizes, shares, key)
+        chosen = _choose_validation_groups(order[part_of[order] != 1], order[part_of[order] == 2], sizes, shares, key)
         part_of[part_of == 2] = 0
         part_of[chosen] = 2
     parts = part_of[np.searchsorted(names, groups)]
     return Split(np.flatnonzero(parts == 0), np.flatnonzero(parts == 2), np.flatnonzero(parts == 1))
 
 
-def _take_turn_by_group(others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key) -> list[int]:
+def _choose_validation_groups(
+    others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key
+) -> list[int]:
     """The validation groups of this repetition: the next ones in turn, with about the validation share of rows.
 
     `others` are all groups outside the test set, `first` the validation groups of repetition 0.
@@ -167,11 +169,11 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
     error, because the error would depend on single rows.
     """
     rows = list(contents)
-    drawn = _draw_by_content(rows, key.child("content"))
+    drawn = _hash_rows(rows, key.child("content"))
     test = drawn < shares.test
     round_number, turn = shares.round_and_turn
     if round_number:
-        again = _draw_by_content(rows, key.child("content", round_number))
+        again = _hash_rows(rows, key.child("content", round_number))
         drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
     # The first turn takes the validation share, the others divide the rest evenly.
     start, width = shares.test, shares.validation
@@ -183,13 +185,13 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
     return Split(np.flatnonzero(~held_out & ~test), np.flatnonzero(held_out), np.flatnonzero(test))
 
 
-def _draw_by_content(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
+def _hash_rows(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
     """A number from 0 to 1 for each row: a hash of its content and the key."""
     secret = key.integer().to_bytes(8, "big")
     return np.array([int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in rows])
 
 
-def _refuse_empty(split: Split, found: str, shares: Shares) -> Split:
+def _refuse_empty_parts(split: Split, found: str, shares: Shares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
     if shares.repetition:
         del sizes["validation"]  # at a small site there may be no row left for this turn

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.csv_shape import check_header, check_rows, list_names
+from fedlog.data.csv_checks import check_header, check_rows, shorten_list
 from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
@@ -91,7 +91,7 @@ def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The labelled rows of a data frame, checked against the schema; `where` names the frame in errors."""
-    wanted = _columns_beside_features(schema)
+    wanted = _list_other_columns(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
     labels = (
@@ -109,12 +109,12 @@ def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     return check_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
-def _columns_beside_features(schema: Schema) -> list[str]:
+def _list_other_columns(schema: Schema) -> list[str]:
     return [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
 
 
 def _list_columns(schema: Schema) -> set[str]:
-    return {*_columns_beside_features(schema), *(feature.column for feature in schema.features)}
+    return {*_list_other_columns(schema), *(feature.column for feature in schema.features)}
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ class TableEncoder:
                 scaled = (np.where(gap, median, values) - mean) / std
                 parts.append(np.stack([scaled, gap], axis=1).astype(np.float32))
             elif feature.kind is FeatureKind.TEXT:
-                parts.append(write_texts(series))
+                parts.append(encode_texts(series))
             else:
-                parts.append(_one_hot(series, feature))
+                parts.append(_encode_categories(series, feature))
         return torch.from_numpy(np.ascontiguousarray(np.concatenate(parts, axis=1)))
 
     def to_json(self) -> str:
@@ -171,7 +171,7 @@ class TableEncoder:
         return cls(schema, *parts)
 
 
-def write_texts(series: pl.Series) -> NDArray[np.float32]:
+def encode_texts(series: pl.Series) -> NDArray[np.float32]:
     """(n, TEXT_BYTES): the first bytes of each text in UTF-8, filled up with zeros; a missing text is empty."""
     written = np.zeros((len(series), TEXT_BYTES), dtype=np.float32)
     for row, text in enumerate(series.to_list()):
@@ -215,8 +215,8 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
     absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in present]
     if absent:
         raise InputError(
-            f"expected every column of the schema in {where}, found no column: {list_names(absent)}",
-            hint=f"the file has: {list_names(frame.columns)}",
+            f"expected every column of the schema in {where}, found no column: {shorten_list(absent)}",
+            hint=f"the file has: {shorten_list(frame.columns)}",
         )
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
@@ -242,7 +242,7 @@ def _read_numbers(series: pl.Series, where: str) -> pl.Series:
             hint="make the column categorical in the schema, or leave it out",
         ) from None
     bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
-    _refuse_first(bad, series, "a finite number", where)
+    _refuse_bad_rows(bad, series, "a finite number", where)
     return values.fill_null(float("nan"))
 
 
@@ -255,19 +255,19 @@ def _read_texts(series: pl.Series) -> pl.Series:
 def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
     texts = _read_texts(series)
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
-    _refuse_first(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
+    _refuse_bad_rows(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
     return find_codes(texts.to_list(), schema.label_values)
 
 
 def _read_targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
     values = _read_numbers(series, where)
-    _refuse_first(values.is_nan(), series, "a number", where)
+    _refuse_bad_rows(values.is_nan(), series, "a number", where)
     return scale_targets(values.to_numpy(), number)
 
 
 def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     texts = _read_texts(series)
-    _refuse_first(texts.is_null(), series, "a group", where)
+    _refuse_bad_rows(texts.is_null(), series, "a group", where)
     names = tuple(sorted(set(texts.to_list())))
     return find_codes(texts.to_list(), names), names
 
@@ -278,7 +278,7 @@ def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
     times = physical.cast(pl.Float64)
     # NaN is neither before nor after another time, so its row would be in no part.
     usable = times.is_finite().fill_null(value=False)
-    _refuse_first(~usable, series, "a number or an ISO date or time", where)
+    _refuse_bad_rows(~usable, series, "a number or an ISO date or time", where)
     return times.to_numpy()
 
 
@@ -294,7 +294,7 @@ def _parse_times(texts: pl.Series) -> pl.Series:
     return times if times.null_count() < numbers.null_count() else numbers
 
 
-def _one_hot(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
+def _encode_categories(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
     codes = find_codes(series.to_list(), feature.categories)
     other, gap = len(feature.categories), len(feature.categories) + 1
     codes = np.where(codes < 0, other, codes)
@@ -302,7 +302,7 @@ def _one_hot(series: pl.Series, feature: Feature) -> NDArray[np.float32]:
     return np.eye(feature.width, dtype=np.float32)[codes]
 
 
-def _refuse_first(bad: pl.Series, series: pl.Series, expected: str, where: str) -> None:
+def _refuse_bad_rows(bad: pl.Series, series: pl.Series, expected: str, where: str) -> None:
     if not bad.any():
         return
     row = int(bad.arg_true()[0])

@@ -137,11 +137,11 @@ def _encode(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def is_full(error: BaseException) -> bool:
+def is_disk_full_error(error: BaseException) -> bool:
     """Whether the error says that the disk is full."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
-def is_nearly_full(folder: Path) -> bool:
+def is_disk_nearly_full(folder: Path) -> bool:
     """Whether the disk of this folder has hardly any room left."""
     return shutil.disk_usage(folder).free < LEAST_FREE_BYTES

@@ -25,7 +25,7 @@ def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
     shares the lock: if a run is killed, its workers hold the lock until they end. A process that locks the same file
     twice waits for itself, forever.
     """
-    with _hold(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
+    with _hold_lock(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
         yield
 
 
@@ -47,14 +47,14 @@ def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[Non
                     raise
 
     if os.name == "posix":
-        with _hold(folder, open_folder, wait_seconds):
+        with _hold_lock(folder, open_folder, wait_seconds):
             yield
     else:  # a folder cannot be opened, and so has no lock
         yield
 
 
 @contextmanager
-def _hold(path: Path, open_path: Callable[[], int], wait_seconds: float | None) -> Iterator[None]:
+def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | None) -> Iterator[None]:
     # Not `filelock.FileLock`: it gives up its lock in forked workers, and takes no folder.
     deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
     while True:

@@ -12,7 +12,7 @@ from typing import Any
 from fedlog.errors import InputError
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def find_closest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like this one; None if none is similar."""
     found = get_close_matches(name, list(known), n=1)
     return found[0] if found else None
@@ -20,7 +20,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The hint for an unknown name: `did you mean ...?` with the most similar known name, or else `otherwise`."""
-    found = closest(name, known)
+    found = find_closest_name(name, known)
     return otherwise if found is None else f"did you mean {found}?"
 
 
@@ -46,7 +46,7 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
     return chosen
 
 
-def was_given(name: str) -> bool:
+def was_passed_as_object(name: str) -> bool:
     """Whether a program passed the object of that name to `name_callable` in this process: nothing is imported then."""
     return name in _GIVEN
 

@@ -21,8 +21,8 @@ from fedlog.core.clip import Clip
 from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.models.masking import DropoutSite, MaskedDropout, collect_values, replace_dropout
-from fedlog.models.trial import build_module, measure_width, refuse_own_randomness, refuse_reserved_names
+from fedlog.models.masked_dropout import DropoutSite, MaskedDropout, collect_parameters, replace_dropout
+from fedlog.models.module_checks import build_module, measure_width, refuse_own_randomness, refuse_reserved_names
 
 Params = dict[str, Tensor]
 
@@ -64,7 +64,7 @@ class Body:
     @property
     def entries(self) -> int:
         """The total number of entries in parameters and running statistics."""
-        values = collect_values(self.evaluating)
+        values = collect_parameters(self.evaluating)
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def initial(self, key: Key) -> Params:
@@ -74,7 +74,7 @@ class Body:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.integer())
             module = replace_dropout(self.make())
-        return {name: value.detach().clone() for name, value in collect_values(module).items()}
+        return {name: value.detach().clone() for name, value in collect_parameters(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """The clipped features, (n, *input_shape) -> (n, width); with masks as in training, else as in evaluation.
@@ -147,7 +147,7 @@ def build_body(
             module[-1] = nn.Identity()
             sites = (*sites[:-1], replace(sites[-1], name=FEATURES))
         if clip is not None and isinstance(module, nn.Sequential):
-            _take_out_last_relu(module)
+            _remove_last_relu(module)
         fixed = frozenset(parameter for parameter, value in module.named_parameters() if not value.requires_grad)
         training = copy.deepcopy(module).train()
         refuse_own_randomness(name, copy.deepcopy(training), input_shape)
@@ -157,7 +157,7 @@ def build_body(
         input_shape=tuple(input_shape),
         width=width,
         layers=_group_layers(module),
-        buffers=frozenset(buffer for buffer in collect_values(module) if buffer in dict(module.named_buffers())),
+        buffers=frozenset(buffer for buffer in collect_parameters(module) if buffer in dict(module.named_buffers())),
         fixed=fixed,
         dropout=sites,
         make=make,
@@ -167,13 +167,13 @@ def build_body(
     )
 
 
-def with_weights(body: Body, path: Path) -> Body:
+def load_weights(body: Body, path: Path) -> Body:
     """The body with the parameters of a safetensors file, except a head in it; InputError if names or shapes differ."""
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
-    expected = {name: tuple(value.shape) for name, value in collect_values(body.evaluating).items()}
+    expected = {name: tuple(value.shape) for name, value in collect_parameters(body.evaluating).items()}
     for name in sorted(expected.keys() | found.keys()):
         shape = tuple(found[name].shape) if name in found else None
         if shape != expected.get(name):
@@ -189,7 +189,7 @@ def with_weights(body: Body, path: Path) -> Body:
     )
 
 
-def _take_out_last_relu(module: nn.Sequential) -> None:
+def _remove_last_relu(module: nn.Sequential) -> None:
     for at in reversed(range(len(module))):
         if isinstance(module[at], nn.ReLU):
             module[at] = nn.Identity()
@@ -199,7 +199,7 @@ def _take_out_last_relu(module: nn.Sequential) -> None:
 
 def _group_layers(module: nn.Module) -> tuple[tuple[str, ...], ...]:
     grouped: dict[str, list[str]] = {}
-    for name in collect_values(module):
+    for name in collect_parameters(module):
         grouped.setdefault(name.rpartition(".")[0], []).append(name)
     order = {name: at for at, (name, _) in enumerate(module.named_modules())}
     return tuple(tuple(names) for _, names in sorted(grouped.items(), key=lambda item: order[item[0]]))

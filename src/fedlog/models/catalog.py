@@ -15,7 +15,7 @@ from torch import nn
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.files.names import closest, did_you_mean, import_callable, name_callable, was_given
+from fedlog.files.names import did_you_mean, find_closest_name, import_callable, name_callable, was_passed_as_object
 from fedlog.models.body import Body, build_body
 from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import make_frozen_factory
@@ -30,7 +30,7 @@ from fedlog.models.networks import (
     small_cnn,
     without_dropout,
 )
-from fedlog.models.own_code import check_code
+from fedlog.models.own_code import refuse_unless_allowed
 
 _FIXED = ("cnn", "cnn-plain", "cnn-small", "signal-cnn", "mobilenet-v2")
 _WITH_WIDTHS = ("mlp", "mlp-signed")
@@ -53,7 +53,7 @@ NAMES = (
 )
 
 
-def body(name: str, input_shape: tuple[int, ...]) -> Body:
+def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
     """The body of that name for records of that shape: one of `NAMES`, and optionally `@` and the clip of its features.
 
     The clip is part of the name, so that it is never lost when the name is saved or sent.
@@ -63,7 +63,7 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
         clip = parse_clip(encoder.clip) if encoder.clip else None
         return build_body(name, lambda: make_encoder_body(encoder, input_shape), input_shape, clip)
     plain, _, clip_text = name.partition("@")
-    if is_own_code(plain):
+    if is_user_function(plain):
         _trusted.add(plain)
     return build_body(
         name, _find_factory(plain, input_shape), input_shape, parse_clip(clip_text) if clip_text else None
@@ -73,11 +73,16 @@ def body(name: str, input_shape: tuple[int, ...]) -> Body:
 def check_loaded_body(name: str, where: object) -> None:
     """Raise an InputError if a file names a function as its body that the user did not allow."""
     plain = name.partition("@")[0]
-    if split_name(name) is None and is_own_code(plain) and not was_given(plain) and plain not in _trusted:
-        check_code(plain, where)
+    if (
+        split_name(name) is None
+        and is_user_function(plain)
+        and not was_passed_as_object(plain)
+        and plain not in _trusted
+    ):
+        refuse_unless_allowed(plain, where)
 
 
-def is_own_code(plain: str) -> bool:
+def is_user_function(plain: str) -> bool:
     """Whether a body's name stands for a function to import, and is not in the catalogue."""
     family, _, rest = plain.partition(":")
     return bool(rest) and family not in ("frozen", *_WITH_WIDTHS, *_FIXED)
@@ -106,12 +111,14 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
     if "<" not in name and not name.startswith(("given:", "__main__:")):
         return name
     with torch.random.fork_rng(devices=[]):
-        made = str(_fill_in(name, given, input_shape)())
+        made = str(_fill_in_arguments(name, given, input_shape)())
     label = name.partition(":")[2].replace("<", "").replace(">", "")
     return name_callable(given, f"given:{label}-{hashlib.sha256(made.encode()).hexdigest()[:12]}")
 
 
-def _fill_in(name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+def _fill_in_arguments(
+    name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]
+) -> Callable[[], nn.Module]:
     """The user's function with its arguments `input_shape` and `width`, if it has them, filled in."""
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
@@ -137,9 +144,9 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _parse_widths(name, rest))
     if rest and family not in _FIXED:
-        meant = closest(family, _WITH_WIDTHS)
+        meant = find_closest_name(family, _WITH_WIDTHS)
         hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"
-        return _fill_in(name, import_callable(name, "body", hint), input_shape)
+        return _fill_in_arguments(name, import_callable(name, "body", hint), input_shape)
     if rest:
         raise InputError(f"body {family} takes no widths, found: {rest}", hint=f"write just {family}")
     if family == "cnn" and input_shape in _CNNS:

@@ -9,14 +9,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedlog.errors import InputError, errors_in
+from fedlog.errors import InputError, prefix_errors
 from fedlog.models.weights_file import BODY, METHOD
 
 Factory = Callable[[], nn.Module]
 FROZEN = "frozen:"  # in a body's name, before the file
 
 
-class Frozen(nn.Module):
+class FrozenModule(nn.Module):
     """A module that stays in evaluation mode and has buffers instead of parameters, so that it is never trained."""
 
     def __init__(self, inner: nn.Module) -> None:
@@ -28,7 +28,7 @@ class Frozen(nn.Module):
                 layer.register_buffer(name, value.detach())
         self.train(mode=False)
 
-    def train(self, mode: bool = True) -> Frozen:
+    def train(self, mode: bool = True) -> FrozenModule:
         """Stay in evaluation mode, without dropout and without updates of running statistics."""
         super().train(mode=False)
         return self
@@ -53,7 +53,7 @@ def refuse_trained(path: Path) -> None:
         )
 
 
-def architecture(name: str) -> str:
+def name_architecture(name: str) -> str:
     """The body's name, with the name of the body inside instead of the file if it is frozen.
 
     So it does not depend on the file's path. A clip after `@` stays.
@@ -74,7 +74,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
     """A factory of the frozen body in a safetensors file, which has its weights and its name; a head is ignored."""
-    with errors_in(f"body {name}"):
+    with prefix_errors(f"body {name}"):
         inner_name, weights = _read_metadata(path).get(BODY), load_file(path)
     if inner_name is None or inner_name.startswith(FROZEN):
         raise InputError(
@@ -94,6 +94,6 @@ def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]
                 f"body {name}: expected the weights of {inner_name} in {path}, found none for: {missing[0]}"
             )
         inner.load_state_dict({key: weights.get(key, wanted[key]) for key in wanted})
-        return Frozen(inner)
+        return FrozenModule(inner)
 
     return make

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedlog.core.heads.regression import NumberHead
 from fedlog.data.arrays import read_npz, to_tensor
-from fedlog.data.images import IMAGE_SUFFIXES, image_files, read_image
+from fedlog.data.images import IMAGE_SUFFIXES, list_images, read_image
 from fedlog.data.schema import Range, Schema, unscale_targets
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
@@ -115,7 +115,7 @@ class Model:
             (n, *input_shape), encoded and scaled.
 
         """
-        from fedlog.data.own_arrays import read_inputs, table_columns
+        from fedlog.data.arrays_in_memory import convert_inputs, select_columns
         from fedlog.data.tables import TABLE_SUFFIXES, read_unlabelled
 
         if isinstance(records, str | Path):
@@ -128,9 +128,9 @@ class Model:
             raw = _read_file(path, self.schema)
         else:
             where = "the records to predict"
-            found = read_inputs(records, where)
+            found = convert_inputs(records, where)
             if self.encoder is not None:
-                return self.encoder.encode(table_columns(found, self.schema, where))
+                return self.encoder.encode(select_columns(found, self.schema, where))
             raw = np.asarray(found)
         if raw.shape[1:] != self.schema.input_shape:
             raise InputError(f"{where}: expected shape {self.schema.input_shape} of a record, found: {raw.shape[1:]}")
@@ -164,7 +164,7 @@ def _read_file(path: Path, schema: Schema) -> NDArray[Any]:
         return read_npz(path, ("inputs",))["inputs"]
     if not path.is_dir():
         raise InputError(f"expected an .npz file or a folder of images, found: {path}")
-    files = image_files(path)
+    files = list_images(path)
     if not files:
         raise InputError(f"expected images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}, found none")
     return np.stack([read_image(file, schema.input_shape[0], schema.input_shape[1:]) for file in files])

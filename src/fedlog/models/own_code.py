@@ -20,7 +20,7 @@ def allow_code(names: Iterable[str]) -> None:
     os.environ[ALLOWED] = ",".join(sorted({*_read_allowed(), *names}))
 
 
-def check_code(name: str, where: object) -> None:
+def refuse_unless_allowed(name: str, where: object) -> None:
     """Raise an InputError if this function is not allowed; `where` is the file that names it."""
     if name not in _read_allowed():
         raise InputError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
-from fedlog.core.triangle import diagonal_places
+from fedlog.core.packed_matrix import find_diagonal
 from fedlog.errors import InputError
 
 # Noise this many standard deviations from zero practically never happens.
@@ -61,7 +61,7 @@ class Limits:
         if not isinstance(self.clip, L2Clip):
             return
         width = sums.shape[1] - 1
-        squares = second if second.shape[1] == width else second[:, diagonal_places(width)]
+        squares = second if second.shape[1] == width else second[:, find_diagonal(width)]
         count = float((sums[:, 0].clamp_min(0) + self.cut_off).sum())
         stray = NOISE_REACH * self.noise_std * (squares.numel() ** 0.5 + sums.shape[0] ** 0.5)
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, second_shape
-from fedlog.core.stats import sensitivity as sensitivity_to_pair
+from fedlog.core.stats import Detail, Moments, find_second_shape
+from fedlog.core.stats import moment_sensitivity as sensitivity_to_pair
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
@@ -182,7 +182,7 @@ def make_protection(
     """
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
-    coordinates = shape[0] * shape[1] + math.prod(second_shape(detail, shape[0], shape[1] - 1) or (0,))
+    coordinates = shape[0] * shape[1] + math.prod(find_second_shape(detail, shape[0], shape[1] - 1) or (0,))
     mechanism = plan_noise(
         budget,
         releases=releases,

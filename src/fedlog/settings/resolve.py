@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.data.catalog import content_digest, resolve_data
+from fedlog.data.catalog import digest_data, resolve_data
 from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.files.names import explain_missing
+from fedlog.models.body_files import find_path_in_name
 from fedlog.models.encoders.names import is_encoder
 from fedlog.models.encoders.onnx_encoder import find_weights_beside
 from fedlog.models.frozen import refuse_trained
-from fedlog.models.named_files import find_path
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
@@ -123,7 +123,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
     """The run with the digest of its data: of the user's own federation, or of the files of the data that it names."""
-    digest = content_digest(run.data) if own is None else own.content_digest()
+    digest = digest_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
@@ -252,7 +252,7 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
 
 def _list_parameter_files(spec: RunSpec) -> list[Path]:
     """The parameter files of a run: those in the names of bodies, then `body_file`."""
-    return [Path(path) for path in (*map(find_path, spec.body), spec.body_file) if path]
+    return [Path(path) for path in (*map(find_path_in_name, spec.body), spec.body_file) if path]
 
 
 def _digest_files(files: list[Path]) -> str | None:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fedlog.errors import InputError, errors_in
+from fedlog.errors import InputError, prefix_errors
 from fedlog.files.json_text import digest_json
 from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
@@ -100,7 +100,7 @@ def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | Non
         if name not in known:
             hint = did_you_mean(name, known, f"one of {', '.join(sorted(known))}")
             raise InputError(f"{where}: unknown setting: {name}", hint=hint)
-    with errors_in(where):
+    with prefix_errors(where):
         return replace(start or RunSpec(), **values)
 
 

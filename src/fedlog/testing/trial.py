@@ -23,7 +23,7 @@ from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, build_body
-from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 
@@ -81,7 +81,7 @@ def with_other_tests(federation: Federation) -> Federation:
 
 def small_body(name: str = "mlp:6,5") -> Body:
     """A body from the catalog for 4 inputs; by default two layers and 5 features."""
-    return body_named(name, (4,))
+    return make_body(name, (4,))
 
 
 def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Trained, Work
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
-from fedlog.core.stats import Detail, Moments, Statistics, count_is_usable
-from fedlog.core.triangle import pack, unpack
+from fedlog.core.packed_matrix import pack_triangle, unpack_triangle
+from fedlog.core.stats import Detail, Moments, Statistics, is_count_usable
 from fedlog.models.body import HEAD, NOISE, QUADRATIC, SPREAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -85,7 +85,9 @@ class OneExchange(Algorithm):
             return Message(Kind.MOMENTS if second else Kind.STATISTICS, (server[SUMS], *second))
         if QUADRATIC in server:
             quadratic = server[QUADRATIC]
-            return Message(Kind.QUADRATIC_HEAD, (server[HEAD], quadratic if quadratic.ndim == 2 else pack(quadratic)))
+            return Message(
+                Kind.QUADRATIC_HEAD, (server[HEAD], quadratic if quadratic.ndim == 2 else pack_triangle(quadratic))
+            )
         return Message(Kind.HEAD, (server[HEAD],))
 
     def hear(self, message: Message, known: Params) -> Params:
@@ -99,7 +101,7 @@ class OneExchange(Algorithm):
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
-            return {HEAD: linear, QUADRATIC: quadratic if diagonal else unpack(quadratic, self.plan.width)}
+            return {HEAD: linear, QUADRATIC: quadratic if diagonal else unpack_triangle(quadratic, self.plan.width)}
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
@@ -120,7 +122,7 @@ class OneExchange(Algorithm):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head of the summed moments; the old head if there are no records, or too few compared with the noise."""
         moments = Moments.from_arrays(total.arrays, self.detail)
-        if not count_is_usable(moments.statistics, total.noise_std):
+        if not is_count_usable(moments.statistics, total.noise_std):
             return server
         sums = dict(zip((SUMS, SECOND), total.arrays, strict=False))
         return {"seed": server["seed"], **sums, **self.solve_model_parts(moments, total.noise_std)}

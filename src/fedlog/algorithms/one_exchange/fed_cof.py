@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
-from fedlog.core.heads.class_means import MeanScatter, estimate_gram, gram_of_records, solve_unit_ridge
+from fedlog.core.heads.class_means import MeanScatter, estimate_gram, estimate_gram_of_site, solve_unit_ridge
 from fedlog.core.heads.personal import mix_moments
+from fedlog.core.packed_matrix import pack_triangle
 from fedlog.core.stats import Detail, Moments, Statistics
-from fedlog.core.triangle import pack
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -58,7 +58,7 @@ class FedCOF(OneExchange):
         if not float(scatter.sums[:, 0].sum()):
             return server
         gram = estimate_gram(scatter, self.gamma)
-        second = {SECOND: pack(gram)[None]} if self.personal else {}
+        second = {SECOND: pack_triangle(gram)[None]} if self.personal else {}
         head = solve_unit_ridge(Statistics(scatter.sums), gram)
         return {"seed": server["seed"], SUMS: scatter.sums, **second, HEAD: head}
 
@@ -74,6 +74,6 @@ class FedCOF(OneExchange):
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
             return None
-        gram = pack(gram_of_records(own, self.gamma))[None]
+        gram = pack_triangle(estimate_gram_of_site(own, self.gamma))[None]
         everyone = self._read_moments(heard, (SUMS, SECOND))
         return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import solve_positive_definite, with_bias
+from fedlog.core.heads.gaussian import join_weights_and_bias, solve_positive_definite
+from fedlog.core.packed_matrix import pack_triangle, unpack_triangle
 from fedlog.core.stats import Moments, Statistics
-from fedlog.core.triangle import pack, unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class MeanScatter:
     def of(means: Tensor, counts: Tensor) -> MeanScatter:
         """The sums of one client, from its class means (n_class, w) and counts (n_class,)."""
         means, counts = means.to(torch.float64), counts.to(torch.float64)
-        outer = pack(means[:, :, None] * means[:, None, :]) * counts[:, None]
+        outer = pack_triangle(means[:, :, None] * means[:, None, :]) * counts[:, None]
         sums = torch.cat([counts[:, None], means * counts[:, None]], dim=1)
         return MeanScatter(sums, outer, (counts > 0).to(torch.float64))
 
@@ -47,13 +47,13 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
     centre = scatter.sums[:, 1:].sum(0) / statistics.total
     gram = statistics.total * torch.outer(centre, centre)
     for y in present.nonzero()[:, 0].tolist():
-        between_clients = unpack(scatter.outer[y], width) - counts[y] * torch.outer(mu[y], mu[y])
+        between_clients = unpack_triangle(scatter.outer[y], width) - counts[y] * torch.outer(mu[y], mu[y])
         covariance = between_clients / max(1.0, float(scatter.holders[y]) - 1) + gamma * eye
         gram += (counts[y] - 1) * covariance
     return gram
 
 
-def gram_of_records(own: Moments, gamma: float = 1.0) -> Tensor:
+def estimate_gram_of_site(own: Moments, gamma: float = 1.0) -> Tensor:
     """The Gram matrix (w, w) of a site's records, by the same formula with each record as a client of its own."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
@@ -70,4 +70,4 @@ def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
     present = statistics.counts > 0
     weights = solve_positive_definite(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    return with_bias(weights, torch.zeros_like(statistics.counts), present)
+    return join_weights_and_bias(weights, torch.zeros_like(statistics.counts), present)

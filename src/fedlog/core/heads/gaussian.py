@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.shrinkage import raise_to_noise, shrink_by
+from fedlog.core.heads.shrinkage import raise_to_noise, shrink_covariance
 from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.errors import InputError
 
@@ -39,12 +39,12 @@ def nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tenso
     FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name divides features by theirs.
     """
     means, present = statistics.means(count_above)
-    return head_of_means(means[:, 1:], present)
+    return nearest_head_of_means(means[:, 1:], present)
 
 
-def head_of_means(means: Tensor, present: Tensor) -> Tensor:
+def nearest_head_of_means(means: Tensor, present: Tensor) -> Tensor:
     """The same head, from class means (n_class, w) and a mask of the classes that have one."""
-    return with_bias(2 * means, -means.square().sum(1), present)
+    return join_weights_and_bias(2 * means, -means.square().sum(1), present)
 
 
 def linear_discriminant_head(
@@ -59,11 +59,11 @@ def linear_discriminant_head(
     mu = means[:, 1:]
     degrees = max(1.0, float(counts[present].sum()) - int(present.sum()))
     scatter = raise_to_noise(moments.within_scatter(), noise_std)
-    covariance = shrink_by(scatter / degrees, degrees, share)
+    covariance = shrink_covariance(scatter / degrees, degrees, share)
     weights = solve_positive_definite(covariance, mu.mT).mT
     shares = torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu * weights).sum(1) / 2 + torch.log(shares)
-    return with_bias(weights, bias, present)
+    return join_weights_and_bias(weights, bias, present)
 
 
 def naive_bayes_head(moments: Moments, share: float = 0.0) -> QuadraticHead:
@@ -80,7 +80,7 @@ def naive_bayes_head(moments: Moments, share: float = 0.0) -> QuadraticHead:
     variances = torch.where(present[:, None], variances, pooled) + SMOOTHING * spread.max()
     mu, shares = means[:, 1:], torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu.square() / variances + torch.log(variances)).sum(1) / 2 + torch.log(shares)
-    return QuadraticHead(with_bias(mu / variances, bias, present), -0.5 / variances)
+    return QuadraticHead(join_weights_and_bias(mu / variances, bias, present), -0.5 / variances)
 
 
 def quadratic_discriminant_head(
@@ -105,14 +105,14 @@ def quadratic_discriminant_head(
     for y in present.nonzero()[:, 0].tolist():
         degrees = (1 - towards_pooled) * float(counts[y]) + towards_pooled * everyone
         mixed = ((1 - towards_pooled) * scatters[y] + towards_pooled * pooled) / degrees
-        covariance = shrink_by(mixed, degrees, share)
+        covariance = shrink_covariance(mixed, degrees, share)
         precision = torch.cholesky_inverse(_cholesky(covariance))
         mu = means[y, 1:]
         quadratic[y] = -precision / 2
         linear[y, 1:] = precision @ mu
         log_determinant = float(torch.linalg.slogdet(covariance).logabsdet)
         linear[y, 0] = -(mu @ precision @ mu + log_determinant) / 2 + torch.log(counts[y] / everyone)
-    return QuadraticHead(with_bias(linear[:, 1:], linear[:, 0], present), quadratic)
+    return QuadraticHead(join_weights_and_bias(linear[:, 1:], linear[:, 0], present), quadratic)
 
 
 def find_needed_detail(head: str) -> Detail:
@@ -123,7 +123,7 @@ def find_needed_detail(head: str) -> Detail:
     return details[head]
 
 
-def with_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
+def join_weights_and_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Tensor:
     """The head (n_class, 1 + w) with these weights and biases; classes that are not present are never predicted."""
     bias = torch.where(present, bias, ABSENT)
     return torch.cat([bias[:, None], torch.where(present[:, None], weights, 0.0)], dim=1)

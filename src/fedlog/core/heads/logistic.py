@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlog.core.heads.gaussian import ABSENT, with_bias
+from fedlog.core.heads.gaussian import ABSENT, join_weights_and_bias
 
 STEPS = 200
 
@@ -23,7 +23,7 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
     start = torch.zeros(n_class, 1 + x.shape[1], dtype=torch.float64)
     solved = _minimise(x, labels, present, start, lambda head: penalty / 2 * head[:, 1:].square().sum())
     slope = solved[:, 1:] / spread
-    return with_bias(slope, solved[:, 0] - slope @ centre, present)
+    return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
 
 def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: float) -> Tensor:
@@ -39,7 +39,7 @@ def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: fl
     present = known | (torch.bincount(labels, minlength=len(head)) > 0)
     solved = _minimise(x, labels, present, start, lambda moved: pull / 2 * (moved - start).square().sum())
     slope = solved[:, 1:] / spread
-    return with_bias(slope, solved[:, 0] - slope @ centre, present)
+    return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
 
 def _standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,14 +37,14 @@ def fit_mixtures(
     x = features.to(torch.float64)
     for label in sorted(set(labels.tolist())):
         own = x[labels == label]
-        found = join_small(_fit_one(own, min(parts, len(own)), key.child("class", label)), fewest or 0)
+        found = join_small_gaussians(_fit_class(own, min(parts, len(own)), key.child("class", label)), fewest or 0)
         used = len(found.records)
         records[label, :used], means[label, :used] = found.records, found.means
         variances[label, :used] = found.variances
     return Mixtures(records.reshape(-1), means.reshape(-1, width), variances.reshape(-1, width))
 
 
-def join_small(mixture: Mixtures, fewest: int) -> Mixtures:
+def join_small_gaussians(mixture: Mixtures, fewest: int) -> Mixtures:
     """The Gaussians of one class after joining: while one has fewer than `fewest` records, it is joined to the nearest.
 
     A joined Gaussian has the number, the mean and the variance of both together. At least one Gaussian is left.
@@ -89,7 +89,7 @@ def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tens
     return Mixtures(mixtures.records[at], mixtures.means[at], mixtures.variances[at]), labels[at]
 
 
-def _fit_one(x: Tensor, parts: int, key: Key) -> Mixtures:
+def _fit_class(x: Tensor, parts: int, key: Key) -> Mixtures:
     """The mixture of one class."""
     floor = FLOOR * float(x.var(0, correction=0).mean()) + 1e-12
     if parts == 1:

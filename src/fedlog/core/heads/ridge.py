@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import ABSENT, solve_positive_definite, with_bias
+from fedlog.core.heads.gaussian import ABSENT, join_weights_and_bias, solve_positive_definite
 from fedlog.core.heads.shrinkage import raise_to_noise
 from fedlog.core.stats import Moments
 from fedlog.errors import InputError
@@ -30,7 +30,7 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
     cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
     weights = solve_positive_definite(gram + penalty * torch.eye(moments.width, dtype=gram.dtype), cross.mT).mT
     bias = moments.statistics.counts / n - weights @ centre
-    return with_bias(weights, bias, present)
+    return join_weights_and_bias(weights, bias, present)
 
 
 def ridge_near_head(own: Moments, head: Tensor, strength: float) -> Tensor:

@@ -22,7 +22,7 @@ def oracle_share(covariance: Tensor, degrees: float) -> float:
     return 1.0 if below <= 0 else min(1.0, above / below)
 
 
-def shrink(covariance: Tensor, share: float) -> Tensor:
+def mix_with_identity(covariance: Tensor, share: float) -> Tensor:
     """(1 - share) * covariance + share * (its mean variance) * identity."""
     if not 0 <= share <= 1:
         raise InputError(f"the share of the identity in a covariance must be 0 to 1, found: {share}")
@@ -31,14 +31,14 @@ def shrink(covariance: Tensor, share: float) -> Tensor:
     return (1 - share) * covariance + share * target * torch.eye(width, dtype=covariance.dtype)
 
 
-def shrink_by(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
+def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
     """The covariance shrunk by the given share, or by `oracle_share` if that is None.
 
     If the records do not vary, for example a single one, it is the identity.
     """
     if not float(covariance.trace()) > 0:
         return torch.eye(covariance.shape[0], dtype=covariance.dtype)
-    return shrink(covariance, oracle_share(covariance, degrees) if share is None else share)
+    return mix_with_identity(covariance, oracle_share(covariance, degrees) if share is None else share)
 
 
 def raise_to_noise(scatter: Tensor, noise_std: float) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Exchange, HasCandidates, Phase, Trained, Work
-from fedlog.core.classification import first_within_error
+from fedlog.core.classification import find_first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import number_metrics
 from fedlog.core.keys import Key
@@ -291,7 +291,7 @@ class Cohort:
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
             ]
-            best = first_within_error(right, len(held_out))
+            best = find_first_within_error(right, len(held_out))
             models[client.index], self.chosen[client.index] = candidates[best][1], candidates[best][0]
         return models
 

@@ -21,7 +21,7 @@ from fedlog.engine.training.loop import LoopBackend
 from fedlog.engine.training.tasks import Backend, Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Body
-from fedlog.models.validate import find_mixing, find_sharing
+from fedlog.models.record_independence import find_mixing_layer, find_shared_parameter
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdTraining
@@ -133,7 +133,7 @@ class Engine:
             return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_decide_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
-        mixing = find_mixing(body)
+        mixing = find_mixing_layer(body)
         stacked = {} if mixing else _find_stacked_ways(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
             if self.choice not in stacked:
@@ -189,7 +189,7 @@ def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> s
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = find_sharing(body), _name_layers_without_block(_compile_once(body))
+    sharing, without = find_shared_parameter(body), _name_layers_without_block(_compile_once(body))
     if choice is BackendChoice.MIXED and sharing is None and not without:
         return "has a block for every layer, or for none"
     return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
@@ -213,4 +213,4 @@ def _compile_once(body: Body) -> StackedBody | None:
 def _explain_missing_block(body: Body) -> str:
     if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
-    return find_sharing(body) or "not every layer has a block"
+    return find_shared_parameter(body) or "not every layer has a block"

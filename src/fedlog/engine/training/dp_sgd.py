@@ -23,8 +23,8 @@ from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
 from fedlog.engine.training.tasks import FeatureRequest, Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
-from fedlog.models.masking import MaskedDropout
-from fedlog.models.validate import find_obstacle
+from fedlog.models.masked_dropout import MaskedDropout
+from fedlog.models.record_independence import find_obstacle
 from fedlog.privacy.accounting import RandomSource
 from fedlog.privacy.sgd import SgdTraining, draw_poisson_sample
 from fedlog.settings.training import Optimiser

@@ -27,7 +27,7 @@ from fedlog.engine.training.tasks import Backend, Settings, Task
 from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, Body, initial_head
-from fedlog.models.masking import collect_values
+from fedlog.models.masked_dropout import collect_parameters
 
 BATCHES = 2
 MOST_CLIENTS = 8
@@ -75,7 +75,10 @@ def _run_trial(
 
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
     """A digest of everything that the timings depend on."""
-    architecture = [str(body.training), [(name, tuple(v.shape)) for name, v in collect_values(body.training).items()]]
+    architecture = [
+        str(body.training),
+        [(name, tuple(v.shape)) for name, v in collect_parameters(body.training).items()],
+    ]
     sizes = [
         body.input_shape,
         body.width,

@@ -16,7 +16,7 @@ from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.experiments.run.prepare import make_bodies
 from fedlog.files.names import did_you_mean
-from fedlog.models.catalog import body as make_body
+from fedlog.models.catalog import make_body as make_body
 from fedlog.settings.fields import type_hints
 from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.spec import RunSpec, spec_from_values

@@ -17,7 +17,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedlog.core.calibration import ReliabilityBin, calibration_error, fit_temperature, log_loss, novelty, reliability
+from fedlog.core.calibration import (
+    ReliabilityBin,
+    bin_by_confidence,
+    calibration_error,
+    fit_temperature,
+    log_loss,
+    novelty_scores,
+)
 from fedlog.core.classification import area_under_curve
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.laplace import LaplaceHead
@@ -98,7 +105,7 @@ def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
         accuracy=float((values.argmax(1) == labels).double().mean()),
         calibration_error=calibration_error(values, labels),
         log_loss=log_loss(values, labels),
-        reliability=reliability(values, labels),
+        reliability=bin_by_confidence(values, labels),
     )
 
 
@@ -157,5 +164,5 @@ class _ClientModel:
         """A number for each record that is higher for unusual ones: from FedLog's density, else from low logits."""
         values = self._logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
-            return novelty(values, features)
+            return novelty_scores(values, features)
         return -torch.logsumexp(values, dim=1)

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import fedlog
 from fedlog.algorithms.shape import TrainingRecords
 from fedlog.core.heads.regression import INTERVAL_LEVEL
-from fedlog.data.catalog import has_own_content, hold_out_validation, load_federation
+from fedlog.data.catalog import data_may_change, hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.data.sources import data_folder
@@ -36,8 +36,8 @@ from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
 from fedlog.files.json_text import parse_json, write_json
 from fedlog.files.lock import LockTakenError, lock_folder
-from fedlog.models.folder import describe_run_models
 from fedlog.models.model import Model
+from fedlog.models.model_folder import describe_run_models
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
 from fedlog.settings.privacy import BodyTraining
@@ -75,7 +75,7 @@ def execute(
     run = resolve(spec, federation)
     if federation is not None:
         federation = hold_out_validation(federation, run.data)
-    elif has_own_content(run.data.name):
+    elif data_may_change(run.data.name):
         federation = load(run.data)
     run = add_data_digest(run, federation)
     found = read_finished_summary(folder)
@@ -191,7 +191,7 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
-        own = has_own_content(spec.data)
+        own = data_may_change(spec.data)
         data = spec.data if own else data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
             f"{folder} holds the same run on other records than those of {data}",

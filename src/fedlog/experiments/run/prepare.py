@@ -19,8 +19,8 @@ from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run.private import make_run_protection, make_secure_sums
-from fedlog.models.body import Body, with_weights
-from fedlog.models.catalog import body
+from fedlog.models.body import Body, load_weights
+from fedlog.models.catalog import make_body
 from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.privacy.release_log import ReleaseRecorder
@@ -93,9 +93,9 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
         turn = {int(client): at % len(common) for at, client in enumerate(order)}
         names = [common[turn[client]] for client in range(len(federation.shards))]
     clip = "" if spec.clip is None else f"@{spec.clip}"
-    made = {name: body(name + clip, federation.input_shape) for name in dict.fromkeys((*common, *own.values()))}
+    made = {name: make_body(name + clip, federation.input_shape) for name in dict.fromkeys((*common, *own.values()))}
     if spec.body_file is not None:
-        made = {name: with_weights(each, Path(spec.body_file)) for name, each in made.items()}
+        made = {name: load_weights(each, Path(spec.body_file)) for name, each in made.items()}
     return [made[name] for name in names]
 
 

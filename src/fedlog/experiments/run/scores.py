@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedlog.core.calibration import calibration_error
-from fedlog.core.classification import metrics
+from fedlog.core.classification import compute_metrics
 from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
@@ -23,8 +23,8 @@ from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
 from fedlog.files.json_text import write_json
-from fedlog.models.folder import load_models
 from fedlog.models.model import Model
+from fedlog.models.model_folder import load_models
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -129,7 +129,7 @@ def score_model(model: Model, rows: Records) -> ClientScore:
         return ClientScore(0, None, None, None, None, None, "")
     chances = model.probabilities(rows.inputs)
     labels = rows.labels.numpy()
-    found = metrics(chances.numpy().astype(np.float64), labels)
+    found = compute_metrics(chances.numpy().astype(np.float64), labels)
     right = chances.argmax(1).numpy() == labels
     return ClientScore(
         rows=len(rows),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedlog.data.leaf import leaf_parts
+from fedlog.data.leaf import find_leaf_folders
 from fedlog.data.sources import SOURCES, data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
@@ -68,7 +68,7 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
     for name in names:
         if name == "leaf":
             try:
-                leaf_parts(folder)
+                find_leaf_folders(folder)
             except InputError as error:
                 return error.one_line
         source = SOURCES.get(name.removesuffix("-selection"))

@@ -32,7 +32,7 @@ from fedlog.experiments.run.prepare import build_method
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, initial_head, logits
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import make_data_spec
 from fedlog.settings.spec import RunSpec, spec_as_values
 from fedlog.wire.ledger import Direction
@@ -75,7 +75,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
             f"{len(federation.shards)} clients",
             hint=f"give --body {len(federation.shards)} times",
         )
-    bodies = [body(name, federation.input_shape) for name in spec.body]
+    bodies = [make_body(name, federation.input_shape) for name in spec.body]
     plan = model_plan(federation, bodies)
     algorithm = build_method(spec, plan)
     key, transport = Key(spec.seed), Transport(spec.codec)

@@ -23,7 +23,7 @@ from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.run.prepare import build_method
 from fedlog.experiments.tables.cells import Cell, Shape
 from fedlog.models.body import Body
-from fedlog.models.catalog import body
+from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
 
 
@@ -81,7 +81,7 @@ def _estimate_round_seconds(cell: Cell) -> float:
 def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
     """A few clients with random records of the data set's shape, and their model."""
     size = SIZES[data]
-    federation, made = _make_random_federation(size), body(body_name, size.input_shape)
+    federation, made = _make_random_federation(size), make_body(body_name, size.input_shape)
     return federation, made, model_plan(federation, [made] * size.sample)
 
 

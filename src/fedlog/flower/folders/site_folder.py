@@ -11,7 +11,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.toml import quote_toml, read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.flower.folders.folder import Folder, PathIn
-from fedlog.models.named_files import name_with_whole_path
+from fedlog.models.body_files import use_absolute_path
 from fedlog.settings.training import World
 
 DEFAULT_PORT = 8443
@@ -94,7 +94,7 @@ class SiteFolder(Folder):
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())
         if body is not None:
-            body = name_with_whole_path(body)
+            body = use_absolute_path(body)
         config = replace(
             config,
             data=data or config.data,

@@ -17,7 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedlog.core.keys import Key
-from fedlog.data.partition import by_dirichlet
+from fedlog.data.partition import divide_by_dirichlet
 from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.processes import Say
@@ -37,7 +37,9 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
     columns = {name: bunch.data[:, at] for at, name in enumerate(PIXELS)}
     frame = pl.DataFrame(columns | {"digit": list(map(str, bunch.target))})
     # The function deals out training and test rows; the sites split their rows themselves, so one of the two is enough.
-    dealt = by_dirichlet(labels, labels, clients=len(SITES), alpha=ALPHA, n_class=10, key=Key(seed).child("demo"))
+    dealt = divide_by_dirichlet(
+        labels, labels, clients=len(SITES), alpha=ALPHA, n_class=10, key=Key(seed).child("demo")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for name, rows in zip(SITES, dealt.train, strict=True):

@@ -28,7 +28,7 @@ from fedlog.core.heads.gaussian import nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Records
-from fedlog.data.partition import by_dirichlet
+from fedlog.data.partition import divide_by_dirichlet
 from fedlog.data.schema import Schema
 from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
@@ -70,7 +70,7 @@ def write_folders(root: Path, seed: int) -> None:
     """Write each site's images into a folder, with a subfolder for each class."""
     patches, labels = cut_patches()
     marks = torch.from_numpy(labels)
-    dealt = by_dirichlet(
+    dealt = divide_by_dirichlet(
         marks, marks, clients=len(SITES), alpha=ALPHA, n_class=len(CLASSES), key=Key(seed).child("demo")
     )
     for name, rows in zip(SITES, dealt.train, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
-from fedlog.files.durable import is_nearly_full
+from fedlog.files.durable import is_disk_nearly_full
 from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
@@ -102,7 +102,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                     raise RunError(str(event["reason"]), hint=str(event["hint"]) if event["hint"] else None)
                 if event["event"] == "finished" and (report := home.report()) is not None:
                     return report
-            if ended and is_nearly_full(folder.path):
+            if ended and is_disk_nearly_full(folder.path):
                 raise RunError(
                     f"the disk of the server is full: {folder.path}",
                     hint=f"make room; then the same command with --name {plan.name} continues the run",

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from fedlog.files.durable import is_nearly_full
+from fedlog.files.durable import is_disk_nearly_full
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventText
@@ -154,7 +154,7 @@ class SiteService:
 
     def _check_space(self) -> None:
         """If the disk is full, say so once, here and at the server."""
-        full = is_nearly_full(self.folder.path)
+        full = is_disk_nearly_full(self.folder.path)
         if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
             report_state(self.folder, News.NO_SPACE)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
-from fedlog.files.durable import is_nearly_full
+from fedlog.files.durable import is_disk_nearly_full
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import (
     AHEAD_SECONDS,
@@ -102,7 +102,7 @@ class Trouble:
 
 def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     """Return why the SuperNode ended; `tail` is the end of its log."""
-    if is_nearly_full(folder.path):
+    if is_disk_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
         return Trouble(Restart.FINAL, reason, "make room and start the site again", News.NO_SPACE)
     try:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
-from fedlog.files.durable import is_full
+from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.roster import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
             if plan.promise is not None and (reason := pack_database(folder.database)) is not None:
                 folder.log("not packed", run=name, reason=reason)
     except OSError as error:
-        if is_full(error):
+        if is_disk_full_error(error):
             reason = f"the disk of the server is full: {error.filename or folder.path}"
             with suppress(OSError):
                 hint = f"make room; then the same command with --name {name} continues the run"

@@ -22,7 +22,7 @@ from fedlog.data.site import refuse_split_by_time
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import with_learning_rates
 from fedlog.errors import InputError
-from fedlog.files.durable import is_full
+from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
@@ -65,7 +65,7 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
         # The message of a FrameError says nothing about the site's data, so it may be sent.
         return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
     except Exception as error:
-        if is_full(error):
+        if is_disk_full_error(error):
             with suppress(OSError):
                 folder.log("failed", reason=NO_SPACE, round=request.round_number)
             return request.reply(FrameKind.REFUSAL, NO_SPACE.encode())

@@ -11,7 +11,7 @@ from fedlog.algorithms.shape import Algorithm
 from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Preparation, Site, empty_site
+from fedlog.data.site import Preparation, Site, make_empty_site
 from fedlog.engine.clients import Client, check_method_fits_labels
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
@@ -26,7 +26,7 @@ from fedlog.flower.site.data import body_digest, load_body, load_data
 from fedlog.flower.site.run_state import RunState
 from fedlog.flower.site.secure_sum import SumAtSite
 from fedlog.models.body import Body
-from fedlog.models.named_files import list_files
+from fedlog.models.body_files import list_body_files
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import World
 from fedlog.wire.transport import Transport
@@ -53,7 +53,7 @@ class SiteContext:
     @cached_property
     def body_files(self) -> list[Path]:
         """The files that the body is read from."""
-        return list_files(self.config.body or "")
+        return list_body_files(self.config.body or "")
 
     @cached_property
     def site(self) -> Site:
@@ -69,7 +69,7 @@ class SiteContext:
             self.folder.log(
                 "warning", run=self.plan.name, reason=f"this site sends the message of a site without rows: {reason}"
             )
-            return empty_site(self.schema, self.config.name)
+            return make_empty_site(self.schema, self.config.name)
 
     @cached_property
     def by_record(self) -> bool:

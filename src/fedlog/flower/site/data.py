@@ -18,10 +18,10 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.site.budget import read_limit
 from fedlog.models.body import Body
-from fedlog.models.catalog import body as body_named
+from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import IDENTITY, describe_encoder, find_encoded_shape, split_name
-from fedlog.models.frozen import FROZEN, architecture, refuse_trained
+from fedlog.models.frozen import FROZEN, name_architecture, refuse_trained
 from fedlog.privacy.guarantee import Unit
 
 DEFAULT_BODY = "mlp:64,64"
@@ -77,7 +77,7 @@ def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
         raise InputError(f"expected a body without a clip, since the run has the clip {clip}, found: {name}")
-    return body_named(name if clip is None else f"{name}@{clip}", find_encoded_shape(name, input_shape))
+    return make_body(name if clip is None else f"{name}@{clip}", find_encoded_shape(name, input_shape))
 
 
 def refuse_trained_body(config: SiteConfig) -> None:
@@ -120,7 +120,7 @@ def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
 
     For an encoder the content of its file counts, not the file's path.
     """
-    found = sha256((describe_encoder(body.name, record_shape) or architecture(body.name)).encode())
+    found = sha256((describe_encoder(body.name, record_shape) or name_architecture(body.name)).encode())
     for name, value in sorted(body.initial(key).items()):
         found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
         found.update(value.contiguous().numpy().tobytes())

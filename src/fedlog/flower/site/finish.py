@@ -12,7 +12,7 @@ import torch
 
 from fedlog import __version__
 from fedlog.algorithms.shape import Algorithm
-from fedlog.core.classification import Metrics, metrics
+from fedlog.core.classification import Metrics, compute_metrics
 from fedlog.core.heads.regression import NumberMetrics, number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import Range, half_width
@@ -23,8 +23,8 @@ from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params, number_head
-from fedlog.models.folder import save_model
 from fedlog.models.model import UNSEEN, Model
+from fedlog.models.model_folder import save_model
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import find_codec
 from fedlog.wire.message import make_contribution
@@ -157,7 +157,7 @@ def _score(context: SiteContext, params: Params) -> ScoredModel:
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
         records = pool.records(federation).at(positions)
         probabilities = model.probabilities(federation.transform.prepare(records.inputs))
-        found.append(metrics(probabilities.double().numpy(), records.labels.numpy()))
+        found.append(compute_metrics(probabilities.double().numpy(), records.labels.numpy()))
     return ScoredModel(params, *found)
 
 

@@ -50,7 +50,7 @@ class Encoder(Protocol):
         """The features of raw records, (n, *input_shape) -> (n, width) float32; pixels are from 0 to 255."""
 
 
-def hashes_of(raw: Tensor) -> list[bytes]:
+def hash_records(raw: Tensor) -> list[bytes]:
     """The hash of each record's shape, type and values, 16 bytes."""
     values = raw.contiguous().numpy()
     start = f"{values.dtype}{values.shape[1:]}".encode()
@@ -66,7 +66,7 @@ class FeatureCache:
 
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
         """(n, *input_shape) -> (n, width) float32; features that are not in the cache are computed and added."""
-        wanted = hashes_of(raw)
+        wanted = hash_records(raw)
         known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}
         order = list(missing.items())

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 Weights = dict[str, Tensor]
 
 
-def architecture(model: str, side: int) -> Any:
+def make_network(model: str, side: int) -> Any:
     """The network of that name with random weights, and with paddings for images of `side` x `side` pixels."""
     from efficientnet_lite_pytorch import EfficientNet  # an extra
 
     return EfficientNet.from_name(model, image_size=side).eval()
 
 
-def _convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
+def _list_convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
     """The name, the convolution and the norm of each layer, from input to output."""
     found = [("stem", network._conv_stem, network._bn0)]
     for at, block in enumerate(network._blocks):
@@ -32,10 +32,10 @@ def _convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
     return found
 
 
-def fold(network: Any) -> Weights:
+def fold_norms(network: Any) -> Weights:
     """The weights and biases of the convolutions with their norms folded in, computed in float64."""
     folded: Weights = {}
-    for name, convolution, norm in _convolutions(network):
+    for name, convolution, norm in _list_convolutions(network):
         scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
         weight = convolution.weight.double() * scale.reshape(-1, 1, 1, 1)
         bias = norm.bias.double() - norm.running_mean.double() * scale
@@ -55,7 +55,7 @@ def build_graph(network: Any, weights: Weights, side: int) -> bytes:
         helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0]),
         helper.make_tensor("six", TensorProto.FLOAT, [], [6.0]),
     ]
-    layers = {name: convolution for name, convolution, _ in _convolutions(network)}
+    layers = {name: convolution for name, convolution, _ in _list_convolutions(network)}
 
     def convolve(source: str, name: str, activate: bool) -> str:
         layer = layers[name]

@@ -10,7 +10,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import IDENTITY
 from fedlog.models.encoders.cache import FeatureCache, Progress
 from fedlog.models.encoders.names import load_encoder, split_name
-from fedlog.models.encoders.pixels import refuse_other_ranges, scale_to_bytes
+from fedlog.models.encoders.pixels import refuse_unscaled_images, scale_to_bytes
 
 
 def encode_federation(federation: Federation, body: str, progress: Progress | None = None) -> Federation:
@@ -45,5 +45,5 @@ def _read_raw(records: Tensor) -> Tensor:
     """Images as pixels from 0 to 255; other records unchanged."""
     if records.ndim != 4:
         return records
-    refuse_other_ranges(records)
+    refuse_unscaled_images(records)
     return scale_to_bytes(records)

@@ -29,7 +29,7 @@ class FeatureMap(nn.Module):
         return self._function(features)
 
 
-def take_directions(directions: Tensor, size: int) -> FeatureMap:
+def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
     """The map to the coordinates along the first `size` columns of `directions` (width, at least size)."""
     if not 1 <= size <= directions.shape[1]:
         raise InputError(f"the number of principal directions must be 1 to {directions.shape[1]}, found: {size}")
@@ -41,12 +41,12 @@ def parse_map(text: str, width: int) -> FeatureMap:
     """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N."""
     kind, *rest = text.split(":")
     makers = {
-        "unit": _unit,
-        "scale": _scale,
-        "power": _power,
-        "project": _project,
-        "expand": _expand,
-        "buckets": _buckets,
+        "unit": _make_unit_map,
+        "scale": _make_scale_map,
+        "power": _make_power_map,
+        "project": _make_projection,
+        "expand": _make_expansion,
+        "buckets": _make_bucket_map,
     }
     try:
         if kind not in makers or len(rest) > 2 or bool(rest) == (kind == "unit"):
@@ -63,26 +63,26 @@ def parse_map(text: str, width: int) -> FeatureMap:
         ) from None
 
 
-def _unit(width: int, number: float, key: Key) -> FeatureMap:
+def _make_unit_map(width: int, number: float, key: Key) -> FeatureMap:
     """Divides each record's features by their length; zeros stay zeros."""
     return FeatureMap(lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12), width)
 
 
-def _scale(width: int, number: float, key: Key) -> FeatureMap:
+def _make_scale_map(width: int, number: float, key: Key) -> FeatureMap:
     """Multiplies the features by a number."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: x * number, width)
 
 
-def _power(width: int, number: float, key: Key) -> FeatureMap:
+def _make_power_map(width: int, number: float, key: Key) -> FeatureMap:
     """Raises each feature's absolute value to a power; a power below 1 shortens tails, which suits Gaussian heads."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
 
 
-def _project(width: int, number: float, key: Key) -> FeatureMap:
+def _make_projection(width: int, number: float, key: Key) -> FeatureMap:
     """A random orthogonal projection to N features, scaled so that lengths stay the same on average."""
     size = int(number)
     if size > width:
@@ -94,14 +94,14 @@ def _project(width: int, number: float, key: Key) -> FeatureMap:
     return FeatureMap(lambda x: x @ matrix.to(x), size)
 
 
-def _expand(width: int, number: float, key: Key) -> FeatureMap:
+def _make_expansion(width: int, number: float, key: Key) -> FeatureMap:
     """Maps the features to N random ReLU features."""
     size = int(number)
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
 
-def _buckets(width: int, number: float, key: Key) -> FeatureMap:
+def _make_bucket_map(width: int, number: float, key: Key) -> FeatureMap:
     """Puts each feature into one of N buckets (one-hot), with edges at quantiles of a normal of the record's spread."""
     size = int(number)
     shares = torch.arange(1, size, dtype=torch.float64) / size

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedlog.errors import InputError
 from fedlog.models.encoders.cache import Encoder
-from fedlog.models.encoders.maps import FeatureMap, parse_map, take_directions
-from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, onnx_width
+from fedlog.models.encoders.maps import FeatureMap, make_direction_map, parse_map
+from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, read_onnx_width
 from fedlog.models.encoders.pixels import scale_to_bytes
-from fedlog.models.encoders.pretrained import PRETRAINED, load_pretrained, principal_directions
+from fedlog.models.encoders.pretrained import PRETRAINED, find_principal_directions, load_pretrained
 from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
 
 IDENTITY = "identity"
@@ -52,10 +52,10 @@ def is_encoder(name: str) -> bool:
 
 def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
     """The encoder for raw records of that shape; None for `identity`. It is loaded again only if its file changes."""
-    return _load_encoder(encoder, input_shape, _stamp_files(encoder))
+    return _load_encoder(encoder, input_shape, _fingerprint_files(encoder))
 
 
-def _stamp_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
+def _fingerprint_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
     """Name, size and time of an ONNX file and of the files next to it that may hold its weights."""
     path = Path(encoder.removeprefix(ONNX))
     if not encoder.startswith(ONNX) or not path.is_file():
@@ -112,7 +112,7 @@ def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
         return False
     if encoder.startswith(TEXT):
         return input_shape == (WIDTH,)
-    return not encoder.startswith(ONNX) or input_shape == (onnx_width(encoder),)
+    return not encoder.startswith(ONNX) or input_shape == (read_onnx_width(encoder),)
 
 
 def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
@@ -124,7 +124,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
             f"principal:N must be the first map after a pretrained network, found: {encoder}+{text}",
             hint="use pretrained:efficientnet-lite0+principal:128, or +project:128",
         )
-    return take_directions(principal_directions(encoder), int(size))
+    return make_direction_map(find_principal_directions(encoder), int(size))
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:

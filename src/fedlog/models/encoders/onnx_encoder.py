@@ -65,7 +65,7 @@ def open_session(source: str | bytes) -> Any:
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def onnx_width(name: str) -> int:
+def read_onnx_width(name: str) -> int:
     """The number of features that the ONNX file declares; InputError if it declares none."""
     width = _open_file(name)[0].get_outputs()[0].shape[-1]
     if not isinstance(width, int):

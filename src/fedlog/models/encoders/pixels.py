@@ -26,7 +26,7 @@ def scale_to_bytes(images: Tensor) -> Tensor:
     return images if images.dtype == torch.uint8 else images * 255
 
 
-def refuse_other_ranges(images: Tensor) -> None:
+def refuse_unscaled_images(images: Tensor) -> None:
     """Raise an InputError for float images with numbers outside 0 to 1, which an encoder would misread."""
     if images.dtype == torch.uint8 or not images.numel():
         return

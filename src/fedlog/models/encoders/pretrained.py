@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedlog.data.sources import sha256_of
+from fedlog.data.sources import hash_file
 from fedlog.errors import InputError
 from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
@@ -88,22 +88,22 @@ def load_pretrained(name: str) -> OnnxEncoder:
     """The encoder named `pretrained:NETWORK[:SIDE]`, with weights from the installed package or the cache."""
     network, side = parse_pretrained(name)
     try:
-        architecture = efficientnet.architecture(network.name, side)
+        architecture = efficientnet.make_network(network.name, side)
     except ImportError as error:
-        raise _missing_error(network) from error
+        raise _make_missing_error(network) from error
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
     pixels = Pixels(side, MEAN, STD)
-    return OnnxEncoder(name, network.width, digest_of(name), open_session(graph), pixels)
+    return OnnxEncoder(name, network.width, digest_pretrained(name), open_session(graph), pixels)
 
 
-def digest_of(name: str) -> str:
+def digest_pretrained(name: str) -> str:
     """The digest of a pretrained encoder, without loading it."""
     network, side = parse_pretrained(name)
     pixels = Pixels(side, MEAN, STD).describe()
     return digest_json({"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels})
 
 
-def principal_directions(name: str) -> Tensor:
+def find_principal_directions(name: str) -> Tensor:
     """(width, classes - 1) orthonormal columns: the directions that the network's classifier uses, strongest first.
 
     The classifier was trained on public images, so its directions are public; they separate classes far better than
@@ -131,7 +131,7 @@ def fix_signs(directions: Tensor) -> Tensor:
     return directions * torch.sign(largest)
 
 
-def _missing_error(network: Network) -> InputError:
+def _make_missing_error(network: Network) -> InputError:
     return InputError(
         f"body {PRETRAINED}{network.name} needs packages that are not installed",
         hint="pip install 'fedlog[pretrained]'",
@@ -146,7 +146,7 @@ def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
         if (file.metadata() or {}).get("folding") == FOLDING:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     architecture.load_state_dict(_read_weights(network))
-    folded = efficientnet.fold(architecture)
+    folded = efficientnet.fold_norms(architecture)
     write_file(path, save(folded, metadata={"folding": FOLDING, "sha256": network.sha256}))
     return folded
 
@@ -156,8 +156,8 @@ def _read_weights(network: Network) -> dict[str, Tensor]:
     try:
         source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
     except (ImportError, AttributeError) as error:
-        raise _missing_error(network) from error
-    found = sha256_of(source)
+        raise _make_missing_error(network) from error
+    found = hash_file(source)
     if found != network.sha256:
         raise InputError(
             f"body {PRETRAINED}{network.name}: expected weights with sha256 {network.sha256}, found {found}: {source}",

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedlog.data.schema import TEXT_BYTES
-from fedlog.data.sources import sha256_of
+from fedlog.data.sources import hash_file
 from fedlog.errors import InputError
 from fedlog.files.json_text import digest_json
 
@@ -55,7 +55,7 @@ class TextEncoder:
 
 
 def read_text(row: NDArray[Any]) -> str:
-    """The text in a row of bytes that `write_texts` wrote; a character that was cut is left out."""
+    """The text in a row of bytes that `encode_texts` wrote; a character that was cut is left out."""
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
 
 
@@ -86,7 +86,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 
 def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
     file = place / path
-    found = sha256_of(file) if file.exists() else "no such file"
+    found = hash_file(file) if file.exists() else "no such file"
     if found != expected:
         raise InputError(
             f"body {name}: expected a file with sha256 {expected}, found {found}: {file}",

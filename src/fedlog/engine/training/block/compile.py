@@ -25,8 +25,8 @@ from fedlog.engine.training.block.stages import (
 )
 from fedlog.engine.training.block.trace import Operation, trace
 from fedlog.models.body import Body
-from fedlog.models.masking import collect_values
-from fedlog.models.trial import trial_records
+from fedlog.models.masked_dropout import collect_parameters
+from fedlog.models.module_checks import make_trial_records
 
 
 def compile_stacked(body: Body) -> StackedBody | None:
@@ -177,10 +177,10 @@ def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
 
 def _agrees(network: BlockNetwork, module: nn.Module) -> bool:
     """Whether the network gives the module's result for two stacked clients; tracing may miss side effects."""
-    values = {name: value.detach() for name, value in collect_values(module).items()}
+    values = {name: value.detach() for name, value in collect_parameters(module).items()}
     # Parameters of both signs, because made-up records are positive and negative values have to occur too.
     clients = [values, {name: -value for name, value in values.items()}]
-    inputs = trial_records(network.input_shape, 3)
+    inputs = make_trial_records(network.input_shape, 3)
     params = {name: torch.stack([own[name] for own in clients]) for name in values}
     batch = network.gather(network.arrange(inputs), torch.arange(3).expand(2, 3))
     try:

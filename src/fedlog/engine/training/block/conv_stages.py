@@ -11,7 +11,7 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.convolve import ConvShape, conv_pool
 from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, block
-from fedlog.models.masking import MaskedDropout
+from fedlog.models.masked_dropout import MaskedDropout
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedlog.models.body import Body
-from fedlog.models.masking import collect_values
-from fedlog.models.trial import trial_records
+from fedlog.models.masked_dropout import collect_parameters
+from fedlog.models.module_checks import make_trial_records
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +44,9 @@ class VmapNetwork:
 
 def find_vmap_obstacle(body: Body) -> str | None:
     """Why clients with this body cannot be stacked through `vmap`; None if a trial with two clients was right."""
-    single = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
+    single = {name: value.detach().clone() for name, value in collect_parameters(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
-    inputs = trial_records(body.input_shape, 2)
+    inputs = make_trial_records(body.input_shape, 2)
     try:
         found = VmapNetwork(body).features(params, torch.stack([inputs, inputs]), None)
     except (RuntimeError, ValueError):

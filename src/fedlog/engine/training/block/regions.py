@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from fedlog.engine.training.block.network import Masks, Params, Shape
 from fedlog.engine.training.block.trace import Operation
-from fedlog.models.masking import MaskedDropout, collect_values
+from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) ->
 def region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     """The region as a stage: by `vmap` if that gives the same result as one client after another."""
     module = region.module
-    values = collect_values(module)
+    values = collect_parameters(module)
     sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
     stacked = RegionStage(module, tuple(values), sites, stacked=True)
     one_by_one = RegionStage(module, tuple(values), sites, stacked=False)

@@ -22,7 +22,7 @@ from fedlog.engine.training.block.linear import CompiledLinear, suits
 from fedlog.engine.training.block.network import Masks, Params, batch_innermost, find_parameter, parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, block
 from fedlog.engine.training.block.trace import Add, Concatenate
-from fedlog.models.masking import MaskedDropout
+from fedlog.models.masked_dropout import MaskedDropout
 
 
 class Linear(Function):

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from fedlog.engine.training.block.network import Shape
 from fedlog.engine.training.block.registry import BLOCKS
-from fedlog.models.trial import trial_records
+from fedlog.models.module_checks import make_trial_records
 
 
 class Add(nn.Module):
@@ -101,7 +101,7 @@ def _shapes_of_one_record(traced: fx.GraphModule, input_shape: Shape) -> dict[fx
     for records in (2, 3):
         shapes = _Shapes(traced)
         with torch.no_grad():
-            shapes.run(trial_records(input_shape, records))
+            shapes.run(make_trial_records(input_shape, records))
         found.append({node: _of_a_record(shape, records) for node, shape in shapes.found.items()})
     two, three = found
     return {node: shape if three[node] == shape else None for node, shape in two.items()}

@@ -51,7 +51,7 @@ def replace_dropout(module: nn.Module) -> nn.Module:
     return module
 
 
-def collect_values(module: nn.Module) -> dict[str, Tensor]:
+def collect_parameters(module: nn.Module) -> dict[str, Tensor]:
     """The parameters and running statistics by name, without dropout multipliers and whole-number buffers."""
     drawn = {id(layer.multiplier) for layer in module.modules() if isinstance(layer, MaskedDropout)}
     buffers = {

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from fedlog.data.arrays import read_npz
-from fedlog.data.images import class_folders, image_files, image_shape
+from fedlog.data.images import list_class_folders, list_images, read_image_shape
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema, dump_schema
 from fedlog.data.tables import FILL, TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
@@ -88,11 +88,11 @@ def draft_table_schema(
                 hint="name the right column with --label; if it is a number to predict, add --number",
             )
         return Schema(label, tuple(values), features, (), options.group, options.time), notes
-    number = _range_of(frame[label])
+    number = _find_range(frame[label])
     if number is None:
         raise InputError(f"expected numbers, at least two of them different, in the label column {label} of {where}")
     ranged = tuple(
-        replace(each, range=_range_of(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
+        replace(each, range=_find_range(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
         for each in features
     )
     advice = "The ranges are those of these rows. Replace them by ranges that are known without looking at any rows."
@@ -110,7 +110,7 @@ def _draft_columns(
     return (Feature(options.text, FeatureKind.TEXT),), notes
 
 
-def _range_of(series: pl.Series) -> tuple[float, float] | None:
+def _find_range(series: pl.Series) -> tuple[float, float] | None:
     """The smallest and the largest number in a column; None if they are equal or a value is no number."""
     numbers = series.drop_nulls().cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
     if numbers.null_count() or not len(numbers) or numbers.n_unique() < 2:
@@ -158,10 +158,10 @@ def find_label_column(frame: pl.DataFrame) -> str | None:
 
 def sort_naturally(texts: Iterable[str]) -> list[str]:
     """The texts sorted as people do: numbers by value (9 before 10), then other texts."""
-    return sorted(texts, key=_natural_order)
+    return sorted(texts, key=_natural_sort_key)
 
 
-def _natural_order(text: str) -> tuple[float, str]:
+def _natural_sort_key(text: str) -> tuple[float, str]:
     try:
         return (float(text), text)
     except ValueError:
@@ -170,14 +170,14 @@ def _natural_order(text: str) -> tuple[float, str]:
 
 def draft_images(folder: Path) -> Schema:
     """A schema for a folder of images by class: the names of the classes, and the shape of the first image."""
-    classes = class_folders(folder)
-    first = next((path for name in classes for path in image_files(folder / name)), None)
+    classes = list_class_folders(folder)
+    first = next((path for name in classes for path in list_images(folder / name)), None)
     if first is None:
         raise InputError(
             f"expected images in sub-folders named by class, found none in: {folder}",
             hint=f"{folder.name}/CLASS/IMAGE.png, or .jpg",
         )
-    return Schema("folder", classes, input_shape=image_shape(first))
+    return Schema("folder", classes, input_shape=read_image_shape(first))
 
 
 def draft_npz(path: Path) -> Schema:

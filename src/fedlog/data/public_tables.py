@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.schema import Feature, FeatureKind, Schema
-from fedlog.data.site import site_with_split
+from fedlog.data.site import make_site_with_split
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Split
 from fedlog.data.tables import check_table
@@ -130,7 +130,7 @@ CLASS_TABLES = {
 }
 
 
-def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
+def divide_public_table(name: str, clients: int, key: Key) -> Federation:
     """The table divided among sites: each has half as many rows as the one before, and all have the same test rows.
 
     A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
@@ -152,6 +152,6 @@ def read_unequal_table(name: str, clients: int, key: Key) -> Federation:
     for at, part in enumerate(parts):
         rows = np.concatenate([np.sort(part), np.sort(test)])
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
-        sites.append(site_with_split(check_table(frame[rows], schema, name), schema, f"site-{at}", split))
+        sites.append(make_site_with_split(check_table(frame[rows], schema, name), schema, f"site-{at}", split))
     # Ranges are constants, so the scaling of a row does not depend on other rows.
     return replace(join_sites(sites, schema, name), rows_alone=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.errors import FedlogError, InputError, first_line
-from fedlog.models.masking import DROPOUTS, DropoutSite, MaskedDropout, collect_values, replace_dropout
+from fedlog.models.masked_dropout import DROPOUTS, DropoutSite, MaskedDropout, collect_parameters, replace_dropout
 
 
 def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
@@ -27,7 +27,7 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         raise InputError(f"body {name} must be an nn.Module, found: {type(module).__name__}")
     if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
         raise InputError(f"body {name} has a lazy layer, but sizes must be known", hint="give every layer its sizes")
-    for value_name, value in collect_values(module).items():
+    for value_name, value in collect_parameters(module).items():
         if value.dtype != torch.float32:
             raise InputError(
                 f"body {name}: parameter {value_name} must be float32, found: "
@@ -72,7 +72,7 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
 def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
     try:
         with torch.no_grad():
-            return module(_make_waves(2, *input_shape))
+            return module(_make_signed_inputs(2, *input_shape))
     except Exception as error:  # wrong shapes raise many kinds of errors
         raise InputError(
             f"body {name} cannot take records of shape {input_shape}: {first_line(error)}",
@@ -93,17 +93,17 @@ def refuse_own_randomness(name: str, training: nn.Module, input_shape: tuple[int
 
 def refuse_reserved_names(name: str, module: nn.Module, reserved: tuple[str, ...]) -> None:
     """Raise an InputError if a parameter has one of the reserved names."""
-    taken = [value for value in collect_values(module) if value in reserved]
+    taken = [value for value in collect_parameters(module) if value in reserved]
     if taken:
         raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
 
 
-def trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
+def make_trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
     """Different records (count, *input_shape) of numbers in [0, 2), which roots, logarithms and lookups accept."""
     return 2 * torch.rand(count, *input_shape, generator=torch.Generator().manual_seed(0))
 
 
-def _make_waves(*shape: int) -> Tensor:
+def _make_signed_inputs(*shape: int) -> Tensor:
     """Inputs of both signs, because some layers draw random numbers only for negative values."""
     return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
 

@@ -19,7 +19,7 @@ _VALUE = rf"\d[\w.+-]*|[A-Z]+(?:=[A-Z]+)?\b|[\w-]+[:=./][\w:=.,/-]*[\w]|(?:{_WOR
 _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")
 
 
-def translate(text: str) -> str:
+def write_as_arguments(text: str) -> str:
     """The text with flags turned into arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
     return _FLAG.sub(_to_argument, text)
 
@@ -46,7 +46,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 
 @contextmanager
-def speak_flags() -> Iterator[None]:
+def keep_flags_in_errors() -> Iterator[None]:
     """Keep flags in the errors of this block: the command line calls the same functions as Python programs."""
     before = _flags_wanted.set(True)
     try:
@@ -56,14 +56,14 @@ def speak_flags() -> Iterator[None]:
 
 
 @contextmanager
-def speak_python() -> Iterator[None]:
-    """Turn flags in the errors of this block into Python arguments, unless `speak_flags` is active."""
+def rewrite_flags_in_errors() -> Iterator[None]:
+    """Turn flags in the errors of this block into Python arguments, unless `keep_flags_in_errors` is active."""
     try:
         yield
     except FedlogError as error:
         if _flags_wanted.get():
             raise
-        error.message = translate(error.message)
-        error.hint = None if error.hint is None else translate(error.hint)
+        error.message = write_as_arguments(error.message)
+        error.hint = None if error.hint is None else write_as_arguments(error.hint)
         error.args = (error.message,)
         raise

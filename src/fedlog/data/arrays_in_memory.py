@@ -14,22 +14,22 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.arrays import Arrays, check_targets, to_tensor
-from fedlog.data.draft import draft_features, sort_naturally
 from fedlog.data.federation import Federation
 from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
+from fedlog.data.schema_draft import draft_features, sort_naturally
 from fedlog.data.site import (
     Preparation,
     Site,
     make_site,
-    site_with_split,
+    make_site_with_split,
     split_key,
     split_rows,
 )
 from fedlog.data.sites import join_sites
 from fedlog.data.split import Shares, Split
 from fedlog.data.tables import Table, check_features
-from fedlog.errors import InputError, errors_in
+from fedlog.errors import InputError, prefix_errors
 
 Inputs = NDArray[Any] | pl.DataFrame
 
@@ -37,7 +37,7 @@ PAIRS = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SiteArrays:
     """The training records, or the test records, of one site."""
 
     inputs: Inputs
@@ -66,9 +66,9 @@ def federation_from_arrays(
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
-    classes = _Classes((), ())
+    classes = _ClassLabels((), ())
     if number is None:
-        classes = _Classes.from_labels([part.labels for part in both], class_names)
+        classes = _ClassLabels.from_labels([part.labels for part in both], class_names)
     schema, notes = _make_schema([part.inputs for part in both], classes.names, number)
     if tests and rows_alone:
         raise InputError(
@@ -81,10 +81,10 @@ def federation_from_arrays(
     def split_again(seed: int) -> Federation:
         sites = []
         for site, part in parts.items():
-            with errors_in(part.where):
+            with prefix_errors(part.where):
                 if tests:
                     key = split_key(site, seed)
-                    sites.append(_site_with_test(site, part, tests[site], classes, schema, validation or 0.0, key))
+                    sites.append(_make_site_with_test(site, part, tests[site], classes, schema, validation or 0.0, key))
                 else:
                     shares = Shares(0.2 if validation is None else validation, test_share, seed)
                     data = _join_parts([part], schema, classes)
@@ -100,7 +100,7 @@ def federation_from_arrays(
     return split_again(split_seed)
 
 
-def read_inputs(values: Any, where: str) -> Inputs:
+def convert_inputs(values: Any, where: str) -> Inputs:
     """The array, tensor or data frame converted to a numpy array or a polars data frame."""
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy()
@@ -119,7 +119,7 @@ def read_inputs(values: Any, where: str) -> Inputs:
     return array
 
 
-def table_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
+def select_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
     """The schema's columns of a data frame, or of an array with its columns in the schema's order."""
     frame = inputs
     if not isinstance(frame, pl.DataFrame):
@@ -138,18 +138,18 @@ def _to_series(name: str, values: NDArray[Any]) -> pl.Series:
         return pl.Series(name, values)
     if values.dtype.kind == "M":
         return pl.Series(name, values.astype("datetime64[us]"))
-    return pl.Series(name, [None if _is_gap(value) else str(value) for value in values], dtype=pl.String)
+    return pl.Series(name, [None if _is_missing(value) else str(value) for value in values], dtype=pl.String)
 
 
-def _is_gap(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     # pandas has three kinds of missing values, and its NA cannot be compared with itself.
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 
-def _read_part(given: Sequence[Any], where: str) -> Part:
+def _read_part(given: Sequence[Any], where: str) -> SiteArrays:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=PAIRS)
-    inputs, labels = read_inputs(given[0], where), _read_column(given[1])
+    inputs, labels = convert_inputs(given[0], where), _read_column(given[1])
     groups = _read_column(given[2]) if len(given) == 3 else None
     if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:
         if not len(inputs):
@@ -163,7 +163,7 @@ def _read_part(given: Sequence[Any], where: str) -> Part:
             f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}",
             hint="groups needs one entry for each row of X",
         )
-    return Part(inputs, labels, groups, where)
+    return SiteArrays(inputs, labels, groups, where)
 
 
 def _read_column(values: Any) -> NDArray[Any]:
@@ -173,7 +173,7 @@ def _read_column(values: Any) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
-def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
+def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArrays]:
     """The test records of each site; none if a share of its rows is to be held out."""
     if test is None or isinstance(test, int | float):
         return {}
@@ -189,14 +189,14 @@ def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, Part]:
 
 
 @dataclass(frozen=True)
-class _Classes:
+class _ClassLabels:
     """The classes of the federation: their names and, if labels are whole numbers, the number of each class."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
 
     @classmethod
-    def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _Classes:
+    def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
         """The classes in these labels, or those with the given names."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
@@ -269,7 +269,7 @@ def _make_schema(
     return check_schema(schema, "the records of the sites"), notes
 
 
-def _join_parts(parts: Sequence[Part], schema: Schema, classes: _Classes) -> Table | Arrays:
+def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabels) -> Table | Arrays:
     """The rows of these parts, one after the other: a table if the schema has features, else arrays."""
     if schema.number is None:
         targets = None
@@ -282,13 +282,13 @@ def _join_parts(parts: Sequence[Part], schema: Schema, classes: _Classes) -> Tab
     if not schema.features:
         inputs = to_tensor(np.concatenate([np.asarray(part.inputs) for part in parts]))
         return Arrays(inputs, codes, numbers, names, targets)
-    columns = [table_columns(part.inputs, schema, part.where) for part in parts]
+    columns = [select_columns(part.inputs, schema, part.where) for part in parts]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
     return Table(joined, codes, numbers, names, None, targets)
 
 
-def _site_with_test(
-    name: str, part: Part, test: Part, classes: _Classes, schema: Schema, validation: float, key: Key
+def _make_site_with_test(
+    name: str, part: SiteArrays, test: SiteArrays, classes: _ClassLabels, schema: Schema, validation: float, key: Key
 ) -> Site:
     """The site with these training and test records; a share of the training records is for validation."""
     rows, test_rows = np.split(np.arange(len(part.labels) + len(test.labels)), [len(part.labels)])
@@ -298,4 +298,4 @@ def _site_with_test(
         own = _join_parts([part], schema, classes)
         halves = split_rows(own.labels, own.groups, None, Shares(validation / 2, validation / 2), key)
         split = Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test_rows)
-    return site_with_split(_join_parts([part, replace(test, groups=None)], schema, classes), schema, name, split)
+    return make_site_with_split(_join_parts([part, replace(test, groups=None)], schema, classes), schema, name, split)

@@ -64,7 +64,7 @@ def keep_largest(vector: Tensor, support: int) -> Tensor:
     return torch.zeros_like(vector).index_copy_(0, at, vector[at])
 
 
-def recover(sensing: Sensing, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
+def recover_vector(sensing: Sensing, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
     """A vector (entries,) with at most `support` non-zero entries that has about these measurements.
 
     Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)) with the

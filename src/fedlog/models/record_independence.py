@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.models.body import Body
-from fedlog.models.masking import collect_values
-from fedlog.models.trial import trial_records
+from fedlog.models.masked_dropout import collect_parameters
+from fedlog.models.module_checks import make_trial_records
 
 
-def find_mixing(body: Body) -> str | None:
+def find_mixing_layer(body: Body) -> str | None:
     """The layer in which records of a batch affect each other, or that keeps statistics of them; else None."""
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
@@ -27,7 +27,7 @@ def find_mixing(body: Body) -> str | None:
     return _find_mixing_by_trial(body)
 
 
-def find_sharing(body: Body) -> str | None:
+def find_shared_parameter(body: Body) -> str | None:
     """A sentence that names the first two layers that share a parameter; None if every layer has its own."""
     owners: dict[int, str] = {}
     for name, value in body.training.named_parameters(remove_duplicate=False):
@@ -39,19 +39,19 @@ def find_sharing(body: Body) -> str | None:
 
 def find_obstacle(body: Body) -> str | None:
     """Why records cannot be treated independently: mixed records or shared parameters; None if they can."""
-    return find_mixing(body) or find_sharing(body)
+    return find_mixing_layer(body) or find_shared_parameter(body)
 
 
 def _find_mixing_by_trial(body: Body) -> str | None:
     """The layer in which records affect each other, found by running a record in two different batches."""
-    first, second, *rest = trial_records(body.input_shape, 5)
+    first, second, *rest = make_trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
         found, changed = (_outputs_of_first_record(body, company) for company in companies)
     except Exception:  # a user's module may raise anything for records that are not its data
         return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
-        if name in changed and not _is_same(one, changed[name]):
+        if name in changed and not _is_close(one, changed[name]):
             return f"{name} lets the records of a batch affect each other"
     return None
 
@@ -73,7 +73,7 @@ def _outputs_of_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
         if not any(True for _ in layer.children())
     ]
     try:
-        values = {name: value.detach().clone() for name, value in collect_values(body.training).items()}
+        values = {name: value.detach().clone() for name, value in collect_parameters(body.training).items()}
         features = body.features(values, inputs, {})
     finally:
         for hook in hooks:
@@ -85,5 +85,5 @@ def _layer_text(name: str, layer: nn.Module) -> str:
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
+def _is_close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)

@@ -9,22 +9,22 @@ from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
 from fedlog.models.frozen import FROZEN
 
 
-def name_with_whole_path(body: str) -> str:
+def use_absolute_path(body: str) -> str:
     """The body's name with the absolute path of its file, so that it can be used from any folder."""
-    path = find_path(body)
+    path = find_path_in_name(body)
     return body if path is None else body.replace(f":{path}", f":{Path(path).resolve()}", 1)
 
 
-def list_files(body: str) -> list[Path]:
+def list_body_files(body: str) -> list[Path]:
     """All files that a body is read from, with the weight files of an ONNX file."""
-    found = find_path(body)
+    found = find_path_in_name(body)
     if found is None:
         return []
     path = Path(found)
     return [path, *find_weights_beside(path, path.read_bytes())] if body.startswith(ONNX) else [path]
 
 
-def find_path(body: str) -> str | None:
+def find_path_in_name(body: str) -> str | None:
     """The path in a body's name, as the user wrote it; None for a body without a file."""
     if body.startswith(FROZEN):
         return body.partition("@")[0].removeprefix(FROZEN)

@@ -33,7 +33,7 @@ def check_header(path: Path, separator: str, known: Collection[str]) -> None:
     count = line.count(separator.encode()) + 1
     if count > MOST_COLUMNS:
         (names,) = csv.reader([line.decode("utf-8", "replace").rstrip("\r\n")], delimiter=separator)
-        strange = list_names(name for name in names if name not in known)
+        strange = shorten_list(name for name in names if name not in known)
         raise InputError(
             f"expected at most {MOST_COLUMNS} columns, found {count} in {path}",
             hint=f"remove columns that are not needed, such as: {strange}",
@@ -52,7 +52,7 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
                 )
 
 
-def list_names(names: Iterable[str]) -> str:
+def shorten_list(names: Iterable[str]) -> str:
     """The first few of these names, and how many more there are."""
     rest = iter(names)
     first = ", ".join(name[:80] for name in islice(rest, _NAMED))

@@ -24,8 +24,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import parse_json, write_json
 from fedlog.models.body import HEAD, RESERVED, Body
-from fedlog.models.catalog import body as body_named
-from fedlog.models.catalog import check_loaded_body
+from fedlog.models.catalog import check_loaded_body, make_body
 from fedlog.models.model import UNSEEN, Model
 from fedlog.models.weights_file import weights_name, write_weights
 
@@ -43,7 +42,7 @@ def save_model(folder: Path, model: Model) -> Path:
     """Write the model into its own folder, replacing files of the same names."""
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder / WEIGHTS, model.params, TRAINED_BY)
-    described = {"version": VERSION, **_describe(model), "provenance": dict(model.provenance)}
+    described = {"version": VERSION, **_describe_model(model), "provenance": dict(model.provenance)}
     write_json(folder / DESCRIPTION, described)
     write_file(folder / SCHEMA, dump_schema(model.schema))
     if model.encoder is not None:
@@ -71,7 +70,7 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
     """Write the files of a run's models other than parameters; `weights_of` names the client whose file each uses."""
     clients = {
         client: {
-            **_describe(model),
+            **_describe_model(model),
             "weights": weights_name(weights_of[client]),
             "encoder": None if model.encoder is None else parse_json(model.encoder.to_json()),
         }
@@ -83,7 +82,7 @@ def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: M
     write_json(folder / RUN_DESCRIPTION, described)
 
 
-def model_names(folder: Path) -> tuple[str, ...]:
+def list_model_names(folder: Path) -> tuple[str, ...]:
     """The clients that have a model in a run's folder of models; empty if the run saved none."""
     path = folder / RUN_DESCRIPTION
     return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
@@ -102,29 +101,29 @@ def load_model(path: Path) -> Model:
             raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
         schema = load_schema(path / SCHEMA)
         encoder = _read_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
-        return _assemble(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))
+        return _assemble_model(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(
-            f"expected a model folder, found: {path} ({type(error).__name__}: {error})", hint=_where_models_are(path)
+            f"expected a model folder, found: {path} ({type(error).__name__}: {error})", hint=_hint_at_models(path)
         ) from None
 
 
 def load_models(folder: Path) -> dict[str, Model]:
     """All models in a run's folder of models, by client; clients with the same body share it."""
     bodies: dict[str, Body] = {}
-    return {client: _load_from_run(folder, client, bodies) for client in model_names(folder)}
+    return {client: _load_from_run(folder, client, bodies) for client in list_model_names(folder)}
 
 
 def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = None) -> Model:
     described = parse_json((folder / RUN_DESCRIPTION).read_text())
     if client not in described["clients"]:
         raise InputError(
-            f"expected the model of a client in {folder}, found none for: {client}", hint=_name_models(folder)
+            f"expected the model of a client in {folder}, found none for: {client}", hint=_list_models(folder)
         )
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
     encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
-    return _assemble(folder / own["weights"], own, schema, encoder, described["provenance"], bodies)
+    return _assemble_model(folder / own["weights"], own, schema, encoder, described["provenance"], bodies)
 
 
 def _read_encoder(text: str, schema: Schema) -> TableEncoder:
@@ -133,20 +132,20 @@ def _read_encoder(text: str, schema: Schema) -> TableEncoder:
     return TableEncoder.from_json(text, schema)
 
 
-def _where_models_are(path: Path) -> str:
+def _hint_at_models(path: Path) -> str:
     for folder in (path, path / "models"):
         if (folder / RUN_DESCRIPTION).exists():
-            return _name_models(folder)
+            return _list_models(folder)
     return "a site's model is in SITE/models/RUN, a model of a simulated run in RUN/models/CLIENT"
 
 
-def _name_models(folder: Path) -> str:
-    names = model_names(folder)
+def _list_models(folder: Path) -> str:
+    names = list_model_names(folder)
     more = ", ..." if len(names) > 5 else ""
     return f"name one of its models: {', '.join(str(folder / name) for name in names[:5])}{more}"
 
 
-def _describe(model: Model) -> dict[str, Any]:
+def _describe_model(model: Model) -> dict[str, Any]:
     described = {
         "body": model.body.name,
         "mean": list(model.transform.mean),
@@ -155,7 +154,7 @@ def _describe(model: Model) -> dict[str, Any]:
     return {**described, "labels": list(model.labels)} if model.labels else described
 
 
-def _assemble(
+def _assemble_model(
     weights: Path,
     described: Mapping[str, Any],
     schema: Schema,
@@ -169,7 +168,7 @@ def _assemble(
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))
     made, name = {} if bodies is None else bodies, described["body"]
     if name not in made:
-        made[name] = body_named(name, schema.shape)
+        made[name] = make_body(name, schema.shape)
     body = made[name]
     expected = {parameter for layer in body.layers for parameter in layer}
     found = set(params) - set(RESERVED)

@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 
-def triangle_entries(width: int) -> int:
+def count_triangle_entries(width: int) -> int:
     """The number of entries of a packed (width, width) matrix."""
     return width * (width + 1) // 2
 
 
-def diagonal_places(width: int) -> Tensor:
+def find_diagonal(width: int) -> Tensor:
     """The positions of the diagonal in a packed matrix, (width,)."""
     rows = torch.arange(width)
     return rows * width - rows * (rows - 1) // 2
 
 
-def pack(matrix: Tensor) -> Tensor:
+def pack_triangle(matrix: Tensor) -> Tensor:
     """(..., w, w) symmetric -> (..., w (w + 1) / 2), entries off the diagonal times sqrt(2)."""
     rows, columns, scale = _find_places(matrix.shape[-1], matrix)
     return matrix[..., rows, columns] * scale
 
 
-def unpack(packed: Tensor, width: int) -> Tensor:
+def unpack_triangle(packed: Tensor, width: int) -> Tensor:
     """The symmetric (..., w, w) matrix that `pack` packed."""
     rows, columns, scale = _find_places(width, packed)
     matrix = packed.new_zeros((*packed.shape[:-1], width, width))
