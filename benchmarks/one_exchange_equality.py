@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
@@ -72,7 +72,7 @@ def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
     (exchange,) = method.schedule.round
     n_class: int = method.plan.n_class  # type: ignore[attr-defined]
     moments = Moments.of(x, y, n_class, exchange.detail)
-    trained = Trained({}, moments.statistics, len(y), moments.second)
+    trained = WorkResult({}, moments.statistics, len(y), moments.second)
     if exchange.summary is BodySummary.MIXTURES:
         trained = replace(trained, mixtures=fit_mixtures(x, y, n_class, exchange.parts, Key(2)))
     message = method.close(exchange.name, {}, Work({}), trained)[1]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedlog.algorithms.averaging import fedavg
-from fedlog.algorithms.shape import Batch, Bodies, Carry, ModelPlan, Trained, Work
+from fedlog.algorithms.shape import Batch, Bodies, Carry, ModelPlan, Work, WorkResult
 from fedlog.models.body import HEAD, Params
 from fedlog.testing import MethodBrokenError, check_method
 from fedlog.wire.message import Message
@@ -35,7 +35,7 @@ class Wrapped:
 class Unweighted(Wrapped):
     """Counts every client as one record, so that one without any moves the average."""
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         kept, message = self.__getattr__("close")(exchange, home, work, replace(trained, records=1))
         return kept, message
 
@@ -103,7 +103,7 @@ class Headless(Wrapped):
 class Idle(Wrapped):
     """Uploads what it started from, whatever was trained."""
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         kept, message = self.__getattr__("close")(exchange, home, work, replace(trained, params=work.params))
         return kept, message
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import OneExchange
-from fedlog.algorithms.shape import BodySummary, ModelPlan, Trained, Work
+from fedlog.algorithms.shape import BodySummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_around
@@ -55,10 +55,10 @@ def work(method: OneExchange, x: Tensor, y: Tensor) -> tuple[Params, Message]:
     (exchange,) = method.schedule.round
     if exchange.summary is BodySummary.MIXTURES:
         mixtures = fit_mixtures(x, y, N_CLASS, exchange.parts, Key(1), exchange.fewest)
-        trained = Trained({}, Moments.of(x, y, N_CLASS, exchange.detail).statistics, len(y), mixtures=mixtures)
+        trained = WorkResult({}, Moments.of(x, y, N_CLASS, exchange.detail).statistics, len(y), mixtures=mixtures)
     else:
         moments = Moments.of(x, y, N_CLASS, exchange.detail)
-        trained = Trained({}, moments.statistics, len(y), moments.second)
+        trained = WorkResult({}, moments.statistics, len(y), moments.second)
     home, message = method.close(exchange.name, {}, Work({}), trained)
     assert message is not None
     return home, message

@@ -25,9 +25,9 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
-    Trained,
     TrainingRecords,
     Work,
+    WorkResult,
     cross_entropy,
     select_all_but,
     select_only,
@@ -70,7 +70,7 @@ class Averaging(Algorithm):
         """The whole model: the layers the client keeps, and the shared layers as last received."""
         return Work({**home, **heard})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the layers that are not shared; send the shared ones with the client's number of records."""
         if not trained.records:
             kept = home  # nothing was trained; home may still be the whole initial model, which is needed

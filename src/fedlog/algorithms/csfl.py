@@ -21,8 +21,8 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
-    Trained,
     Work,
+    WorkResult,
     cross_entropy,
 )
 from fedlog.core.compressed_sensing import Sensing, recover_vector
@@ -106,7 +106,7 @@ class CSFL(Algorithm):
         """The common model, and the seed of the measurement matrix."""
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """In the first exchange send measurements of the large changes and keep the small ones; then send signs."""
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:

@@ -20,8 +20,8 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
-    Trained,
     Work,
+    WorkResult,
     cross_entropy,
 )
 from fedlog.models.body import SHIFT, Params
@@ -88,7 +88,7 @@ class FedDBE(Algorithm):
             return Work({name: value for name, value in params.items() if name != SHIFT})
         return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """In the opening send the mean feature and keep the old state; in a round send the model, keep the shift."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:

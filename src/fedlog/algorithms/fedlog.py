@@ -24,8 +24,8 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
-    Trained,
     Work,
+    WorkResult,
     cross_entropy,
 )
 from fedlog.core.keys import Key
@@ -128,7 +128,7 @@ class FedLog(Algorithm):
         """The client's body under the global head."""
         return Work({**home, HEAD: heard[HEAD]})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the body; send the statistics of all training records of the client."""
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 

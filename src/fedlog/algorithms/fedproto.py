@@ -20,8 +20,8 @@ from fedlog.algorithms.shape import (
     ModelPlan,
     Phase,
     Schedule,
-    Trained,
     Work,
+    WorkResult,
 )
 from fedlog.core.heads.gaussian import nearest_head_of_means
 from fedlog.core.keys import Key
@@ -84,7 +84,7 @@ class FedProto(Algorithm):
         """The client's model, with the prototypes for the loss."""
         return Work(home, heard)
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the model; send the class means and the number of records of each class."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fedlog.algorithms.averaging import Averaging, fedavg
 from fedlog.algorithms.losses import NearModelLoss
-from fedlog.algorithms.shape import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Trained, Work
+from fedlog.algorithms.shape import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Work, WorkResult
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Message
@@ -53,7 +53,7 @@ class Ditto(Averaging):
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the personal model; send the global one with the client's number of records."""
         if exchange == PERSONAL:
             return {**home, **_name_personal(trained.params)}, None

@@ -144,8 +144,8 @@ class Phase:
         """Whether the loss reads the parameters, and not only features and logits."""
         return bool(getattr(self.loss, "reads_params", False))
 
-    def show(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The parameters if the loss asks for them, else `HiddenParams`."""
+    def loss_view(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The parameters as the loss may see them: all if it asks for them, else `HiddenParams`."""
         return params if self.reads_params else HiddenParams()
 
 
@@ -203,12 +203,11 @@ class Work:
     carry: Params = field(default_factory=dict)
 
 
-NO_STATISTICS = Statistics.zeros(0, 1)
 NO_MIXTURES = Mixtures(*torch.zeros(3, 0, 0))
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class WorkResult:
     """The result of a client's local work; statistics and mixtures are empty unless the exchange asks for them."""
 
     params: Params
@@ -285,7 +284,7 @@ class Algorithm(ABC):
         """The start of a client's training in this exchange, from what it keeps and what it heard."""
 
     @abstractmethod
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """The state that the client keeps from now on, and the message that it uploads or None."""
 
     @abstractmethod

@@ -45,7 +45,7 @@ class RandomSource(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy object that left, with all facts that are needed to compute its cost."""
+    """One noisy object that was sent, with all facts that are needed to compute its privacy cost."""
 
     round: int
     """The round; 0 is the opening exchange."""
@@ -135,7 +135,7 @@ class TrainingRound:
 
 @dataclass(frozen=True)
 class UnboundedLoss:
-    """Something that left, or may have left, without noise: no epsilon bounds its cost."""
+    """Something that was sent, or may have been, without noise: no epsilon bounds its privacy cost."""
 
     round: int
     exchange: str
@@ -165,7 +165,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class _Loss:
-    """The privacy loss of some releases together; `+` composes two losses, also of adaptive releases."""
+    """The privacy loss of several releases together; `+` composes two losses, even of dependent releases."""
 
     mu_squared: float = 0.0
     divergence: float = 0.0
@@ -268,7 +268,7 @@ def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
 def compute_spending_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """Add up releases under one promise; the cost of each is that of the entry of `counted` at the same position."""
+    """The spending of releases under one promise. `counted` has, for each release, the one whose cost is counted."""
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
     losses = accumulate(_Loss.of(release) for release in counted)
@@ -319,7 +319,7 @@ def check_within_budget(together: Sequence[Event], formula: Calibration, budget:
 
 
 def explain_missing_guarantee(releases: Sequence[Event]) -> str | None:
-    """In words, why there is no guarantee; None if an epsilon bounds everything that left."""
+    """Why there is no guarantee, in words; None if an epsilon bounds the cost of everything that was sent."""
     reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, UnboundedLoss))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 

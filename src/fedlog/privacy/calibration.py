@@ -138,7 +138,7 @@ def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
 
 
 def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """Alternatives to the budget, each less the cost of the grid: noise that meets one of them meets the budget.
+    """Budgets for the noise without the grid's cost in delta: noise that meets one of them meets the given budget.
 
     The grid's cost in delta grows with e^epsilon. So if epsilon is large, it may be cheaper to meet a smaller epsilon,
     which meets the larger one too. InputError if the grid costs more than delta in every alternative.

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 
 
 class Unit(StrEnum):
-    """What is protected: a record, a whole client, or (as in the paper, without a formal guarantee) a record."""
+    """What a guarantee protects: one record, or one client with all its records. `paper` has no formal guarantee."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -94,7 +94,7 @@ class Budget:
 
 
 def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
-    """A warning if delta is above 1 / the number of protected units, else None."""
+    """The text of a warning if delta is above 1 / (the number of protected units), else None."""
     if protected < 1:
         raise InputError(f"the number of protected units must be at least 1, found: {protected}")
     if delta * protected <= 1:

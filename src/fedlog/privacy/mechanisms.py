@@ -72,7 +72,7 @@ class Mechanism:
 
     @property
     def shares(self) -> int:
-        """The number of draws on which the guarantee rests: the draws of the other honest survivors hide a client."""
+        """The number of noise draws on which the guarantee rests, see `count_hiding_noise_draws`."""
         return count_hiding_noise_draws(self.trust, self.honest_survivors)
 
     @property
@@ -142,14 +142,14 @@ class DiscreteSampler:
 def compute_client_sensitivity(norm: float, trust: Trust) -> float:
     """How far one client can change a release if its message is clipped to L2 norm `norm`.
 
-    A client more or less changes a sum by one message. In local mode a message is replaced by another, so the change
-    can be twice as large.
+    Adding or removing a client changes a sum by one message. In local mode one message is replaced by another, so the
+    change can be twice as large.
     """
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
 def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
-    """The number of noise draws that hide a client. In a secure sum, its own draw does not count: it knows it."""
+    """The number of noise draws that hide a client: in a secure sum those of the other honest clients, else one."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 

@@ -1,4 +1,4 @@
-"""The protection of a run: what a client does to its statistics before they leave, and the server to their sum.
+"""The protection of a run: how clients change their statistics before they send them, and the server their sum.
 
 The order is always the same. A client clips (each record, or its whole message), rounds towards zero to the grid, adds
 its noise if the mechanism needs any, and sends a dense message and nothing else: no count, no set of classes. Exact
@@ -126,7 +126,7 @@ class Protection:
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
     def make_training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
-        """The event to record for this exchange's training, before anything of it leaves; None without DP-SGD."""
+        """The event to record before results of this exchange's training are sent; None without DP-SGD."""
         if self.training is None:
             return None
         plan, sampler = self.training.plan, self.training.sampler(Key(0))
@@ -142,7 +142,7 @@ class Protection:
         )
 
     def make_release_event(self, round_number: int, exchange: str) -> Release:
-        """The event to record before the noisy messages of this exchange leave."""
+        """The event to record before the noisy messages of this exchange are sent."""
         mechanism, sampler = self.mechanism, self.sampler(Key(0))
         return Release(
             round=round_number,

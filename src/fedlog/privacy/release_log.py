@@ -1,4 +1,4 @@
-"""The record of releases on disk: one JSON object on each line, forced to the disk before anything leaves.
+"""The record of releases on disk: one JSON object on each line, forced to the disk before anything is sent.
 
 The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one record of
 all its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the
@@ -67,8 +67,8 @@ def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget:
 def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
     """Convert releases under different promises to the sensitivity of one record, an upper bound for all of them.
 
-    Local noise for a whole client hides any change of its data, so also a change of one record. If the promise is about
-    a client more or less, a changed record replaces a message of norm at most S by another, so the sum changes by at
+    Local noise for a whole client hides any change of its data, so also a change of one record. If neighbours
+    differ by one client, a changed record replaces a message of norm at most S by another, so the sum changes by at
     most 2S. No release counts for less than it does alone, so the promises of the single runs still hold.
     """
     if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
@@ -180,7 +180,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
 @dataclass
 class ReleaseRecorder:
-    """Records the releases of one run: in its file if there is a path, which also states the budget, else in memory."""
+    """Records the releases of one run: in the file at `path`, which also states the budget, or in memory without it."""
 
     path: Path | None = None
     events: tuple[Event, ...] = ()

@@ -1,4 +1,4 @@
-"""Rényi composition of DP-SGD's many small steps on samples with Gaussian releases of sums over all records.
+"""Add up the privacy cost of DP-SGD's many small steps and of Gaussian releases, by Rényi divergences.
 
 The Rényi divergences R(alpha) of both kinds add up in any adaptive order, so one curve describes a whole run. The bound
 for sampled Gaussian steps is that of Mironov, Talwar and Zhang (2019): each record is in the sample of a step with

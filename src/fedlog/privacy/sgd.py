@@ -1,4 +1,4 @@
-"""DP-SGD: the plan of a training under noise, and the noise that the plan needs.
+"""DP-SGD: how bodies are trained under noise, and how much noise a budget needs.
 
 In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling). The gradient of each
 drawn record is clipped to L2 norm `clip` and rounded towards zero to the grid. These gradients are summed, and noise of
@@ -34,7 +34,7 @@ _PRIVATE_SIDE = 1e-9
 
 @dataclass(frozen=True)
 class SgdRoundPlan:
-    """The training of a body in one round."""
+    """The settings of DP-SGD in one round."""
 
     noise_multiplier: float
     clip: float
@@ -137,7 +137,7 @@ def grid_noise_distance(steps: int, coordinates: int) -> float:
 
 @dataclass(frozen=True)
 class SgdRunPlan:
-    """All DP-SGD training of a run: the plan of one round, the number of rounds, and of parameters of a body."""
+    """All DP-SGD training of a run: the plan of a round, and the numbers of rounds and of a body's parameters."""
 
     plan: SgdRoundPlan
     trainings: int

@@ -69,7 +69,7 @@ CODECS: dict[str, Codec] = {each.name: each for each in _ALL}
 
 
 def refuse_revealing_codec(name: str, where: str) -> None:
-    """Raise an InputError if a codec's messages show which classes a client holds; `where` names the mode in it."""
+    """Raise an InputError if a codec's messages show which classes a client holds; `where` names the mode."""
     if not find_codec(name).hides_content:
         shown = "the rows it sends show" if "rows" in name.split("+") else "the length of its messages shows"
         dense = ", ".join(each.name for each in _ALL if each.hides_content)

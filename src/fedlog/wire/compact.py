@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import Reader, WireError, checksum_of, encode_varint, encode_zigzag, pack_bits
+from fedlog.wire.frame import Reader, WireError, encode_varint, encode_zigzag, pack_bits, starting_checksum
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Float32Numbers, Floats, NumberFormat
 
@@ -142,7 +142,7 @@ class CompactCodec:
             if len(smaller) < len(body) <= frame.max_decoded_size(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
         head = _HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
-        return frame.add_checksum(head + body, checksum_of(known))
+        return frame.add_checksum(head + body, starting_checksum(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not one. A difference is added to `known`."""
@@ -152,7 +152,7 @@ class CompactCodec:
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
-        kind, body = frame.open_frame(_HEAD, blob, number, checksum_of(known if number == Kind.SAME else old))
+        kind, body = frame.open_frame(_HEAD, blob, number, starting_checksum(known if number == Kind.SAME else old))
         return self._codec_for(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
 
     def _require_known(self, kind: int, known: Message | None) -> Message:

@@ -48,7 +48,7 @@ def can_send_difference(message: Message, known: Message) -> bool:
     return message.kind is known.kind and found == expected
 
 
-def checksum_of(known: Message | None) -> int:
+def starting_checksum(known: Message | None) -> int:
     """The start value of a frame's checksum: 0, or the checksum of the known message that the frame refers to."""
     found = 0
     for array in () if known is None else known.arrays:
@@ -85,7 +85,7 @@ def read_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
 
 
 def open_frame(head: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the body of a sealed frame; `WireError` if the checksum, started from `start`, is wrong."""
+    """The kind and the body of a frame; `WireError` if its checksum, started from `start`, is wrong."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
         raise WireError("the message's checksum does not match its content, or the earlier message that it refers to")
@@ -225,14 +225,14 @@ class Float32:
         check_arrays(message)
         head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = b"".join(_pack(array) for array in message.arrays)
-        return add_checksum(head + body, checksum_of(known) if message.kind is Kind.SAME else 0)
+        return add_checksum(head + body, starting_checksum(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not one."""
         number, codec, count = read_head(_HEAD, VERSION, blob)
         if codec != self.number:
             raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
-        kind, body = open_frame(_HEAD, blob, number, checksum_of(known) if number == Kind.SAME else 0)
+        kind, body = open_frame(_HEAD, blob, number, starting_checksum(known) if number == Kind.SAME else 0)
         reader = Reader(body)
         arrays = tuple(_unpack(reader) for _ in range(count))
         reader.require_end()

@@ -26,7 +26,7 @@ class Ledger:
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
     def count(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
-        """Count an encoded message, once for each copy sent; `kind` is a name for the steps of a secure sum."""
+        """Count an encoded message, once for each copy sent; in a secure sum, `kind` is the name of a step."""
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
 

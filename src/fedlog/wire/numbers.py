@@ -90,7 +90,7 @@ class QuantisedNumbers:
 
     @property
     def rounding(self) -> float:
-        """sqrt(128) steps: the error of an entry is below one step, so that of a block's norm is below sqrt(128)."""
+        """At most sqrt(128) steps, since each of a block's 128 entries is off by less than one step."""
         return float(np.sqrt(BLOCK)) / self._largest_code(signed=True)
 
     def _largest_code(self, signed: bool) -> int:

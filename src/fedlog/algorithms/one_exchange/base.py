@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
 from fedlog.core.packed_matrix import pack_triangle, unpack_triangle
@@ -108,7 +108,7 @@ class OneExchange(Algorithm):
         """The frozen body."""
         return Work({**home, HEAD: heard[HEAD]})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Send the client's sums; keep a copy of them if the client solves a personal head."""
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)

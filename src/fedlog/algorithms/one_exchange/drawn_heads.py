@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, OneExchange
-from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
+from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
@@ -102,7 +102,7 @@ class CCVR(HeadFromDrawnFeatures):
 class FedPFT(HeadFromDrawnFeatures):
     """A softmax head trained on features drawn from all clients' mixtures of `parts` Gaussians for each class.
 
-    With many Gaussians, one may stand for a single record. With `fewest`, small ones are joined before they are sent.
+    With many Gaussians, one may stand for a single record. With `fewest`, Gaussians of fewer records are joined.
     """
 
     parts: int = 1
@@ -122,7 +122,7 @@ class FedPFT(HeadFromDrawnFeatures):
         """One exchange of mixtures."""
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Send the mixtures; keep the body, and a copy of the mixtures if the client trains a personal head."""
         found = trained.mixtures
         arrays = (found.records, found.means, found.variances)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
-from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Trained, Work
+from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkResult
 from fedlog.core.heads.class_means import MeanScatter, estimate_gram, estimate_gram_of_site, solve_unit_ridge
 from fedlog.core.heads.personal import mix_moments
 from fedlog.core.packed_matrix import pack_triangle
@@ -44,7 +44,7 @@ class FedCOF(OneExchange):
         at_home = Detail.SECOND if self.personal else Detail.MEANS
         return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS, at_home),))
 
-    def close(self, exchange: str, home: Params, work: Work, trained: Trained) -> tuple[Params, Message | None]:
+    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Send the class means with the number of records of each; keep the sums if the site solves a personal head."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import NO_STATISTICS, Algorithm, BodySummary, Exchange, HasCandidates, Phase, Trained, Work
+from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, HasCandidates, Phase, Work, WorkResult
 from fedlog.core.classification import find_first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import number_metrics
 from fedlog.core.keys import Key
-from fedlog.core.stats import Moments
+from fedlog.core.stats import Moments, Statistics
 from fedlog.data.federation import Federation
 from fedlog.data.schema import half_width
 from fedlog.engine.clients import Client
@@ -186,7 +186,7 @@ class Cohort:
 
     def _train_and_summarise(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
-    ) -> Iterator[tuple[Client, Work, Trained]]:
+    ) -> Iterator[tuple[Client, Work, WorkResult]]:
         works = [self._start_work(c, exchange) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
@@ -209,9 +209,11 @@ class Cohort:
                 )
             yield client, work, replace(summary, params=params, records=client.records)
 
-    def _summarise(self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange) -> Iterator[Trained]:
+    def _summarise(
+        self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
+    ) -> Iterator[WorkResult]:
         """The summary of each request's records that the exchange asks for."""
-        nothing = Trained({}, NO_STATISTICS, 0)
+        nothing = WorkResult({}, Statistics.zeros(0, 1), 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._sum_moments(backend, requests, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)

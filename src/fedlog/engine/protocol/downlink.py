@@ -95,7 +95,7 @@ class Downlink:
                 self.classes[client] = frozenset(classes)
 
 
-def check_method_supports(algorithm: Algorithm, transport: Transport) -> None:
+def check_transport_fits_method(algorithm: Algorithm, transport: Transport) -> None:
     """Refuse transport settings that the method cannot use."""
     if transport.skip_below is not None and not algorithm.sums_last_uploads:
         raise InputError(

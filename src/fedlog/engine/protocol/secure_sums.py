@@ -1,7 +1,8 @@
 """Secure sums in the simulator: all messages of the protocol are made and counted, and the server gets only the sum.
 
-Uploads are lifted at the client, so every method whose uploads are summed can use it. The server cannot check masked
-values: in a private run a value out of range wraps around, otherwise the client raises an error.
+Clients make their uploads addable (`make_contribution`), so every method whose uploads are summed can use it. The
+server cannot check masked values: in a private run a value out of range wraps around, otherwise the client raises an
+error.
 
 If the same clients take part in two sums, their keys for the second come with the last replies of the first: four
 turns instead of five. A client that did not reply is asked for its keys in one more turn.
@@ -49,7 +50,7 @@ def choose_encoding(protection: Protection | None) -> FixedPoint:
 
 
 def encode_as_words(upload: Contribution, protection: Protection | None, parties: int) -> Words:
-    """The words of a lifted upload for a secure sum; without privacy, InputError if the sum could overflow."""
+    """The words of a contribution for a secure sum; without privacy, InputError if the sum could overflow."""
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
     encoding = choose_encoding(protection)
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
@@ -171,7 +172,7 @@ class SecureSums:
         ledger: Ledger,
         following: Sequence[int] = (),
     ) -> Contribution:
-        """The sum of the lifted uploads that the server gets; RoundFailedError if too few clients survive.
+        """The sum of these contributions, as the server gets it; RoundFailedError if too few clients survive.
 
         `following` are the clients that take part in the next sum.
         """

@@ -1,4 +1,4 @@
-"""The server's side of the protocol: check and lift uploads, sum them, update the state, encode the broadcast."""
+"""The server's side of the protocol: check uploads, sum their contributions, update the state, encode the broadcast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchange, ModelPlan, Trained
+from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchange, ModelPlan, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
@@ -232,7 +232,7 @@ def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params
     if exchange.summary is BodySummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)
         mixtures = fit_mixtures(*no_records, plan.n_class, exchange.parts, Key(0))
-    trained = Trained(work.params, nothing.statistics, 0, nothing.second, mixtures)
+    trained = WorkResult(work.params, nothing.statistics, 0, nothing.second, mixtures)
     return algorithm.close(exchange.name, home, work, trained)[1]
 
 

@@ -26,7 +26,7 @@ class CappedClient:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[CappedClient, ...]]:
-    """The uploads, scaled down so that none has more than the share `largest` of all counts, and the clients scaled.
+    """The uploads, scaled down so that none has more than the share `largest` of all counts; and the clients that were.
 
     With fewer than 1 / largest clients, all get the same weight.
     """

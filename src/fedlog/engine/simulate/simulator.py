@@ -20,7 +20,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import check_method_fits_labels, list_clients, name_methods_with_any_body
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
-from fedlog.engine.protocol.downlink import check_method_supports
+from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
@@ -142,7 +142,7 @@ class Simulation:
                 )
         check_method_fits_labels(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
-        check_method_supports(self.algorithm, self.settings.transport)
+        check_transport_fits_method(self.algorithm, self.settings.transport)
 
     def _check_bodies(self) -> None:
         """Refuse bodies, and initialisations of bodies, that the method cannot use."""

@@ -108,7 +108,7 @@ class InProcess(Workers):
     def cohort(self) -> Cohort:
         """The cohort with every client; RunError before `start`."""
         if self._cohort is None:
-            raise not_running_error()
+            raise make_not_running_error()
         return self._cohort
 
     def start(self) -> None:
@@ -160,7 +160,7 @@ class WorkerProcesses(Workers):
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method in every worker; if workers fail, raise the first error."""
         if not self._pipes:
-            raise not_running_error()
+            raise make_not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, given))
@@ -187,7 +187,7 @@ class WorkerProcesses(Workers):
         )
 
 
-def not_running_error() -> RunError:
+def make_not_running_error() -> RunError:
     """The error for a call to workers that are not running."""
     return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
 

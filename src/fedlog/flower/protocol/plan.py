@@ -12,7 +12,7 @@ from msgspec import Meta
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.clip import parse_clip
-from fedlog.engine.protocol.downlink import check_method_supports
+from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_name
@@ -279,7 +279,7 @@ def check_plan(plan: Plan) -> Plan:
     algorithm = plan.algorithm(2, 2)
     check_gaussians(algorithm)
     check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
-    check_method_supports(algorithm, plan.transport)
+    check_transport_fits_method(algorithm, plan.transport)
     plan.protection(2, 2)
     return plan
 

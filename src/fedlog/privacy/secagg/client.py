@@ -75,7 +75,7 @@ class SumClient:
         return state, self._reply(Step.KEYS, encode(self._public_keys(state)))
 
     def share_secrets(self, state: KeysState, blob: bytes) -> tuple[SharesState, bytes]:
-        """Step `shares`: split the secrets into shares, and seal one for each other client on the list of keys."""
+        """Step `shares`: split the secrets into shares, and encrypt one for each other client on the list of keys."""
         key_list = decode(messages.KeyList, blob)
         keys = self._check_keys(key_list, state)
         me = self.identity.number

@@ -98,13 +98,13 @@ class KeyAgreement:
 
 
 def mask_key_purpose(terms: Terms, one: int, other: int) -> bytes:
-    """The purpose for the key of the mask between two clients, the same at both."""
+    """The bytes that name a key's purpose: the mask between two clients. They are the same at both."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
 def cipher_key_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
-    """The purpose for the key of the sealed message from one client to another."""
+    """The bytes that name a key's purpose: encrypted messages from one client to another."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
@@ -122,7 +122,7 @@ def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
 
 
 def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:
-    """32 bytes with which a client commits itself to its seed without revealing it."""
+    """A digest of a client's seed, 32 bytes: it shows later that the seed is the same, and does not reveal it."""
     return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
 
 

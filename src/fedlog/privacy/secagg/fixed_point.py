@@ -90,7 +90,7 @@ def pack_words(words: Words, value_bytes: int) -> bytes:
 
 
 def unpack_words(blob: bytes, value_bytes: int) -> Words:
-    """The words in bytes from `pack`, or from a key stream."""
+    """The words in bytes from `pack_words`, or from a key stream."""
     padded = np.zeros((len(blob) // value_bytes, 8), dtype=np.uint8)
     padded[:, :value_bytes] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, value_bytes)
     return padded.view("<u8").reshape(-1).astype(np.uint64)

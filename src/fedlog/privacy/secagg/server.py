@@ -119,7 +119,8 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
     """The secrets that unmask the sum, by client, and the client whose shares had to be left out, if any.
 
-    Otherwise one client with wrong shares could make every sum fail. It needs one more client than the threshold.
+    One client with wrong shares can be left out if one more client than the threshold answered. Otherwise it could
+    make every sum fail.
     """
     helpers, needed = sorted(state.unmasking), state.terms.threshold
     try:

@@ -167,7 +167,7 @@ class BlockBackend:
                 features = self._body.clip_features(self._network.features(params, inputs, masks))
                 dropped = self._body.drop_features(features, masks)
                 seen = logits(dropped, params)
-                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.show(params), dropped)
+                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.loss_view(params), dropped)
                 losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
             with CLOCK.time("backward"):
                 gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
