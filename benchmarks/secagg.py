@@ -110,7 +110,7 @@ def constant_share(secret: bytes) -> bytes:
 def measure(clients: int, coordinates: int) -> dict[str, Any]:
     """The cost of one round for the measured client and the server."""
     identities = [crypto.SigningIdentity.new(number, os.urandom) for number in range(clients)]
-    roster = {identity.number: identity.public for identity in identities}
+    roster = {identity.number: identity.public_key for identity in identities}
     threshold = smallest_safe_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
     everyone = [SumClient(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]

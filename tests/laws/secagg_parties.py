@@ -28,7 +28,7 @@ def identity(number: int) -> SigningIdentity:
 def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int = 0) -> Terms:  # noqa: A002
     # Numbers with gaps: nothing may depend on their being 0, 1, 2, ...
     members = [3 * number + 1 for number in range(clients)]
-    roster = {number: identity(number).public for number in members}
+    roster = {number: identity(number).public_key for number in members}
     threshold = smallest_safe_threshold(clients, corrupted)
     return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
 

@@ -233,7 +233,7 @@ def test_terms_differ_in_every_field() -> None:
 
 def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None:
     identity = SigningIdentity.new(3, os.urandom)
-    terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public))
+    terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public_key))
     signature = identity.sign(terms, Step.AGREE, b"body")
     check_signature(terms, Step.AGREE, 3, b"body", signature)
     for at, step, sender, body in (

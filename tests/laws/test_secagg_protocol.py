@@ -279,7 +279,7 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 5.0, Clamp(2.0).sensitivity(7), honest_survivors=4)
     fixed = choose_fixed_point(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
     members = [3 * number + 1 for number in range(6)]
-    roster = {number: identity(number).public for number in members}
+    roster = {number: identity(number).public_key for number in members}
     terms = Terms(
         bytes(16), 0, roster, smallest_safe_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes
     )

@@ -13,13 +13,13 @@ from fedlog.errors import InputError
 from fedlog.privacy.accounting import Event, TrainingRound, add_if_within_budget, compute_spending, noise_distance
 from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.mechanisms import planned_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.privacy.sgd import (
     SgdRoundPlan,
     SgdRunPlan,
     find_sigma_beside_training,
     find_training_noise,
-    grid_noise_distance,
 )
 
 
@@ -27,7 +27,9 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
     """Three rounds of fifty steps on 1210 parameters, with discrete noise."""
     budget, rate, steps, rounds, parameters = Budget(epsilon, 1e-5), 0.1, 50, 3, 1210
     if noise is None:
-        noise = find_training_noise(budget, 0.5, rate, steps * rounds, grid_noise_distance(steps * rounds, parameters))
+        noise = find_training_noise(
+            budget, 0.5, rate, steps * rounds, planned_noise_distance(steps * rounds, parameters)
+        )
     return make_protection(
         budget,
         unit=Unit.RECORD,

@@ -186,11 +186,13 @@ def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
         if isinstance(found, bool) and str(value).lower() not in ("true", "false"):
             raise ValueError  # msgspec also takes 0 and 1, which may be meant as numbers
     except ValueError:
-        raise InputError(f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe(kind)}") from None
+        raise InputError(
+            f"option {name} of {method} cannot be {value!r}", hint=f"expected {_describe_type(kind)}"
+        ) from None
     return found
 
 
-def _describe(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     """The values that an option of that type can have, in words."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(choice) for choice in get_args(kind))}"

@@ -174,7 +174,7 @@ class _Loss:
     """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
-    def of(release: Event) -> _Loss:
+    def of_release(release: Event) -> _Loss:
         if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
@@ -224,7 +224,7 @@ class _Loss:
             else compute_epsilon(mu, delta, self.noise_distance)
         )
 
-    def within(self, formula: Calibration, budget: Budget) -> bool:
+    def is_within(self, formula: Calibration, budget: Budget) -> bool:
         if formula is Calibration.PAPER:
             return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.
@@ -254,7 +254,7 @@ class _Loss:
 
 def noise_distance(releases: Sequence[Event]) -> float:
     """A bound on the total-variation distance between the noise of these releases and exact Gaussian noise."""
-    return sum((_Loss.of(release) for release in releases), _Loss()).noise_distance
+    return sum((_Loss.of_release(release) for release in releases), _Loss()).noise_distance
 
 
 def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
@@ -271,7 +271,7 @@ def compute_spending_under_promise(
     """The spending of releases under one promise. `counted` has, for each release, the one whose cost is counted."""
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
-    losses = accumulate(_Loss.of(release) for release in counted)
+    losses = accumulate(_Loss.of_release(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
     epsilons = tuple(loss.epsilon(formula, delta) for loss in losses)
     last = epsilons[-1]
@@ -308,8 +308,8 @@ def check_within_budget(together: Sequence[Event], formula: Calibration, budget:
             f"the privacy budget does not cover another release: {found}",
             hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
         )
-    loss = sum((_Loss.of(release) for release in together), _Loss())
-    if not loss.within(formula, budget):
+    loss = sum((_Loss.of_release(release) for release in together), _Loss())
+    if not loss.is_within(formula, budget):
         after = loss.epsilon(formula, budget.delta)
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: round {together[-1].round} would bring epsilon to "

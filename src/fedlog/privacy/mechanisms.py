@@ -154,7 +154,7 @@ def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
 
 
 def planned_noise_distance(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
-    """An upper bound on `accounting.noise_distance` for planned releases: the cost of the grid and of wrapping."""
+    """An upper bound on `accounting.noise_distance` for planned releases, or for planned steps of DP-SGD."""
     wraps = releases * wrap_probability
     sums = releases * coordinates * math.expm1(bound_share_divergence(float(STEPS_PER_STD), shares))
     return wraps + sums + math.sqrt(releases * coordinates * bound_rounding_divergence(STEPS_PER_STD) / 2)

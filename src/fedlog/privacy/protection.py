@@ -196,9 +196,8 @@ def make_protection(
     )
     sgd: SgdTraining | None = None
     if training is not None:
-        distance = (
-            planned_noise_distance(releases, coordinates, mechanism.shares, wraps) + training.planned_noise_distance
-        )
+        distance = planned_noise_distance(releases, coordinates, mechanism.shares, wraps)
+        distance += planned_noise_distance(training.trainings * training.plan.steps, training.coordinates)
         sigma = find_sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
         sgd = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))

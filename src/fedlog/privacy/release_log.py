@@ -102,14 +102,10 @@ class ReleaseLog:
         return tuple(event for event in self.events if isinstance(event, Release))
 
 
-def format_budget_line(budget: Budget) -> str:
-    """The line that states the budget."""
-    return json.dumps({"event": "budget", "version": _VERSION, **asdict(budget)})
-
-
-def format_no_budget_line() -> str:
-    """The first line of a site's record that has no budget yet."""
-    return json.dumps({"event": "no budget", "version": _VERSION})
+def format_budget_line(budget: Budget | None) -> str:
+    """The line that states the budget, or that a site's record has none yet."""
+    stated = {"event": "no budget", "version": _VERSION}
+    return json.dumps(stated if budget is None else {**stated, "event": "budget", **asdict(budget)})
 
 
 def format_release_line(event: Event) -> str:
@@ -217,7 +213,7 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
     """Add unbounded losses to a site's record of all runs; skip a loss if one with the same reason is there."""
     with _lock(path):
         if not path.exists():
-            _create(path, [format_no_budget_line(), *map(format_release_line, earlier)])
+            _create(path, [format_budget_line(None), *map(format_release_line, earlier)])
         known = {event.reason for event in read_log(path).events if isinstance(event, UnboundedLoss)}
         for event in events:
             if event.reason not in known:

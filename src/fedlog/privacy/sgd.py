@@ -23,7 +23,7 @@ from fedlog.core.clip import shorten_rows
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import list_alternative_budgets
-from fedlog.privacy.discrete import STEPS_PER_STD, bound_rounding_divergence, choose_grid
+from fedlog.privacy.discrete import choose_grid
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
 from fedlog.privacy.renyi import Curve, epsilon_from_curve, gaussian_curve, log_delta_from_curve, sampled_gaussian_curve
@@ -73,7 +73,7 @@ def find_training_noise(
 ) -> float:
     """The smallest noise multiplier with which so many steps alone stay within a share of epsilon.
 
-    `noise_distance` is that of the grid in these steps, see `grid_noise_distance`. A large epsilon is first lowered
+    `noise_distance` is that of the grid in these steps, see `planned_noise_distance`. A large epsilon is first lowered
     until the grid costs half of delta: a larger one could not be met with less noise.
     """
     epsilon = budget.epsilon
@@ -130,11 +130,6 @@ def _find_root_of_falling_function(falling: Callable[[float], float], smallest: 
     return float(brentq(falling, low, high, xtol=1e-10))
 
 
-def grid_noise_distance(steps: int, coordinates: int) -> float:
-    """An upper bound on `accounting.noise_distance` for so many steps of training on a grid."""
-    return math.sqrt(steps * coordinates * bound_rounding_divergence(STEPS_PER_STD) / 2)
-
-
 @dataclass(frozen=True)
 class SgdRunPlan:
     """All DP-SGD training of a run: the plan of a round, and the numbers of rounds and of a body's parameters."""
@@ -142,11 +137,6 @@ class SgdRunPlan:
     plan: SgdRoundPlan
     trainings: int
     coordinates: int
-
-    @property
-    def planned_noise_distance(self) -> float:
-        """An upper bound on `accounting.noise_distance` for all training of the run."""
-        return grid_noise_distance(self.trainings * self.plan.steps, self.coordinates)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from fedlog.core.clip import Clip, clip_with_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
+from fedlog.privacy.mechanisms import planned_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
-from fedlog.privacy.sgd import SgdRoundPlan, SgdRunPlan, find_training_noise, grid_noise_distance
+from fedlog.privacy.sgd import SgdRoundPlan, SgdRunPlan, find_training_noise
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
 from fedlog.wire.transport import Transport
@@ -73,7 +74,7 @@ class DpSgd(Section):
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
         noise = self.noise
         if noise is None:
-            distance = grid_noise_distance(all_steps, coordinates)
+            distance = planned_noise_distance(all_steps, coordinates)
             noise = find_training_noise(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
         return SgdRunPlan(SgdRoundPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
 

@@ -135,7 +135,7 @@ class CompactCodec:
         body = encode_varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
-            body += writer._pack(message.kind, array, old, None if key is None else key.child(at))
+            body += writer._pack_array(message.kind, array, old, None if key is None else key.child(at))
         flags = 0 if known is None or unchanged else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
@@ -171,13 +171,13 @@ class CompactCodec:
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
             raise WireError(f"the message has {count} arrays, expected {expected}")
         for at in range(count):
-            array = self._unpack(kind, reader, None if known is None else known.arrays[at], allowance)
+            array = self._unpack_array(kind, reader, None if known is None else known.arrays[at], allowance)
             allowance -= array.numel()
             arrays.append(array)
         reader.require_end()
         return Message(kind, tuple(arrays))
 
-    def _pack(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
+    def _pack_array(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
         layout, body = self._pack_entries(kind, array.detach().cpu(), known, key)
         return bytes([layout]) + b"".join(encode_varint(size) for size in (array.ndim, *array.shape)) + body
 
@@ -218,7 +218,7 @@ class CompactCodec:
         signed = bool((matrix < 0).any())
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
-    def _unpack(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
+    def _unpack_array(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
         layout, ndim = reader.read_byte(), reader.read_varint()
         shape = frame.check_shape([reader.read_varint() for _ in range(ndim)])
         sort, marks = layout & 15, layout & ~15

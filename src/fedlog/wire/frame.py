@@ -189,7 +189,7 @@ def pack_bits(values: NDArray[np.bool_]) -> bytes:
     return np.packbits(values, bitorder="little").tobytes()
 
 
-def _pack(array: Tensor) -> bytes:
+def _pack_array(array: Tensor) -> bytes:
     if array.dtype == torch.bool:
         code, body = _BIT, pack_bits(array.flatten().numpy())
     elif not array.is_floating_point():
@@ -199,7 +199,7 @@ def _pack(array: Tensor) -> bytes:
     return bytes([code, array.ndim]) + struct.pack(f"<{array.ndim}I", *array.shape) + body
 
 
-def _unpack(reader: Reader) -> Tensor:
+def _unpack_array(reader: Reader) -> Tensor:
     code, ndim = reader.read_byte(), reader.read_byte()
     shape = check_shape(struct.unpack(f"<{ndim}I", reader.take(4 * ndim)))
     if code == _BIT:
@@ -224,7 +224,7 @@ class Float32:
         """The bytes of a message; `WireError` if it has more arrays, dimensions or entries than a frame can carry."""
         check_arrays(message)
         head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
-        body = b"".join(_pack(array) for array in message.arrays)
+        body = b"".join(_pack_array(array) for array in message.arrays)
         return add_checksum(head + body, starting_checksum(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
@@ -234,6 +234,6 @@ class Float32:
             raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
         kind, body = open_frame(_HEAD, blob, number, starting_checksum(known) if number == Kind.SAME else 0)
         reader = Reader(body)
-        arrays = tuple(_unpack(reader) for _ in range(count))
+        arrays = tuple(_unpack_array(reader) for _ in range(count))
         reader.require_end()
         return Message(kind, arrays)

@@ -23,7 +23,7 @@ Sent = tuple[Kind, bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class ReceivedBroadcast:
+class LastBroadcast:
     """The message that a client has; `name` is a digest of all bytes it was decoded from."""
 
     name: str
@@ -36,7 +36,7 @@ class Downlink:
 
     transport: Transport
     key: Key
-    copies: dict[str, ReceivedBroadcast] = field(default_factory=dict)
+    copies: dict[str, LastBroadcast] = field(default_factory=dict)
     classes: dict[str, frozenset[int]] = field(default_factory=dict)
     """The classes in each client's last upload; a client without an upload gets whole messages."""
     whole: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Downlink:
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
         """Encode a broadcast for these clients, and return its kind and bytes for each."""
-        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, ReceivedBroadcast]] = {}
+        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, LastBroadcast]] = {}
         sent = {}
         for client in clients:
             copy = self.copies.get(client)
@@ -62,11 +62,11 @@ class Downlink:
             if wanted not in made:
                 part = message if own is None else zero_other_classes(message, own)
                 key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
-                made[wanted] = self._update(part, copy, key)
+                made[wanted] = self._encode_next(part, copy, key)
             sent[client], self.copies[client] = made[wanted]
         return sent
 
-    def _update(self, message: Message, copy: ReceivedBroadcast | None, key: Key) -> tuple[Sent, ReceivedBroadcast]:
+    def _encode_next(self, message: Message, copy: LastBroadcast | None, key: Key) -> tuple[Sent, LastBroadcast]:
         transport, codec = self.transport, self.transport.broadcast_codec
         skip = transport.skip_below or 0.0
         if copy is not None and skip and relative_change(message, copy.message) < skip:
@@ -74,7 +74,7 @@ class Downlink:
         known = copy.message if transport.differences and copy is not None else None
         blob = codec.encode(message, key, known)
         name = blake2b((copy.name if copy else "").encode() + blob, digest_size=8).hexdigest()
-        return (message.kind, blob), ReceivedBroadcast(name, codec.decode(blob, known))
+        return (message.kind, blob), LastBroadcast(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
         """The clients' last broadcasts for a checkpoint. Names are JSON, since a client may have any name."""
@@ -90,7 +90,7 @@ class Downlink:
         entries = sorted((json.loads(name), name) for name in tensors)
         for (client, version, kind, classes, _), name in entries:
             before = self.copies[client].message.arrays if client in self.copies else ()
-            self.copies[client] = ReceivedBroadcast(version, Message(Kind(kind), (*before, tensors[name])))
+            self.copies[client] = LastBroadcast(version, Message(Kind(kind), (*before, tensors[name])))
             if classes:
                 self.classes[client] = frozenset(classes)
 

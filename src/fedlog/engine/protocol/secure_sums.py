@@ -133,7 +133,7 @@ class SecureSums:
             server.refusals.append((round_number, RefusedUpload("secure sum", error.message)))
             server.kept_state = True
 
-    def position(self) -> SumsProgress:
+    def read_progress(self) -> SumsProgress:
         """The number of sums so far, and the clients that sent keys ahead, for a checkpoint."""
         if self._early_for is None or not self._early:
             return SumsProgress(self.sums_made)
@@ -212,7 +212,7 @@ class SecureSums:
                 self._identities[number] = SigningIdentity.new(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
         honest = self.honest or choose_survivors(None, len(members))
-        roster = {number: self._identities[number].public for number in members}
+        roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:

@@ -216,7 +216,7 @@ class Simulation:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint; the one before it stays until this one is complete."""
-        sums = None if self.secure is None else self.secure.position()
+        sums = None if self.secure is None else self.secure.read_progress()
         checkpoint.write(folder, self.server.make_checkpoint_state(self.round_number, sums), self.workers.save)
 
     def resume(self, folder: Path) -> None:

@@ -32,7 +32,7 @@ def load_sum_key(folder: SiteFolder) -> bytes:
 
 def format_own_entry(folder: SiteFolder) -> str:
     """The site's entry for the roster, as NAME=KEY with its public key."""
-    return f"{folder.read_config().name}={SigningIdentity(0, load_sum_key(folder)).public.hex()}"
+    return f"{folder.read_config().name}={SigningIdentity(0, load_sum_key(folder)).public_key.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:

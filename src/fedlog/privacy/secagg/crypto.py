@@ -42,7 +42,7 @@ class SigningIdentity:
         return Ed25519PrivateKey.from_private_bytes(self.secret)
 
     @property
-    def public(self) -> bytes:
+    def public_key(self) -> bytes:
         """The public key for the roster, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
