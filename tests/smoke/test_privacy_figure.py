@@ -11,7 +11,7 @@ from made_up_runs import write_run
 
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.errors import InputError
-from fedlog.experiments.run import private
+from fedlog.experiments.run import privacy
 from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.run.prepare import build_method
 from fedlog.experiments.tables.cells import Cell, list_cells
@@ -41,7 +41,7 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
         if find_epsilon_formula(row.spec) is None:
             continue
         run = resolve(row.spec)
-        guard = private.make_run_protection(run, build_method(run.spec, plan), plan, CLIENTS)
+        guard = privacy.make_run_protection(run, build_method(run.spec, plan), plan, CLIENTS)
         assert guard is not None
         assert guard.releases == 40
         level = VERIFIED_LEVEL if row.name.startswith("verify") else int(row.name.rpartition("-")[2])
@@ -87,7 +87,7 @@ def test_a_run_in_mode_paper_can_be_calibrated_exactly() -> None:
     sigmas = []
     for calibration in Calibration:
         run = resolve(replace(spec, calibration=calibration))
-        guard = private.make_run_protection(run, build_method(run.spec, plan), plan, 10)
+        guard = privacy.make_run_protection(run, build_method(run.spec, plan), plan, 10)
         assert guard is not None
         sigmas.append(guard.mechanism.sigma)
     assert sigmas[0] < 0.5 * sigmas[1]

@@ -16,7 +16,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
 from fedlog.experiments.run.prepare import make_simulation
-from fedlog.experiments.run.private import list_privacy_notices
+from fedlog.experiments.run.privacy import list_privacy_notices
 from fedlog.models.catalog import make_body
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.resolve import resolve

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from fedlog.api.live_bar import LiveBar
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
-from fedlog.experiments.run.private import list_privacy_notices
+from fedlog.experiments.run.privacy import list_privacy_notices
 from fedlog.experiments.run.records import Summary
 from fedlog.files.duration_text import describe_duration
 from fedlog.wire.bits_text import describe_bits

@@ -124,7 +124,7 @@ def resolve_secure_sums(given: SumSettings, promise: Promise | None, refused_sha
             given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed"
         )
         return None
-    check_noise_of_sums(promise, secure=True)
+    check_noise_fits_sums(promise, secure=True)
     if refused_share is not None:
         raise InputError(
             f"--refused-share {refused_share} cannot be used with secure sums: they hide single uploads, so the server "
@@ -153,7 +153,7 @@ def check_largest_share(share: float | None, promise: Promise | None, *, secure:
         )
 
 
-def check_noise_of_sums(promise: Promise | None, secure: bool) -> None:
+def check_noise_fits_sums(promise: Promise | None, secure: bool) -> None:
     """Refuse distributed noise without a secure sum, and any other noise with one."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
         raise InputError(

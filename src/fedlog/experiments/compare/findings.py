@@ -38,10 +38,10 @@ def gather_answers(
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
     for site in sites:
-        scores = {seed: own[seed].scores.part(part)[site] for seed in seeds}
+        scores = {seed: own[seed].scores.scores_on(part)[site] for seed in seeds}
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
-        compared = None if reference is None else {seed: reference[seed].scores.part(part)[site] for seed in seeds}
+        compared = None if reference is None else {seed: reference[seed].scores.scores_on(part)[site] for seed in seeds}
         answers = _make_answers(scores, compared)
         if len(answers.rows):
             found.append(answers)
@@ -122,13 +122,13 @@ class Findings:
         """The labels of the variants, in the order they were given."""
         return tuple(dict.fromkeys(label for label, _ in self.runs))
 
-    def by_seed(self, label: str) -> dict[int, ScoredRun]:
+    def runs_by_seed(self, label: str) -> dict[int, ScoredRun]:
         """The runs of one variant, by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
     def find_method(self, label: str) -> str:
         """The method of the variant with this label."""
-        return next(iter(self.by_seed(label).values())).spec.method
+        return next(iter(self.runs_by_seed(label).values())).spec.method
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -136,9 +136,9 @@ class Findings:
         return tuple(next(iter(self.runs.values())).scores.test)
 
     @cached_property
-    def splits(self) -> HeldOutRows:
+    def held_out_rows(self) -> HeldOutRows:
         """Whether repetitions hold out different rows, and how many rows they hold out for each training row."""
-        first = self.by_seed(self.labels[0])
+        first = self.runs_by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
         judged = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
@@ -191,7 +191,7 @@ class Findings:
     ) -> Estimate | None:
         if self.local_label is None or self.local_label == label or not sites:
             return None
-        own, reference = self.by_seed(label), self.by_seed(self.local_label)
+        own, reference = self.runs_by_seed(label), self.runs_by_seed(self.local_label)
         if not own.keys() & reference.keys():
             return None
         rows = gather_answers(own, reference, part, sites)
@@ -199,14 +199,14 @@ class Findings:
             return estimate_from_rows(rows, RowValueKind.DIFFERENCE, by_class=self.is_unbalanced, confidence=confidence)
         means = [self._mean_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
-        return estimate_from_repetitions(differences, self.splits, confidence) if differences else None
+        return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
 
     def _has_rows(self, part: str, site: str) -> bool:
-        return any(run.scores.part(part)[site].rows for run in self.runs.values())
+        return any(run.scores.scores_on(part)[site].rows for run in self.runs.values())
 
     def _count_rows(self, part: str, site: str) -> int:
         """The number of different rows that the site scored; of one repetition, if their positions are unknown."""
-        scores = [run.scores.part(part)[site] for run in self.by_seed(self.labels[0]).values()]
+        scores = [run.scores.scores_on(part)[site] for run in self.runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
             return scores[0].rows
@@ -217,8 +217,8 @@ class Findings:
     ) -> dict[int, float]:
         """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
         found = {}
-        for seed, run in self.by_seed(label).items():
-            held = run.scores.part(part)
+        for seed, run in self.runs_by_seed(label).items():
+            held = run.scores.scores_on(part)
             values = [getattr(held[site], figure) for site in sites or held]
             known = [value for value in values if value is not None]
             if known:
@@ -226,7 +226,7 @@ class Findings:
         return found
 
     def _make_figures(self, label: str) -> VariantFigures:
-        runs = self.by_seed(label)
+        runs = self.runs_by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
         return VariantFigures(
@@ -245,15 +245,15 @@ class Findings:
         )
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
-        rows = gather_answers(self.by_seed(label), None, part, sites or self.sites)
+        rows = gather_answers(self.runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
         values = list(self._mean_by_seed(label, part, sites).values())
-        return estimate_from_repetitions(values, self.splits) if values else None
+        return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
     def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
         values = list(self._mean_by_seed(label, "validation", figure=figure).values())
-        return estimate_from_repetitions(values, HeldOutRows(True, self.splits.judged_share)) if values else None
+        return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
     def _make_site_figures(self, label: str, site: str) -> SiteFigures:
         return SiteFigures(
@@ -275,7 +275,7 @@ class Findings:
                 found.append(f"{site} has {rows} validation rows: each is {_describe_row_weight(rows)}")
             if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
-        if not self.splits.redrawn:
+        if not self.held_out_rows.redrawn:
             found.append("every repetition holds out the same rows: intervals are over seeds and over these rows")
         if self.is_unbalanced:
             found.append("one class has over twice the rows of another: gains are in points of balanced accuracy")

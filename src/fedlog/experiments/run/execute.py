@@ -27,7 +27,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.software import software_versions
 from fedlog.errors import InputError, RunError
-from fedlog.experiments.run import private, records
+from fedlog.experiments.run import privacy, records
 from fedlog.experiments.run.calibration import write_calibration
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.client_files import write_clients, write_geometry
@@ -121,7 +121,7 @@ def _run_in_folder(
             if keep is KeptFiles.MODELS:
                 write_clients(folder, simulation.federation, simulation.bodies)
             done = _restore_checkpoint(simulation, folder)
-            private.start_release_log(simulation, folder)
+            privacy.start_release_log(simulation, folder)
         callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:
@@ -321,7 +321,7 @@ def _finish_run(
         run_dir=str(folder),
         made_with=software_versions(),
         bits_opening=ledger.bits_by_kind(0),
-        privacy=private.describe_spending(folder, lines, ended_early),
+        privacy=privacy.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
         regression=_describe_regression(lines[-1], simulation.federation.number),

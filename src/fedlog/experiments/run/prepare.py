@@ -18,7 +18,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine, decisions_of
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.experiments.run.private import make_run_protection, make_secure_sums
+from fedlog.experiments.run.privacy import make_run_protection, make_secure_sums
 from fedlog.models.body import Body, load_weights
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.cache import Progress

@@ -56,9 +56,9 @@ class RunScores:
     test: dict[str, ClientScore]
     training: dict[str, list[int]]
 
-    def part(self, name: str) -> Mapping[str, ClientScore]:
+    def scores_on(self, rows: str) -> Mapping[str, ClientScore]:
         """Every client's scores on `validation` or on `test` rows."""
-        return {"validation": self.validation, "test": self.test}[name]
+        return {"validation": self.validation, "test": self.test}[rows]
 
     def write(self, folder: Path) -> None:
         """Write the scores into the run's folder."""

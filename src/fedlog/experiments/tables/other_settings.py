@@ -20,17 +20,19 @@ MAIN_ROWS = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "feddbe", "local")
 HELD_OUT = 0.2  # the share of each client's training records that is held out for validation
 
 
-def _vary(found: Experiment, name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
+def _make_version(
+    found: Experiment, name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any
+) -> Experiment:
     """Another version of an experiment: `name` and `title` are added to its own, and it shows no costs."""
     name, title = f"{found.name}-{name}", f"{found.title}{title}"
     return replace(found, name=name, title=title, shape=Shape.CURVES, rows=tuple(rows), remarks=(remark,), **changes)
 
 
-def _moments_kept(data: str) -> Experiment:
+def _table_with_kept_moments(data: str) -> Experiment:
     """Table 1 with Adam's moments kept for the run, for the methods with bodies that stay at their clients."""
     found = make_table(data)
     rows = [found.row(method) for method in MOMENTS_KEPT]
-    return _vary(
+    return _make_version(
         found,
         "moments",
         ", with Adam's moments kept for the run",
@@ -40,17 +42,17 @@ def _moments_kept(data: str) -> Experiment:
     )
 
 
-def _rate_falling(data: str) -> Experiment:
+def _table_with_falling_rate(data: str) -> Experiment:
     """Table 1 with Adam's moments kept and a learning rate that falls towards the last round."""
-    kept = _moments_kept(data)
+    kept = _table_with_kept_moments(data)
     rows = []
     for method, rate in FALLING_FROM.items():
         row = kept.row(method)
         options = {**row.spec.options, "learning_rate": rate}
         rows.append(replace(row, spec=replace(row.spec, decay=Decay.COSINE, options=options)))
         if method == "fedlog-c":
-            rows.append(_with_weight_decay(rows[-1]))
-    return _vary(
+            rows.append(_add_weight_decay(rows[-1]))
+    return _make_version(
         kept,
         "decay",
         " and a falling learning rate",
@@ -62,7 +64,7 @@ def _rate_falling(data: str) -> Experiment:
     )
 
 
-def _with_weight_decay(row: Row) -> Row:
+def _add_weight_decay(row: Row) -> Row:
     """A second row of FedLog-C, with weight decay; the other rows are tested against the first one."""
     return Row(
         f"{row.name}-weight-decay",
@@ -71,11 +73,11 @@ def _with_weight_decay(row: Row) -> Row:
     )
 
 
-def _chosen_rounds(data: str) -> Experiment:
+def _table_with_chosen_rounds(data: str) -> Experiment:
     """The main rows of Table 1, with each client's round chosen on its validation records."""
     found = make_table(data)
     rows = [found.row(method) for method in MAIN_ROWS]
-    return _vary(
+    return _make_version(
         found,
         "chosen-rounds",
         ", each client's round chosen on validation records",
@@ -88,12 +90,12 @@ def _chosen_rounds(data: str) -> Experiment:
     )
 
 
-def _paper_formula(data: str) -> Experiment:
+def _table_with_paper_formula(data: str) -> Experiment:
     """FedLog-C exactly as in the paper's formula, with the best setting of its grid."""
     found = make_table(data)
     row = found.row("fedlog-c")
     options = {"alpha": 0.3, "beta": beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
-    return _vary(
+    return _make_version(
         found,
         "letter",
         ", FedLog-C to the letter of the paper",
@@ -106,4 +108,9 @@ def _paper_formula(data: str) -> Experiment:
     )
 
 
-BEYOND = (_moments_kept("mnist"), _rate_falling("mnist"), _chosen_rounds("mnist"), _paper_formula("mnist"))
+BEYOND = (
+    _table_with_kept_moments("mnist"),
+    _table_with_falling_rate("mnist"),
+    _table_with_chosen_rounds("mnist"),
+    _table_with_paper_formula("mnist"),
+)

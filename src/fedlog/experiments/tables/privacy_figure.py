@@ -101,7 +101,7 @@ def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> Run
     )
 
 
-def _level_rows() -> list[Row]:
+def _make_level_rows() -> list[Row]:
     rows = []
     for clip, named in CLIPS.items():
         rows.append(
@@ -118,7 +118,7 @@ def _level_rows() -> list[Row]:
     return rows
 
 
-def _check_rows() -> list[Row]:
+def _make_check_rows() -> list[Row]:
     """One real run for each other formula, on one seed, to check that it has the same level of noise."""
     rows = []
     for formula in VERIFIED_FORMULAS:
@@ -128,7 +128,7 @@ def _check_rows() -> list[Row]:
     return rows
 
 
-def _guarantee_rows() -> list[Row]:
+def _make_guarantee_rows() -> list[Row]:
     """The rows with a guarantee: for whole clients, and for records with bodies that were not trained on them."""
     client = RunSpec(
         data="cifar10",
@@ -157,7 +157,7 @@ PRIVACY_FIGURE = Experiment(
     name="figure-privacy",
     title="Figure 2 (bottom), differential privacy on CIFAR-10",
     shape=Shape.PRIVACY,
-    rows=(*_level_rows(), *_check_rows(), *_guarantee_rows()),
+    rows=(*_make_level_rows(), *_make_check_rows(), *_make_guarantee_rows()),
     seeds=(0, 1),
     remarks=(
         f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients. The epsilons of the noise levels are labels, "

@@ -94,14 +94,15 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     cohort.hear(server.broadcast(1, len(clients)))
     # A local-only method uploads nothing, so there are no uploaded heads.
     heads = tuple(
-        _local_head(transport.upload_codec.decode(blob), model) for (_, blob), model in zip(blobs, before, strict=False)
+        _find_local_head(transport.upload_codec.decode(blob), model)
+        for (_, blob), model in zip(blobs, before, strict=False)
     )
     ledger = server.ledger
     after = _read_models(cohort, clients)
     return RoundModels(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
 
 
-def _local_head(upload: Message, model: Params) -> Tensor:
+def _find_local_head(upload: Message, model: Params) -> Tensor:
     """The head of a client after training: its upload if heads are averaged, else the head that it received."""
     return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
 
@@ -169,17 +170,17 @@ def _describe_representations(found: RoundModels, federation: Federation) -> lis
             first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
         drawn.append(
             {
-                "points": _round_all(own.inputs),
+                "points": _round_rows(own.inputs),
                 "labels": own.labels.tolist(),
-                "features_before": _round_all(first),
-                "features_after": _round_all(last),
-                "head_before": _round_all(before[HEAD]),
-                "head_local": _round_all(found.local_heads[number]) if found.local_heads else None,
-                "head_after": _round_all(after[HEAD]),
+                "features_before": _round_rows(first),
+                "features_after": _round_rows(last),
+                "head_before": _round_rows(before[HEAD]),
+                "head_local": _round_rows(found.local_heads[number]) if found.local_heads else None,
+                "head_after": _round_rows(after[HEAD]),
             }
         )
     return drawn
 
 
-def _round_all(values: Tensor) -> list[list[float]]:
+def _round_rows(values: Tensor) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in values.double().tolist()]

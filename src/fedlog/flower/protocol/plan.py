@@ -37,7 +37,7 @@ from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import (
     Promise,
     check_largest_share,
-    check_noise_of_sums,
+    check_noise_fits_sums,
     check_transport,
     check_uploads_may_be_hidden,
     choose_survivors,
@@ -145,7 +145,7 @@ class Plan(Section):
 
     def protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without privacy."""
-        check_noise_of_sums(self.promise, secure=self.secure is not None)
+        check_noise_fits_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.algorithm(n_class, width), self.model_plan(n_class, width)
         return plan_protection(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)

@@ -138,7 +138,9 @@ def _why_without_path(
         return ()
     if _judge(findings) != "test":
         return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
-    one_round = [label for label in bare if all(run.summary.rounds == 1 for run in findings.by_seed(label).values())]
+    one_round = [
+        label for label in bare if all(run.summary.rounds == 1 for run in findings.runs_by_seed(label).values())
+    ]
     gone = [label for label in bare if label not in one_round]
     return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
 
@@ -153,7 +155,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
     curves = {}
     for label in findings.labels:
         runs = []
-        for run in findings.by_seed(label).values():
+        for run in findings.runs_by_seed(label).values():
             lines = records.read(Path(run.summary.run_dir) / RECORDS)
             if lines:
                 opening = sum(run.summary.bits_opening.values())
