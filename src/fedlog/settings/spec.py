@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, asdict, dataclass, fields, replace
-from enum import Enum
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fedlog.errors import InputError, prefix_errors
 from fedlog.files.json_text import digest_json
@@ -87,10 +88,8 @@ def list_deployed_settings() -> Iterator[Field[Any]]:
 
 def spec_as_values(spec: RunSpec) -> dict[str, Any]:
     """The specification as JSON values."""
-    values = {name: _as_plain_value(value) for name, value in asdict(spec).items()}
-    values["body"] = list(spec.body)
-    values["options"] = {name: _as_plain_value(value) for name, value in spec.options.items()}
-    return values
+    values: dict[str, Any] = msgspec.to_builtins(spec)
+    return {**values, "body": list(spec.body)}
 
 
 def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
@@ -107,7 +106,3 @@ def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | Non
 def spec_from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
     """The specification `start` with the values of a TOML file."""
     return spec_from_values(read_toml(path, "the configuration"), str(path), start)
-
-
-def _as_plain_value(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value

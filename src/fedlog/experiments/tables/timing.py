@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY, Transform
@@ -72,9 +72,9 @@ def _estimate_round_seconds(cell: Cell) -> float:
     """The estimated seconds of a round of all clients: one epoch times the method's epochs."""
     spec = cell.spec
     _, _, plan = _make_sample(spec.data, spec.body[0])
-    return _measure_epoch_seconds(spec.data, spec.body[0], spec.batch_size or 1) * _count_epochs(
-        build_method(spec, plan)
-    )
+    schedule = build_method(spec, plan).schedule
+    epochs = sum(phase.epochs for exchange in schedule.round for phase in exchange.phases)
+    return _measure_epoch_seconds(spec.data, spec.body[0], spec.batch_size or 1) * max(1, epochs)
 
 
 @lru_cache
@@ -97,10 +97,6 @@ def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
     start = time.process_time()
     next(rounds)
     return (time.process_time() - start) * size.clients / size.sample
-
-
-def _count_epochs(method: Algorithm) -> int:
-    return max(1, sum(phase.epochs for exchange in method.schedule.round for phase in exchange.phases))
 
 
 def _make_random_federation(size: FederationSize) -> Federation:
