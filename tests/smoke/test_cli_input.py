@@ -59,7 +59,7 @@ MISTAKES = [
     ("--set epochs=2.5", "option epochs of fedlog cannot be '2.5'", "int"),
     ("--set epochs=none", "option epochs of fedlog cannot be 'none'", "int"),
     ("--set epochs=inf", "option epochs of fedlog cannot be 'inf'", "int"),
-    ("--set epochs=0", "at least one epoch: 0", ""),
+    ("--set epochs=0", "the number of epochs must be at least 1, found: 0", ""),
     ("--set learning_rate=-1", "the learning rate must be positive, found: -1.0", ""),
     ("--set first_head=rnd", "option first_head of fedlog cannot be 'rnd'", "random"),
     ("--method fedlog-c --set margin=none --set beta=1", "fedlog-c diverges", "beta below"),

@@ -181,7 +181,8 @@ def choose_survivors(honest: int | None, taking_part: int) -> int:
     survivors = max(FEWEST, smallest_safe_threshold(taking_part, 0)) if honest is None else honest
     if not FEWEST <= survivors <= taking_part:
         raise InputError(
-            f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}"
+            f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}",
+            hint="leave out --honest: over half of the clients must then be honest",
         )
     return survivors
 

@@ -156,7 +156,9 @@ def list_runs(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> l
     names = [variant.folder_name for variant in variants]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(f"twice in one comparison: {', '.join(twice)}", hint="give other names to the recipes")
+        raise InputError(
+            f"several variants have the same folder: {', '.join(twice)}", hint="give the recipes other names"
+        )
     return [
         ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
     ]

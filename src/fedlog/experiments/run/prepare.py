@@ -70,7 +70,8 @@ def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
     for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
         if phase.epochs < 1:
             raise InputError(
-                f"method {spec.method}: a phase needs at least one epoch: {phase.epochs}", hint="--set epochs=1"
+                f"method {spec.method}: the number of epochs must be at least 1, found: {phase.epochs}",
+                hint="--set epochs=1",
             )
         if not 0 < phase.learning_rate < inf:
             raise InputError(

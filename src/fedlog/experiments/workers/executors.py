@@ -81,7 +81,9 @@ class DaskCluster:
         try:
             self._client: Any = Client(address.replace(DASK, "tcp://", 1), timeout=20)
         except (OSError, ValueError, TimeoutError) as error:
-            raise InputError(f"no Dask scheduler at {address}: {error}", hint="dask scheduler --port 8786") from error
+            raise InputError(
+                f"no Dask scheduler at {address}: {error}", hint="start one: dask scheduler --port 8786"
+            ) from error
         self._ended: Any = as_completed([], with_results=False)
         self._orders: dict[str, str] = {}
         try:
@@ -92,7 +94,7 @@ class DaskCluster:
 
     def _check_folder(self, out: Path) -> None:
         if not self._client.scheduler_info()["workers"]:
-            raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT")
+            raise InputError("the Dask cluster has no worker", hint="start one: dask worker HOST:PORT")
         with _put_probe_file(out) as probe:
             seen: dict[str, bool] = self._client.run(_path_exists, str(probe.resolve()))
         blind = sorted(worker for worker, sees in seen.items() if not sees)
