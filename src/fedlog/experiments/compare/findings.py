@@ -177,18 +177,14 @@ class Findings:
         present = [count for count in counts if count]
         return len(present) > 1 and max(present) > UNBALANCED * min(present)
 
-    def estimate_gain(self, label: str, part: str, confidence: float = CONFIDENCE) -> Estimate | None:
-        """The gain over training alone on validation or test rows (`part`), mean over the sites that have such rows."""
-        sites = tuple(site for site in self.sites if self._has_rows(part, site))
-        return self._estimate_gain_at_sites(label, part, sites, confidence)
-
-    def estimate_gain_at(self, site: str, label: str, part: str) -> Estimate | None:
-        """The gain over training alone at one site; None if the site has no rows of this part."""
-        return self._estimate_gain_at_sites(label, part, (site,), CONFIDENCE) if self._has_rows(part, site) else None
-
-    def _estimate_gain_at_sites(
-        self, label: str, part: str, sites: Sequence[str], confidence: float
+    def estimate_gain(
+        self, label: str, part: str, confidence: float = CONFIDENCE, sites: Sequence[str] | None = None
     ) -> Estimate | None:
+        """The gain over training alone on validation or test rows (`part`), mean over those sites that have such rows.
+
+        None without such a site, without training alone, and for training alone.
+        """
+        sites = [site for site in sites or self.sites if self._has_rows(part, site)]
         if self.local_label is None or self.local_label == label or not sites:
             return None
         own, reference = self.runs_by_seed(label), self.runs_by_seed(self.local_label)
@@ -258,8 +254,8 @@ class Findings:
     def _make_site_figures(self, label: str, site: str) -> SiteFigures:
         return SiteFigures(
             accuracy=self._estimate_accuracy(label, "test", (site,)),
-            gain=self.estimate_gain_at(site, label, "validation"),
-            gain_on_test=self.estimate_gain_at(site, label, "test"),
+            gain=self.estimate_gain(label, "validation", sites=(site,)),
+            gain_on_test=self.estimate_gain(label, "test", sites=(site,)),
             validation_rows=self._count_rows("validation", site),
             test_rows=self._count_rows("test", site),
         )
