@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.advice import CLASSES, COLUMNS, FRESH, KINDS, SIZES, Rows
 from fedlog.core.keys import Key
-from fedlog.data.split import Shares, Split, split_by_class
+from fedlog.data.split import HeldOutShares, Split, split_by_class
 from fedlog.engine.software import software_versions
 from fedlog.experiments.compare.advice import WORTH, Advice, AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
@@ -78,7 +78,7 @@ def compare(
     training = {name: np.bincount(labels, minlength=CLASSES).tolist() for name, (_, labels) in sites.items()}
     for seed in range(seeds):
         splits = {
-            name: split_by_class(labels, Shares(repetition=seed), Key(number).child("site", name))
+            name: split_by_class(labels, HeldOutShares(repetition=seed), Key(number).child("site", name))
             for name, (_, labels) in sites.items()
         }
         for learner in true:

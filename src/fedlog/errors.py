@@ -1,4 +1,4 @@
-"""The errors that a user sees.
+"""The errors that fedlog raises for mistakes of a user and for failed runs.
 
 Every message says what was expected, what was found and on which object; the hint says what to do next. The command
 line prints message and hint on two lines, without a traceback, and exits with the exit code of the error's class.
@@ -55,7 +55,7 @@ def prefix_errors(where: str) -> Iterator[None]:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
 
 
-def first_line(error: Exception) -> str:
+def first_line_of_error(error: Exception) -> str:
     """The first line of an error's text, or the name of its class if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 

@@ -27,7 +27,7 @@ from fedlog.core.stats import Moments
 Array = NDArray[Any]
 
 
-def _tensor(values: ArrayLike) -> torch.Tensor:
+def _to_tensor(values: ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
 
 
@@ -173,7 +173,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _moments(self, X: Array, y: Array) -> Moments:
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
-        return Moments.of(_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
+        return Moments.of(_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
 
     def _solve(self) -> Self:
         moments: Moments = self.moments_
@@ -212,7 +212,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         """
         X, y = validate_data(self, X, y, y_numeric=True)
-        self.moments_ = regression_moments(_tensor(X), _tensor(y))
+        self.moments_ = regression_moments(_to_tensor(X), _to_tensor(y))
         return self._solve()
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -228,7 +228,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         first = not hasattr(self, "moments_")
         X, y = validate_data(self, X, y, y_numeric=True, reset=first)
-        added = regression_moments(_tensor(X), _tensor(y))
+        added = regression_moments(_to_tensor(X), _to_tensor(y))
         self.moments_ = added if first else self.moments_ + added
         return self._solve()
 
@@ -278,7 +278,7 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return low.numpy(), high.numpy()
 
     def _features(self, X: ArrayLike) -> torch.Tensor:
-        return _tensor(validate_data(self, X, reset=False))
+        return _to_tensor(validate_data(self, X, reset=False))
 
     def _posterior(self) -> LinearPosterior:
         check_is_fitted(self)

@@ -23,7 +23,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.engine.clients import list_clients, model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.testing import check_method
@@ -102,7 +102,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     bodies = [found] * 5
     algorithm = METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)
-    start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})
     tasks = [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
     settings = Settings(batch_size=5, dtype=torch.float64)

@@ -19,7 +19,7 @@ from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, dump_schema, parse_schema
 from fedlog.data.site import Preparation, load_site
-from fedlog.data.split import Shares
+from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -262,14 +262,14 @@ def test_one_value_changes_no_other_row_by_changing_the_type_of_a_file(tmp_path:
     for inputs in (rows, wide, wide.astype(np.float64)):
         path = tmp_path / "rows.npz"
         np.savez(path, inputs=inputs, labels=np.zeros(len(inputs), dtype=np.int64))
-        site = load_site(str(path), pixels, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE)
+        site = load_site(str(path), pixels, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE)
         prepared = site.federation.transform.prepare(site.federation.train.inputs)
         found.append(prepared[:10])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     numbers = Schema("y", ("a", "b"), input_shape=(4,))
     np.savez(path, inputs=rows.reshape(10, 4), labels=np.zeros(10, dtype=np.int64))
-    site = load_site(str(path), numbers, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE)
+    site = load_site(str(path), numbers, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE)
     assert site.federation.train.inputs.dtype == torch.float32
 
 
@@ -342,7 +342,7 @@ def test_images_within_the_agreed_range_become_minus_1_to_1_each_value_by_itself
     rows = Key(5).numpy().random((10, 1, 2, 2))
     beyond = np.concatenate([rows, np.full((1, 1, 2, 2), 300.0)])
     for preparation in Preparation:
-        shares = Shares(1e-9, 1e-9) if preparation is Preparation.ALONE else Shares()
+        shares = HeldOutShares(1e-9, 1e-9) if preparation is Preparation.ALONE else HeldOutShares()
         for inputs in (rows, beyond):
             path = write_images(tmp_path / "rows.npz", inputs)
             federation = load_site(str(path), FROM_0_TO_1, "east", Key(1), shares, preparation).federation
@@ -396,7 +396,7 @@ def test_a_record_that_cannot_be_used_moves_no_other_one_in_arrays_and_images(tm
         np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(given))
         for source in (tmp_path / "rows.npz", folder):
             site = load_site(
-                str(source), IMAGES, "east", Key(1), Shares(1e-9, 1e-9), Preparation.ALONE, BadRows.LEFT_OUT
+                str(source), IMAGES, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE, BadRows.LEFT_OUT
             )
             found.append(site)
         (folder / "a" / "broken.png").write_bytes(b"no image")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, add_constant, spread_of_means
+from fedlog.core.stats import Statistics, add_constant, measure_spread_of_means
 from fedlog.errors import InputError
 
 Records = tuple[torch.Tensor, torch.Tensor, int]
@@ -87,9 +87,9 @@ def test_statistics_do_not_carry_a_graph() -> None:
 def test_spread_of_means_counts_only_classes_with_records() -> None:
     # Means (1, 3) and (1, -3) around the centre (1, 0); the third class has no record.
     statistics = Statistics(torch.tensor([[2.0, 6.0], [1.0, -3.0], [0.0, 0.0]]))
-    assert spread_of_means(statistics) == pytest.approx(3.0, rel=1e-15)
-    assert spread_of_means(Statistics.zeros(3, 2)) == 0.0
-    assert spread_of_means(statistics, count_above=1.5) == 0.0
+    assert measure_spread_of_means(statistics) == pytest.approx(3.0, rel=1e-15)
+    assert measure_spread_of_means(Statistics.zeros(3, 2)) == 0.0
+    assert measure_spread_of_means(statistics, count_above=1.5) == 0.0
 
 
 @settings(deadline=None, max_examples=30)
@@ -97,8 +97,8 @@ def test_spread_of_means_counts_only_classes_with_records() -> None:
 def test_spread_scales_with_the_features_and_ignores_a_shift(scale: float, shift: float, seed: int) -> None:
     generator = Key(seed).torch()
     features, labels = torch.randn((30, 4), generator=generator, dtype=torch.float64), torch.arange(30) % 5
-    one = spread_of_means(Statistics.of(features, labels, 5))
-    other = spread_of_means(Statistics.of(features * scale + shift, labels, 5))
+    one = measure_spread_of_means(Statistics.of(features, labels, 5))
+    other = measure_spread_of_means(Statistics.of(features * scale + shift, labels, 5))
     assert other == pytest.approx(one * scale, rel=1e-9, abs=1e-11)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
-from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
+from fedlog.data.split import HeldOutShares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.errors import InputError
 
-SHARES = Shares(0.2, 0.2)
+SHARES = HeldOutShares(0.2, 0.2)
 
 
 def check_partition(split: Split, n: int) -> None:
@@ -113,11 +113,11 @@ def test_by_content_one_row_more_moves_no_other_row(rows: list[bytes], extra: by
 
 def test_by_content_the_parts_come_near_their_shares_and_depend_on_the_key() -> None:
     rows = [number.to_bytes(2, "big") for number in range(5000)]
-    split = split_by_content(rows, Shares(0.1, 0.3), Key(5))
+    split = split_by_content(rows, HeldOutShares(0.1, 0.3), Key(5))
     # Seven standard deviations of a binomial count.
     assert abs(len(split.validation) - 500) < 150
     assert abs(len(split.test) - 1500) < 230
-    assert not np.array_equal(split.test, split_by_content(rows, Shares(0.1, 0.3), Key(6)).test)
+    assert not np.array_equal(split.test, split_by_content(rows, HeldOutShares(0.1, 0.3), Key(6)).test)
 
 
 def test_groups_come_near_the_shares() -> None:
@@ -134,4 +134,4 @@ def test_too_little_is_refused() -> None:
     with pytest.raises(InputError, match="none for"):
         split_by_class(np.array([0, 1, 2]), SHARES, Key(0))
     with pytest.raises(InputError, match="sum below 1"):
-        Shares(0.6, 0.5)
+        HeldOutShares(0.6, 0.5)

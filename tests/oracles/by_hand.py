@@ -23,7 +23,7 @@ from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
-from fedlog.models.body import Body, build_body, initial_head
+from fedlog.models.body import Body, build_body, draw_initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 
@@ -91,7 +91,7 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
 def initial() -> Model:
     """The model everyone starts from."""
     key = Key(SEED).child("initial")
-    values = {**the_body().initial(key.child("body")), "head": initial_head(WIDTH, CLASSES, key.child("head"))}
+    values = {**the_body().initial(key.child("body")), "head": draw_initial_head(WIDTH, CLASSES, key.child("head"))}
     return {name: value.double().numpy() for name, value in values.items()}
 
 

@@ -21,7 +21,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, build_body, initial_head
+from fedlog.models.body import HEAD, Body, build_body, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
@@ -38,7 +38,7 @@ CASES = {
 
 
 def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
-    start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     home = algorithm.join({name: value.double() for name, value in start.items()})
     heard = {
         name: value.double() for name, value in algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()

@@ -18,7 +18,7 @@ from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import RunError
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import Float32
@@ -146,7 +146,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
         found = make_body("mlp:4", (4,))
         plan = model_plan(make_federation([1]), [found])
         algorithm = make_method(method, plan, {})
-        initial = {HEAD: initial_head(4, 3, Key(0)), **found.initial(Key(0))}
+        initial = {HEAD: draw_initial_head(4, 3, Key(0)), **found.initial(Key(0))}
         return Server.create(algorithm, plan, initial, Key(0)), algorithm.schedule.round[0]
 
     return made

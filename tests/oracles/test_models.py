@@ -19,7 +19,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
-from fedlog.models.body import FEATURES, Body, build_body, initial_head, load_weights, logits
+from fedlog.models.body import FEATURES, Body, build_body, draw_initial_head, load_weights, logits
 from fedlog.models.catalog import make_body
 from fedlog.models.masked_dropout import MaskedDropout
 from fedlog.settings.execution import BackendChoice
@@ -57,7 +57,7 @@ def test_the_parameter_count_is_the_published_one(
     name: str, shape: tuple[int, ...], n_class: int, published: int
 ) -> None:
     found = make_body(name, shape)
-    assert _parameters(found) + initial_head(found.width, n_class, Key(0)).numel() == published
+    assert _parameters(found) + draw_initial_head(found.width, n_class, Key(0)).numel() == published
 
 
 def test_the_small_network_of_the_flexible_experiment_lacks_only_the_second_last_layer() -> None:
@@ -148,7 +148,7 @@ def test_initialisation_follows_the_key_and_leaves_global_randomness_alone() -> 
 
 
 def test_the_head_is_a_linear_layer_with_its_bias_in_column_0() -> None:
-    head = initial_head(5, 3, Key(0))
+    head = draw_initial_head(5, 3, Key(0))
     features = torch.randn(4, 5, generator=Key(1).torch())
     expected = nn.functional.linear(features, head[:, 1:], head[:, 0])
     torch.testing.assert_close(logits(features, {"head": head}), expected)
@@ -247,7 +247,7 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     home = simulation.workers.cohort.store.homes[0]
 
     head = nn.Linear(3, 3)
-    first = initial_head(3, 3, Key(4).child("initial", "head"))
+    first = draw_initial_head(3, 3, Key(4).child("initial", "head"))
     module = Normalised()
     module.load_state_dict(found.initial(Key(4).child("initial", "body")), strict=False)
     head.load_state_dict({"weight": first[:, 1:], "bias": first[:, 0]})

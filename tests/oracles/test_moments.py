@@ -19,7 +19,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.resolve import resolve
@@ -106,7 +106,7 @@ def test_clients_of_different_ages_train_together_as_alone(
     found = make_body("mlp:6,5", (4,))
     federation = make_federation([5, 0, 1, 8])
     algorithm = make_method("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
-    start = {HEAD: initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     (exchange,) = algorithm.schedule.round
     clients = list_clients(federation, [found] * 4, algorithm)
     trained: list[list[Fit]] = []

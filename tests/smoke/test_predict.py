@@ -19,7 +19,7 @@ from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.data.tables import TableEncoder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.models.frozen import refuse_trained
 from fedlog.models.model import Model
@@ -34,7 +34,7 @@ IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 
 def made(schema: Schema, name: str, encoder: TableEncoder | None, transform: Transform) -> Model:
     chosen = make_body(name, schema.shape)
-    head = initial_head(chosen.width, schema.n_class, Key(1))
+    head = draw_initial_head(chosen.width, schema.n_class, Key(1))
     params = {**chosen.initial(Key(2)), HEAD: head}
     return Model(chosen, params, schema, encoder, transform, {"run": "run-1"})
 

@@ -25,7 +25,7 @@ from fedlog.algorithms.shape import (
     WorkResult,
     cross_entropy,
 )
-from fedlog.core.compressed_sensing import Sensing, recover_vector
+from fedlog.core.compressed_sensing import MeasurementMatrix, recover_vector
 from fedlog.core.keys import Key
 from fedlog.errors import RunError
 from fedlog.models.body import Params
@@ -154,8 +154,8 @@ class CSFL(Algorithm):
     def _rows(self) -> int:
         return max(1, round(self.reduction * self.plan.entries))
 
-    def _make_sensing(self, seed: Tensor) -> Sensing:
-        return Sensing.from_seed(int(seed), self.plan.entries, self._rows)
+    def _make_sensing(self, seed: Tensor) -> MeasurementMatrix:
+        return MeasurementMatrix.from_seed(int(seed), self.plan.entries, self._rows)
 
     def _flatten(self, params: Params) -> Tensor:
         return torch.cat([params[name].flatten() for name in self.plan.top(len(self.plan.layers))])

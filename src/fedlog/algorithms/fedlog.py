@@ -31,7 +31,7 @@ from fedlog.algorithms.shape import (
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean, spread_of_means
+from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean, measure_spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -173,7 +173,7 @@ class FedLog(Algorithm):
             return {}
         statistics, noise_std = Statistics(server["statistics"]), float(server.get(NOISE, torch.zeros(1)))
         observed = {
-            "spread_of_means": spread_of_means(statistics, least_count_for_mean(noise_std)),
+            "spread_of_means": measure_spread_of_means(statistics, least_count_for_mean(noise_std)),
             "head_row_norm_max": float(server[HEAD].norm(dim=1).max()),
             "relative_gradient": float(server["relative_gradient"]),
         }

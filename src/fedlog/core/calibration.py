@@ -30,7 +30,7 @@ class ReliabilityBin:
 
 
 def bin_by_confidence(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
-    """The records sorted by their largest probability into 15 intervals of equal width; empty ones are left out."""
+    """The records in 15 bins of equal width by their largest probability; empty bins are left out."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
     right = (predicted == labels).to(torch.float64)

@@ -51,7 +51,7 @@ def compute_metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64
 
 
 def wilson_interval(share: float, records: int) -> tuple[float, float]:
-    """The 95 % confidence interval (Wilson 1927) of a share observed on `records` records; sound for shares 0 and 1."""
+    """The 95 % confidence interval (Wilson 1927) of a share observed on `records` records; also valid for 0 and 1."""
     wide = NORMAL_95**2 / records
     middle = (share + wide / 2) / (1 + wide)
     half = NORMAL_95 * math.sqrt(share * (1 - share) / records + wide / (4 * records)) / (1 + wide)

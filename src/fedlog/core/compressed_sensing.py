@@ -19,20 +19,20 @@ from fedlog.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Sensing:
+class MeasurementMatrix:
     """The measurement matrix (rows, entries), stored as one sign per entry and the indices of the chosen rows."""
 
     signs: Tensor  # (entries,) float64, +1 or -1
     taken: Tensor  # (rows,) int64: which rows of the transform
 
     @staticmethod
-    def from_seed(seed: int, entries: int, rows: int) -> Sensing:
-        """The matrix of this seed: sender and receiver make the same one."""
+    def from_seed(seed: int, entries: int, rows: int) -> MeasurementMatrix:
+        """The matrix that this seed determines, so that sender and receiver make the same one."""
         if not 0 < rows <= entries:
             raise InputError(f"the number of measurements must be between 1 and the {entries} entries, found: {rows}")
         generator = Key(seed).child("sensing").torch()
         signs = torch.randint(0, 2, (entries,), generator=generator).to(torch.float64) * 2 - 1
-        return Sensing(signs, torch.randperm(entries, generator=generator)[:rows])
+        return MeasurementMatrix(signs, torch.randperm(entries, generator=generator)[:rows])
 
     @property
     def entries(self) -> int:
@@ -64,7 +64,7 @@ def keep_largest(vector: Tensor, support: int) -> Tensor:
     return torch.zeros_like(vector).index_copy_(0, at, vector[at])
 
 
-def recover_vector(sensing: Sensing, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
+def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
     """A vector (entries,) with at most `support` non-zero entries that has about these measurements.
 
     Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)) with the
@@ -93,7 +93,7 @@ def recover_vector(sensing: Sensing, measurements: Tensor, support: int, iterati
 
 
 def _next_estimate(
-    sensing: Sensing, estimate: Tensor, uphill: Tensor, inside: Tensor, step: float, support: int
+    sensing: MeasurementMatrix, estimate: Tensor, uphill: Tensor, inside: Tensor, step: float, support: int
 ) -> tuple[Tensor, float, Tensor]:
     """The next estimate, the length of the move, and its support."""
     while True:

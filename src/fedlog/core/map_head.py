@@ -52,7 +52,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the head is certified, as the class says; False if a number is NaN."""
+        """Whether the head is certified, by the rule in the class's docstring; False if a number is NaN."""
         within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
         return within and self.tolerance <= _MAX_TOLERANCE
 
@@ -100,7 +100,7 @@ def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
     s = np.exp(log_s)
     t = max(float(s.sum() * s.sum()), _logsumexp(s * s))
     for iterations in range(_MAX_ITERATIONS + 1):
-        w, log_w = _omega(log_2s2 + 2 * t)
+        w, log_w = _wright_omega(log_2s2 + 2 * t)
         # The two forms of ln p_y: the first is exact for small w (and for s_y = 0), the second for large w.
         log_p = np.where(w < 1, w / 2 - t, (log_2s2 - log_w) / 2)
         gap = _logsumexp(log_p)
@@ -111,7 +111,7 @@ def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
     return t, np.where(w < 1, np.sqrt(2.0) * np.exp(log_w / 2), np.sqrt(2 * w)), iterations
 
 
-def _omega(c: _Array) -> tuple[_Array, _Array]:
+def _wright_omega(c: _Array) -> tuple[_Array, _Array]:
     """The solution w of w + ln w = c, and ln w, which stays exact even if w underflows."""
     w = wrightomega(c)
     return w, np.where(c < 1, c - w, np.log(w))

@@ -97,7 +97,7 @@ class Statistics:
         return torch.where(present[:, None], self.sums / safe[:, None], torch.zeros_like(self.sums)), present
 
 
-def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
+def measure_spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     """The root-mean-square distance of the class means from their common centre; 0 with fewer than two means.
 
     Only classes with a count above `count_above` have a mean, see `Statistics.means`. The spread is recorded each
@@ -113,8 +113,8 @@ def spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
 def is_count_usable(statistics: Statistics, std: float) -> bool:
     """Whether the noisy number of records is at least twice the std of its noise, so that a head may be solved.
 
-    It is the sum of the noisy counts, so its noise has std `std * sqrt(n_class)`. Without noise one record is enough.
-    If it is not usable, callers keep the old head; the release is still charged to the privacy budget.
+    The number is the sum of the noisy counts, so its noise has std `std * sqrt(n_class)`. Without noise one record is
+    enough. If it is not usable, callers keep the old head; the release is still charged to the privacy budget.
     """
     return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 
@@ -202,7 +202,7 @@ class Moments:
 
     @staticmethod
     def from_arrays(arrays: tuple[Tensor, ...], detail: Detail) -> Moments:
-        """The moments from their `arrays`."""
+        """The moments that have these `arrays`."""
         return Moments(Statistics(arrays[0]), detail, arrays[1] if len(arrays) > 1 else None)
 
     def gram(self) -> Tensor:
@@ -216,14 +216,14 @@ class Moments:
         return self.gram() - weighted.mT @ means[present, 1:]
 
     def class_scatters(self) -> Tensor:
-        """The scatter of each class around its own mean, (n_class, w, w)."""
+        """The scatter of each class around the class's mean, (n_class, w, w)."""
         means, _ = self.statistics.means()
         outer = means[:, 1:, None] * means[:, None, 1:]
         second = unpack_triangle(self._require(Detail.CLASS_SECOND), self.width)
         return second - self.statistics.counts[:, None, None] * outer
 
     def class_squares(self) -> Tensor:
-        """The sum of squares around each class's own mean, feature by feature, (n_class, w)."""
+        """For each class and feature the sum of squares around the class's mean, (n_class, w)."""
         means, _ = self.statistics.means()
         return self._require(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
 
@@ -244,7 +244,7 @@ def find_second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, in
 
 
 def moment_sensitivity(radius: float, detail: Detail) -> float:
-    """How far adding one record with |phi| <= radius moves counts, sums and second moments together, in L2 norm.
+    """The L2 distance by which one record with |phi| <= radius moves counts, sums and second moments together.
 
     With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and squares by at
     most R^2 (if all of phi is in one feature). Together they move by at most sqrt(1 + R^2 + R^4).

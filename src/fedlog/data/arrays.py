@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_rows
+from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_usable_rows
 from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError
 
@@ -111,7 +111,7 @@ def read_arrays(
     def read(kept: NDArray[np.int64]) -> Arrays:
         return check_arrays(inputs[kept], labels[kept], None if groups is None else groups[kept], schema, where)
 
-    return read_rows(read, len(labels), bad_rows)
+    return read_usable_rows(read, len(labels), bad_rows)
 
 
 def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:

@@ -27,7 +27,7 @@ from fedlog.data.site import (
     split_rows,
 )
 from fedlog.data.sites import join_sites
-from fedlog.data.split import Shares, Split
+from fedlog.data.split import HeldOutShares, Split
 from fedlog.data.tables import Table, check_features
 from fedlog.errors import InputError, prefix_errors
 
@@ -86,7 +86,7 @@ def federation_from_arrays(
                     key = split_key(site, seed)
                     sites.append(_make_site_with_test(site, part, tests[site], classes, schema, validation or 0.0, key))
                 else:
-                    shares = Shares(0.2 if validation is None else validation, test_share, seed)
+                    shares = HeldOutShares(0.2 if validation is None else validation, test_share, seed)
                     data = _join_parts([part], schema, classes)
                     sites.append(make_site(data, schema, site, split_key(site), shares, preparation))
         return replace(
@@ -296,6 +296,6 @@ def _make_site_with_test(
     if validation:
         # `split_rows` always holds out two parts: each gets half of the share, and both together are for validation.
         own = _join_parts([part], schema, classes)
-        halves = split_rows(own.labels, own.groups, None, Shares(validation / 2, validation / 2), key)
+        halves = split_rows(own.labels, own.groups, None, HeldOutShares(validation / 2, validation / 2), key)
         split = Split(halves.train, np.sort(np.concatenate([halves.validation, halves.test])), test_rows)
     return make_site_with_split(_join_parts([part, replace(test, groups=None)], schema, classes), schema, name, split)

@@ -26,7 +26,7 @@ from fedlog.data.partition import (
     hold_out_people,
     hold_out_recordings,
 )
-from fedlog.data.pools import Pools, number_recordings
+from fedlog.data.pools import UndividedData, number_recordings
 from fedlog.data.sources import data_folder
 from fedlog.data.user_function import call_own_function
 from fedlog.errors import InputError
@@ -213,12 +213,12 @@ def _keep_first_records(records: Records, wanted: int | None, part: str, flag: s
     return records.at(torch.arange(wanted))
 
 
-def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
+def _read_pools(spec: DataSpec, folder: Path, key: Key) -> UndividedData:
     if spec.name == "digits":
         return pools.digits_pools()
     if spec.name == "circle":
         return pools.circle_pools(spec.train_records, key)
-    readers: dict[str, Callable[[Path], Pools]] = {
+    readers: dict[str, Callable[[Path], UndividedData]] = {
         "mnist": pools.mnist_pools,
         "mnist-selection": pools.mnist_selection_pools,
         "cifar10": pools.cifar10_pools,
@@ -228,7 +228,7 @@ def _read_pools(spec: DataSpec, folder: Path, key: Key) -> Pools:
     return readers[spec.name](folder)
 
 
-def _divide_records(found: Pools, spec: DataSpec, clients: int, key: Key) -> Division:
+def _divide_records(found: UndividedData, spec: DataSpec, clients: int, key: Key) -> Division:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     if spec.partition == "ordered":
         return divide_by_value(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
@@ -241,7 +241,7 @@ def _divide_records(found: Pools, spec: DataSpec, clients: int, key: Key) -> Div
     return divide_by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Division]:
+def _divide_by_person(found: UndividedData, persons: int, key: Key) -> tuple[UndividedData, Division]:
     # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
     everybody = Records.join([found.train, found.test])
     users, of_recording = everybody.known_users, number_recordings(everybody.inputs)
@@ -255,7 +255,7 @@ def _divide_by_person(found: Pools, persons: int, key: Key) -> tuple[Pools, Divi
     return replace(found, train=everybody, test=everybody), Division(kept, held)
 
 
-def _divide_by_site(found: Pools, sites: int, key: Key) -> tuple[Pools, Division]:
+def _divide_by_site(found: UndividedData, sites: int, key: Key) -> tuple[UndividedData, Division]:
     # All people are grouped anew; a person's records are then all for training or all for test.
     everybody = Records.join([found.train, found.test])
     users = everybody.known_users
@@ -273,5 +273,5 @@ def _load_site_files(spec: DataSpec) -> Federation:
     preparation = Preparation.ALONE if spec.rows_alone else Preparation.TOGETHER
     named = spec.name.removeprefix(SITES)
     several = "," in named and not Path(named).exists()
-    sources = SiteSources.at(named.split(",") if several else named, spec.site_column)
+    sources = SiteSources.find(named.split(",") if several else named, spec.site_column)
     return load_sites(sources, spec.label, spec.schema, spec.split_seed, preparation)

@@ -1,4 +1,4 @@
-"""Checks that a text file is a proper table: not too many columns, and no short rows.
+"""Check that a text file is a proper table: not too many columns, and no short rows.
 
 polars does not check this: a million columns would take gigabytes, and a row that ends early would get missing values.
 """

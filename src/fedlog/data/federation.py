@@ -197,7 +197,7 @@ class Federation:
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
         preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
         with rewrite_flags_in_errors():
-            return load_sites(SiteSources.at(source, site_column), label, read, split_seed, preparation)
+            return load_sites(SiteSources.find(source, site_column), label, read, split_seed, preparation)
 
     @classmethod
     def named(cls, name: str, **division: Any) -> Federation:

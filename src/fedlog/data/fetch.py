@@ -28,7 +28,7 @@ from fedlog.files.durable import move_file, write_file
 # Called with (bytes so far, bytes in all or None if the server does not say).
 ReportProgress = Callable[[int, int | None], None]
 
-CHUNK = 1 << 16
+CHUNK_BYTES = 1 << 16
 TIMEOUT_SECONDS = 30.0
 # A limit on files in archives, so that an archive without a published checksum cannot fill the disk.
 MEMBER_LIMIT = 256 << 20
@@ -73,7 +73,7 @@ class ResumableDownloader:
             length = response.headers.get("Content-Length")
             total = None if length is None else done + int(length)
             with self.part.open("ab" if resumed else "wb") as stream:
-                for chunk in response.iter_content(CHUNK):
+                for chunk in response.iter_content(CHUNK_BYTES):
                     stream.write(chunk)
                     done += len(chunk)
                     self.report(done, total)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fedlog.data.arrays import Arrays
-from fedlog.data.rows import BadRows, BadRowsError, read_rows
+from fedlog.data.rows import BadRows, BadRowsError, read_usable_rows
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
@@ -57,7 +57,7 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays
         if (folder / name).is_dir()
         for path in list_images(folder / name)
     ]
-    return read_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
+    return read_usable_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
 
 
 def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:

@@ -87,7 +87,7 @@ def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
 
 
 def find_leaf_folders(folder: Path) -> list[Path]:
-    """LEAF's folders `train` and `test` if both are there, else `all_data`; in `folder` or in its `data`."""
+    """LEAF's folders `train` and `test` if both exist, else `all_data`, in `folder` or in its sub-folder `data`."""
     for data in (folder, folder / "data"):
         for names in (("train", "test"), ("all_data",)):
             parts = [data / name for name in names]

@@ -25,7 +25,7 @@ DIRICHLET_ATTEMPTS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """The positions of each client in the training pool and in the test pool."""
+    """The positions of each client's records in the training pool and in the test pool."""
 
     train: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
@@ -42,7 +42,7 @@ class SitePeople:
 def divide_by_shards(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, classes_per_client: int, n_class: int, key: Key
 ) -> Division:
-    """At most `classes_per_client` classes for each client: the partition of the paper and of LG-FedAvg.
+    """Give each client records of at most `classes_per_client` classes: the partition of the paper and of LG-FedAvg.
 
     Each class is cut, in file order, into `clients * classes_per_client / n_class` shards of nearly equal size. The
     shards are shuffled, and every client gets `classes_per_client` of them. A client may get two shards of one class,
@@ -69,7 +69,7 @@ def divide_by_shards(
 def divide_by_dirichlet(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
 ) -> Division:
-    """Each class divided among the clients in Dirichlet(alpha) proportions, the same for training and test.
+    """Divide each class among the clients in Dirichlet(alpha) proportions, the same for training and test.
 
     The proportions are drawn again until each client has a record in both pools.
     """
@@ -95,7 +95,7 @@ def divide_by_dirichlet(
 
 
 def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int, key: Key) -> Division:
-    """Shuffled records in parts of nearly equal size, whatever their classes."""
+    """Shuffle the records and cut them into parts of nearly equal size, whatever their classes."""
     _check_clients(clients)
     dealt = []
     for pool, labels in _name_pools(train_labels, test_labels):
@@ -107,7 +107,7 @@ def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int,
 
 
 def divide_by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
-    """One client for each site, with the records of its training people and of its test people."""
+    """Give each site the records of its training people and of its test people."""
     return Division(
         train=tuple(_find_records_of_people(train_users, site.train_people) for site in sites),
         test=tuple(_find_records_of_people(test_users, site.test_people) for site in sites),
@@ -115,7 +115,7 @@ def divide_by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeo
 
 
 def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
-    """Records sorted by one value and cut into bands, one for each client, with equally many training records.
+    """Sort records by one value and cut them into bands, one for each client, with equally many training records.
 
     A test record goes to the band of its value; borders lie midway between neighbouring training values.
     """
@@ -134,7 +134,7 @@ def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) 
 
 
 def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ...]:
-    """People assigned at random to sites of nearly equal size; a fifth of each site's people, at least one, for test.
+    """Assign people at random to sites of nearly equal size; a fifth of a site's people, at least one, is for test.
 
     Whole people are held out, because windows cut from one person's signal are too similar to be on both sides.
     """

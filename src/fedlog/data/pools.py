@@ -21,7 +21,7 @@ from fedlog.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Pools:
+class UndividedData:
     """A data set that is not divided among clients yet."""
 
     train: Records
@@ -62,7 +62,7 @@ CIRCLE_TRAIN_RECORDS = 80
 CIRCLE_TEST_RECORDS = 1000
 
 
-def digits_pools() -> Pools:
+def digits_pools() -> UndividedData:
     """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; of each class every fourth is for test."""
     # Imported here, because scikit-learn takes a second to load and other data sets do not need it.
     from sklearn.datasets import load_digits
@@ -77,14 +77,14 @@ def digits_pools() -> Pools:
     for_test = rank_in_class % 4 == 3
     everything = Records(inputs, labels)
     train, test = everything.at((~for_test).nonzero()[:, 0]), everything.at(for_test.nonzero()[:, 0])
-    return Pools(train, test, IDENTITY, DIGIT_NAMES)
+    return UndividedData(train, test, IDENTITY, DIGIT_NAMES)
 
 
-def circle_pools(train_records: int | None, key: Key) -> Pools:
+def circle_pools(train_records: int | None, key: Key) -> UndividedData:
     """Points inside and outside a circle, drawn from the key: `train_records` (default 80) and 1000 for test."""
     train = draw_circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
     test = draw_circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
-    return Pools(train, test, IDENTITY, ("inside", "outside"))
+    return UndividedData(train, test, IDENTITY, ("inside", "outside"))
 
 
 def draw_circle_points(n: int, key: Key) -> Records:
@@ -97,14 +97,14 @@ def draw_circle_points(n: int, key: Key) -> Records:
     return Records(points, labels)
 
 
-def mnist_pools(folder: Path) -> Pools:
+def mnist_pools(folder: Path) -> UndividedData:
     """60000 training and 10000 test images of MNIST."""
     require_files(MNIST, folder)
     train, test = (_read_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
-    return Pools(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
+    return UndividedData(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
 
 
-def mnist_selection_pools(folder: Path) -> Pools:
+def mnist_selection_pools(folder: Path) -> UndividedData:
     """The paper's 3000 training images, and as test records the 10000 that follow them in the training file.
 
     For choosing hyper-parameters: no table uses these 10000. Splitting the 3000 would leave each client only a dozen
@@ -115,22 +115,22 @@ def mnist_selection_pools(folder: Path) -> Pools:
     return replace(found, train=found.train.at(used), test=found.train.at(unused))
 
 
-def cifar10_pools(folder: Path) -> Pools:
+def cifar10_pools(folder: Path) -> UndividedData:
     """50000 training and 10000 test images of CIFAR-10."""
     require_files(CIFAR10, folder)
     batches = [read_cifar10(folder / file.path) for file in CIFAR10.files]
     train = _image_records(*(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True)))
-    return Pools(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
+    return UndividedData(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
 
 
-def cifar100_pools(folder: Path) -> Pools:
+def cifar100_pools(folder: Path) -> UndividedData:
     """50000 training and 10000 test images of CIFAR-100, with the fine labels."""
     require_files(CIFAR100, folder)
     train, test = (_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
-    return Pools(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
+    return UndividedData(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
 
 
-def har_pools(folder: Path) -> Pools:
+def har_pools(folder: Path) -> UndividedData:
     """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
     require_files(HAR, folder)
     halves = []
@@ -138,7 +138,7 @@ def har_pools(folder: Path) -> Pools:
         signals, activities, people = (torch.from_numpy(each) for each in read_har(folder / "UCI HAR Dataset", split))
         halves.append(Records(signals, activities - 1, people))
     train, test = halves
-    return Pools(train, test, HAR_TRANSFORM, HAR_NAMES)
+    return UndividedData(train, test, HAR_TRANSFORM, HAR_NAMES)
 
 
 def number_recordings(windows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How to treat rows that cannot be used: refuse the whole source, or leave these rows out."""
+"""Refuse rows that cannot be used, or leave them out; number the labels and groups of rows."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def number_groups(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, .
     return places.astype(np.int64), tuple(str(name) for name in names.tolist())
 
 
-def read_rows(read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows) -> tuple[_Read, str | None]:
-    """What `read` returns, and a sentence about bad rows that were left out, or None if all rows were read.
+def read_usable_rows(
+    read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows
+) -> tuple[_Read, str | None]:
+    """The result of `read`, and a sentence about bad rows that were left out, or None if all rows were read.
 
     `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad ones. With
     BadRows.REFUSED that error is passed on; with BadRows.LEFT_OUT `read` is called again without the bad rows.

@@ -250,7 +250,7 @@ def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
 
 
 def half_width(number: Range) -> float:
-    """Half the width of the range: the factor between a scaled number and the number."""
+    """Half the width of the range: a scaled number times this is a distance in the original unit."""
     return (number[1] - number[0]) / 2
 
 

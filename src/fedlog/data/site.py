@@ -18,11 +18,11 @@ from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import MODES, read_images
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import FeatureKind, Schema
-from fedlog.data.split import Shares, Split, split_by_class, split_by_content, split_by_group, split_by_time
+from fedlog.data.split import HeldOutShares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
-from fedlog.files.names import explain_missing, import_callable
+from fedlog.files.names import hint_at_missing_path, import_callable
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ def load_site(
     schema: Schema,
     name: str,
     key: Key,
-    shares: Shares | None = None,
+    shares: HeldOutShares | None = None,
     preparation: Preparation = Preparation.TOGETHER,
     bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
@@ -69,7 +69,7 @@ def load_site(
 
     The split depends only on the rows and the key, so a site that restarts holds out the same rows.
     """
-    shares = shares or Shares()
+    shares = shares or HeldOutShares()
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
         if not schema.features:
@@ -86,7 +86,7 @@ def load_site(
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
             f"found: {source}",
-            hint="convert it to one of these" if path.exists() else explain_missing(path),
+            hint="convert it to one of these" if path.exists() else hint_at_missing_path(path),
         )
     typed = _convert_by_schema(arrays.inputs, schema)
     warning = _describe_changed_values(arrays.inputs, typed, schema)
@@ -124,10 +124,10 @@ def make_site(
     schema: Schema,
     name: str,
     key: Key,
-    shares: Shares,
+    shares: HeldOutShares,
     preparation: Preparation = Preparation.TOGETHER,
 ) -> Site:
-    """The site with these rows, split as the schema, their groups and the key say."""
+    """The site with these rows; the schema, the groups of the rows and the key decide the split."""
     if preparation is Preparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
@@ -164,7 +164,7 @@ def split_rows(
     labels: NDArray[np.int64],
     groups: NDArray[np.int64] | None,
     times: NDArray[np.float64] | None,
-    shares: Shares,
+    shares: HeldOutShares,
     key: Key,
 ) -> Split:
     """Split rows into training, validation and test: by group if there are groups, else by time, else by class."""
@@ -175,7 +175,7 @@ def split_rows(
     return split_by_class(labels, shares, key)
 
 
-def _split_by_hash(arrays: Arrays, shares: Shares, key: Key) -> Split:
+def _split_by_hash(arrays: Arrays, shares: HeldOutShares, key: Key) -> Split:
     """A split by a hash of each row's input and label; by a hash of the group's name if there are groups."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)

@@ -21,11 +21,11 @@ from fedlog.data.schema_draft import (
     sort_naturally,
 )
 from fedlog.data.site import Preparation, Site, load_site, make_site, split_key
-from fedlog.data.split import Shares
+from fedlog.data.split import HeldOutShares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
 from fedlog.errors import InputError, prefix_errors
-from fedlog.files.names import did_you_mean, explain_missing, find_closest_name
+from fedlog.files.names import did_you_mean, find_closest_name, hint_at_missing_path
 
 SCHEMA_FILE = "schema.toml"
 FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
@@ -41,7 +41,7 @@ class SiteSources:
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # the rows of each site, if all are in one table
 
     @classmethod
-    def at(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
+    def find(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
         """The sites in a folder, in a list of files and folders, or in one table with a column of site names."""
         if not isinstance(source, str | Path):
             _refuse_site_column(site_column, "a list of files")
@@ -62,7 +62,7 @@ def _explain_missing(path: Path) -> str:
     """A hint for a path that does not exist, or is neither a folder nor a table."""
     if path.exists():
         return "give a folder, or one table with --site-column COLUMN"
-    return explain_missing(path)
+    return hint_at_missing_path(path)
 
 
 def _refuse_site_column(column: str | None, where: str) -> None:
@@ -153,7 +153,7 @@ def load_sites(
 
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
-    key, shares = split_key(name), Shares(repetition=split_seed)
+    key, shares = split_key(name), HeldOutShares(repetition=split_seed)
     with prefix_errors(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)

@@ -1,7 +1,7 @@
 """Split a site's rows into training, validation and test: by group, by time, by class, or by a hash of each row.
 
 Repetitions of an experiment have the same test rows. The other rows take turns: each is a validation row in one of
-`Shares.turns` repetitions, and a training row in the others.
+`HeldOutShares.turns` repetitions, and a training row in the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shares:
+class HeldOutShares:
     """The shares of the rows to hold out; the rest is for training."""
 
     validation: float = 0.2
@@ -44,8 +44,8 @@ class Shares:
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
-    def round_and_turn(self) -> tuple[int, int]:
-        """The number of complete rounds of turns before this repetition, and its turn in the present round."""
+    def cycle_and_turn(self) -> tuple[int, int]:
+        """The number of complete cycles of turns before this repetition, and its turn in the current cycle."""
         return divmod(self.repetition, self.turns)
 
 
@@ -58,7 +58,7 @@ class Split:
     test: Positions
 
 
-def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
+def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
     """A random split in which every class is divided in the same proportions, as far as its count allows."""
     parts: list[list[Positions]] = [[], [], []]
     for at, label in enumerate(np.unique(labels)):
@@ -74,13 +74,13 @@ def split_by_class(labels: Positions, shares: Shares, key: Key) -> Split:
     return _refuse_empty_parts(Split(train, validation, test), f"{len(labels)} rows", shares)
 
 
-def _choose_validation_rows(rows: Positions, first: int, shares: Shares, key: Key, shift: int) -> Positions:
+def _choose_validation_rows(rows: Positions, first: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
     """The validation rows of this repetition among the rows of one class that are not for test.
 
-    The first turn of a round takes `first` rows, the others divide the rest. If the rest cannot be divided evenly,
+    The first turn of a cycle takes `first` rows, the others divide the rest. If the rest cannot be divided evenly,
     `shift` gives the extra rows to different turns in different classes. A single row is kept for training.
     """
-    round_number, turn = shares.round_and_turn
+    round_number, turn = shares.cycle_and_turn
     if round_number:
         rows = key.child("round", round_number).numpy().permutation(rows)
     if turn == 0:
@@ -90,7 +90,7 @@ def _choose_validation_rows(rows: Positions, first: int, shares: Shares, key: Ke
     return np.array_split(rows[first:], shares.turns - 1)[(turn - 1 + shift) % (shares.turns - 1)]
 
 
-def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
+def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
     """A random split that keeps every group (a person, a device) whole in one part."""
     names, sizes = np.unique(groups, return_counts=True)
     if len(names) < 3:
@@ -118,7 +118,7 @@ def split_by_group(groups: Positions, shares: Shares, key: Key) -> Split:
 
 
 def _choose_validation_groups(
-    others: Positions, first: Positions, sizes: Positions, shares: Shares, key: Key
+    others: Positions, first: Positions, sizes: Positions, shares: HeldOutShares, key: Key
 ) -> list[int]:
     """The validation groups of this repetition: the next ones in turn, with about the validation share of rows.
 
@@ -139,7 +139,7 @@ def _choose_validation_groups(
     return chosen
 
 
-def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
+def split_by_time(times: NDArray[np.float64], shares: HeldOutShares) -> Split:
     """The latest rows for test, those before them for validation; rows of the same time stay together."""
     moments = np.unique(times)
     if len(moments) < 3:
@@ -161,7 +161,7 @@ def split_by_time(times: NDArray[np.float64], shares: Shares) -> Split:
     )
 
 
-def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Split:
+def split_by_content(contents: Iterable[bytes], shares: HeldOutShares, key: Key) -> Split:
     """A split in which the part of a row depends only on the key and on the row's content.
 
     Adding or removing a row does not change the part of another, as --privacy record needs. The price: equal rows are
@@ -171,7 +171,7 @@ def split_by_content(contents: Iterable[bytes], shares: Shares, key: Key) -> Spl
     rows = list(contents)
     drawn = _hash_rows(rows, key.child("content"))
     test = drawn < shares.test
-    round_number, turn = shares.round_and_turn
+    round_number, turn = shares.cycle_and_turn
     if round_number:
         again = _hash_rows(rows, key.child("content", round_number))
         drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
@@ -191,7 +191,7 @@ def _hash_rows(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
     return np.array([int.from_bytes(blake2b(row, key=secret, digest_size=8).digest(), "big") / 2.0**64 for row in rows])
 
 
-def _refuse_empty_parts(split: Split, found: str, shares: Shares) -> Split:
+def _refuse_empty_parts(split: Split, found: str, shares: HeldOutShares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
     if shares.repetition:
         del sizes["validation"]  # at a small site there may be no row left for this turn

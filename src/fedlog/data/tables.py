@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.csv_checks import check_header, check_rows, shorten_list
-from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_rows
+from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_usable_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -86,7 +86,7 @@ def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) 
     """
     read = read_frame if bad_rows is BadRows.REFUSED else _read_with_short_rows
     frame = read(path, _list_columns(schema))
-    return read_rows(lambda kept: check_table(frame[kept], schema, str(path)), frame.height, bad_rows)
+    return read_usable_rows(lambda kept: check_table(frame[kept], schema, str(path)), frame.height, bad_rows)
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:

@@ -1,4 +1,4 @@
-"""The folder in which data sets, features and timings are kept on this machine."""
+"""Find the folder in which data sets, features and timings are kept on this machine."""
 
 from __future__ import annotations
 

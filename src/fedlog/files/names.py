@@ -24,7 +24,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     return otherwise if found is None else f"did you mean {found}?"
 
 
-def explain_missing(path: Path) -> str:
+def hint_at_missing_path(path: Path) -> str:
     """The hint for a missing path: a similar name in its folder, or else the folder where relative paths start."""
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")

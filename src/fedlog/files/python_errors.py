@@ -20,7 +20,7 @@ _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?
 
 
 def write_as_arguments(text: str) -> str:
-    """The text with flags turned into arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
+    """The text with flags written as Python arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
     return _FLAG.sub(_to_argument, text)
 
 

@@ -22,7 +22,7 @@ from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.masked_dropout import DropoutSite, MaskedDropout, collect_parameters, replace_dropout
-from fedlog.models.module_checks import build_module, measure_width, refuse_own_randomness, refuse_reserved_names
+from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules, refuse_reserved_names
 
 Params = dict[str, Tensor]
 
@@ -115,14 +115,14 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     return linear + torch.stack([((features @ each) * features).sum(-1) for each in quadratic], dim=-1)
 
 
-def number_head(params: Mapping[str, Tensor]) -> NumberHead | None:
+def find_number_head(params: Mapping[str, Tensor]) -> NumberHead | None:
     """The head of a model that predicts a number; None if it has not been solved yet."""
     if SPREAD not in params or NOISE not in params:
         return None
     return NumberHead(params[HEAD], params[SPREAD], params[NOISE])
 
 
-def initial_head(width: int, n_class: int, key: Key) -> Tensor:
+def draw_initial_head(width: int, n_class: int, key: Key) -> Tensor:
     """A head (n_class, 1 + width), initialised as PyTorch initialises a linear layer."""
     bound: float = width**-0.5
     uniform: Tensor = torch.rand(n_class, 1 + width, generator=key.torch()) * 2 - 1
@@ -150,7 +150,7 @@ def build_body(
             _remove_last_relu(module)
         fixed = frozenset(parameter for parameter, value in module.named_parameters() if not value.requires_grad)
         training = copy.deepcopy(module).train()
-        refuse_own_randomness(name, copy.deepcopy(training), input_shape)
+        refuse_random_modules(name, copy.deepcopy(training), input_shape)
     refuse_reserved_names(name, module, RESERVED)
     return Body(
         name=name,
@@ -168,7 +168,7 @@ def build_body(
 
 
 def load_weights(body: Body, path: Path) -> Body:
-    """The body with the parameters of a safetensors file, except a head in it; InputError if names or shapes differ."""
+    """The body with the parameters in a safetensors file; a head is ignored. InputError if names or shapes differ."""
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:

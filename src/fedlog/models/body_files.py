@@ -1,4 +1,4 @@
-"""The files in the names of bodies: `frozen:FILE`, `onnx:FILE+unit`."""
+"""Find the files that bodies are read from, such as FILE in `frozen:FILE` or `onnx:FILE+unit`."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ def refuse_trained(path: Path) -> None:
 
 
 def name_architecture(name: str) -> str:
-    """The body's name, with the name of the body inside instead of the file if it is frozen.
+    """The body's name; for `frozen:FILE`, with the name of the body in the file instead of the file's path.
 
-    So it does not depend on the file's path. A clip after `@` stays.
+    A clip after `@` stays.
     """
     plain, at, clip = name.partition("@")
     if not plain.startswith(FROZEN):
@@ -73,7 +73,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
-    """A factory of the frozen body in a safetensors file, which has its weights and its name; a head is ignored."""
+    """A function that makes the frozen body whose name and weights are in a safetensors file; a head is ignored."""
     with prefix_errors(f"body {name}"):
         inner_name, weights = _read_metadata(path).get(BODY), load_file(path)
     if inner_name is None or inner_name.startswith(FROZEN):

@@ -18,7 +18,7 @@ from fedlog.data.images import IMAGE_SUFFIXES, list_images, read_image
 from fedlog.data.schema import Range, Schema, unscale_targets
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
-from fedlog.models.body import Body, Params, logits, number_head
+from fedlog.models.body import Body, Params, find_number_head, logits
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
@@ -81,7 +81,7 @@ class Model:
 
     def _number_features(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
         """The head of a model that predicts a number, the features of the records, and the number's range."""
-        head = number_head(self.params)
+        head = find_number_head(self.params)
         if self.schema.number is None or head is None:
             raise InputError(
                 f"this model predicts classes, not a number: {self!r}", hint="use predict or predict_proba"

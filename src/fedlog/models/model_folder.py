@@ -26,7 +26,7 @@ from fedlog.files.json_text import parse_json, write_json
 from fedlog.models.body import HEAD, RESERVED, Body
 from fedlog.models.catalog import check_loaded_body, make_body
 from fedlog.models.model import UNSEEN, Model
-from fedlog.models.weights_file import weights_name, write_weights
+from fedlog.models.weights_file import name_weights_file, write_weights
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import
@@ -62,16 +62,16 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
     """Write the models of a run's clients into one folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for client, model in models.items():
-        write_weights(folder / weights_name(client), model.params, TRAINED_BY)
+        write_weights(folder / name_weights_file(client), model.params, TRAINED_BY)
     describe_run_models(folder, models, {client: client for client in models})
 
 
 def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
-    """Write the files of a run's models other than parameters; `weights_of` names the client whose file each uses."""
+    """Write the description of a run's models; `weights_of` says whose parameter file each client uses."""
     clients = {
         client: {
             **_describe_model(model),
-            "weights": weights_name(weights_of[client]),
+            "weights": name_weights_file(weights_of[client]),
             "encoder": None if model.encoder is None else parse_json(model.encoder.to_json()),
         }
         for client, model in models.items()

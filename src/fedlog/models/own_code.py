@@ -1,4 +1,4 @@
-"""Which functions may be named as bodies in files of models and weights, which may come from other people.
+"""Decide which functions a file may name as its body: files of models and weights may come from other people.
 
 Such a function would be run. So a body in a file must be in the catalogue, or the user must allow the function by its
 name; a body that the user names may be any function. An environment variable passes the allowed names on to worker

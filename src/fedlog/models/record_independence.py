@@ -17,7 +17,7 @@ from fedlog.models.module_checks import make_trial_records
 
 
 def find_mixing_layer(body: Body) -> str | None:
-    """The layer in which records of a batch affect each other, or that keeps statistics of them; else None."""
+    """A sentence about a layer in which records of a batch affect each other, or that keeps statistics; else None."""
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
@@ -28,7 +28,7 @@ def find_mixing_layer(body: Body) -> str | None:
 
 
 def find_shared_parameter(body: Body) -> str | None:
-    """A sentence that names the first two layers that share a parameter; None if every layer has its own."""
+    """A sentence that names the first two layers that share a parameter; None if no layers share one."""
     owners: dict[int, str] = {}
     for name, value in body.training.named_parameters(remove_duplicate=False):
         first = owners.setdefault(id(value), name)
@@ -43,7 +43,7 @@ def find_obstacle(body: Body) -> str | None:
 
 
 def _find_mixing_by_trial(body: Body) -> str | None:
-    """The layer in which records affect each other, found by running a record in two different batches."""
+    """As `find_mixing_layer`, but found by running one record in two different batches."""
     first, second, *rest = make_trial_records(body.input_shape, 5)
     companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:

@@ -23,7 +23,7 @@ def write_weights(path: Path, params: Mapping[str, Tensor], method: str, body: s
     save_file(tensors, path, metadata={METHOD: method} if body is None else {BODY: body, METHOD: method})
 
 
-def weights_name(client: str) -> str:
+def name_weights_file(client: str) -> str:
     """The name of the file with a client's parameters; the client's name is quoted, since it may contain a slash."""
     quoted = quote(client, safe=" ")
     if len(quoted) > LONGEST_FILE_NAME:

@@ -13,7 +13,7 @@ from fedlog.data.catalog import digest_data, resolve_data
 from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.files.names import explain_missing
+from fedlog.files.names import hint_at_missing_path
 from fedlog.models.body_files import find_path_in_name
 from fedlog.models.encoders.names import is_encoder
 from fedlog.models.encoders.onnx_encoder import find_weights_beside
@@ -267,6 +267,6 @@ def _digest_files(files: list[Path]) -> str | None:
         except OSError as error:
             raise InputError(
                 f"cannot read the body's parameters {path}: {error.strerror}",
-                hint="is it a file that you may read?" if path.exists() else explain_missing(path),
+                hint="is it a file that you may read?" if path.exists() else hint_at_missing_path(path),
             ) from error
     return found.hexdigest() if files else None

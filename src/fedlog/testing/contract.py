@@ -17,7 +17,7 @@ from fedlog.engine.clients import list_clients
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.tasks import FeatureRequest, Pool, Task
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Initialisation
 from fedlog.testing.trial import (
@@ -351,7 +351,7 @@ def _trains(simulation: Simulation) -> bool:
 
 def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
     key, plan = Key(3), simulation.plan
-    return {HEAD: initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
+    return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
 
 
 def _adds_up(simulation: Simulation) -> bool:

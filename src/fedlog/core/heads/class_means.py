@@ -54,7 +54,7 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
 
 
 def estimate_gram_of_site(own: Moments, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w) of a site's records, by the same formula with each record as a client of its own."""
+    """The Gram matrix (w, w) of a site's records, by FedCOF's formula with each record counted as one client."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
     ridge = gamma * float((counts - 1).clamp_min(0).sum())

@@ -43,7 +43,7 @@ def nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tenso
 
 
 def nearest_head_of_means(means: Tensor, present: Tensor) -> Tensor:
-    """The same head, from class means (n_class, w) and a mask of the classes that have one."""
+    """The head that chooses the nearest of these means (n_class, w); `present` marks the classes that have one."""
     return join_weights_and_bias(2 * means, -means.square().sum(1), present)
 
 

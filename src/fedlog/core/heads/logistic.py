@@ -29,8 +29,8 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
 def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: float) -> Tensor:
     """The head (n_class, 1 + w) that minimises mean cross-entropy + pull / 2 * |W - head|^2, biases included.
 
-    Both heads are taken for standardised features. A class that `head` never predicts is predicted only if it has
-    records here.
+    The distance is between the heads for standardised features. A class that `head` never predicts is predicted only if
+    it has records here.
     """
     x, centre, spread = _standardise(features)
     known = head[:, 0] > ABSENT

@@ -181,7 +181,7 @@ class NumberMetrics:
     inside: float | None  # the share of numbers inside their 90 % intervals
 
 
-def number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
+def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
     """The metrics on records with `features` (n, w) and `targets` (n,), which are in multiples of `unit`.
 
     Without a head, 0 is predicted for every record.

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlog.errors import InputError
 
 
-def oracle_share(covariance: Tensor, degrees: float) -> float:
+def find_oracle_share(covariance: Tensor, degrees: float) -> float:
     """The share of the identity by oracle-approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
 
     It needs only the covariance (w, w) and its degrees of freedom, so sums are enough.
@@ -32,13 +32,13 @@ def mix_with_identity(covariance: Tensor, share: float) -> Tensor:
 
 
 def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
-    """The covariance shrunk by the given share, or by `oracle_share` if that is None.
+    """The covariance shrunk by the given share, or by `find_oracle_share` if that is None.
 
     If the records do not vary, for example a single one, it is the identity.
     """
     if not float(covariance.trace()) > 0:
         return torch.eye(covariance.shape[0], dtype=covariance.dtype)
-    return mix_with_identity(covariance, oracle_share(covariance, degrees) if share is None else share)
+    return mix_with_identity(covariance, find_oracle_share(covariance, degrees) if share is None else share)
 
 
 def raise_to_noise(scatter: Tensor, noise_std: float) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, HasCandidates, Phase, Work, WorkResult
 from fedlog.core.classification import find_first_within_error
 from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.regression import number_metrics
+from fedlog.core.heads.regression import compute_number_metrics
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments, Statistics
 from fedlog.data.federation import Federation
@@ -27,8 +27,8 @@ from fedlog.engine.protocol.client_store import ClientStore, read_clients, write
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import CLOCK, Backend, FeatureRequest, Fit, Pool, Task
 from fedlog.errors import RunError
-from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, initial_head, logits, number_head
-from fedlog.models.weights_file import weights_name, write_weights
+from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, draw_initial_head, find_number_head, logits
+from fedlog.models.weights_file import name_weights_file, write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
@@ -92,7 +92,7 @@ class Cohort:
         return homes
 
     def _make_initial(self, client: Client, key: Key) -> Params:
-        head = initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
+        head = draw_initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
         return {**client.body.initial(key.child("body")), HEAD: head}
 
     def hear(self, blob: bytes) -> None:
@@ -165,7 +165,7 @@ class Cohort:
         """Write the personal model of each of these clients, after the closing phase, as `<client>.safetensors`."""
         for index, params in self.make_personal_models(closing, indices):
             client = self._clients[index]
-            path = folder / weights_name(client.name)
+            path = folder / name_weights_file(client.name)
             write_weights(path, params, self._algorithm.name, client.body.name)
 
     def save(self, path: Path) -> None:
@@ -320,9 +320,9 @@ class Cohort:
     ) -> tuple[Score, ...]:
         """The scores of a model that predicts numbers, one for each set of records."""
         truth = request.pool.records(self._federation).numbers[request.positions]
-        head, unit = number_head(request.params), half_width(value_range)
+        head, unit = find_number_head(request.params), half_width(value_range)
         found = [
-            number_metrics(head, phi, own, unit)
+            compute_number_metrics(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
         ]
         return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)

@@ -26,7 +26,7 @@ from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, W
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import CLOCK, combine_times, with_learning_rates
 from fedlog.errors import InputError
-from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.models.body import HEAD, Body, draw_initial_head
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import ReleaseRecorder
@@ -99,7 +99,7 @@ class Simulation:
         self._check_start()
         # Before workers are forked, so that all use the backend that was chosen once.
         self.engine = self.engine.for_protection(self.protection).decide(self.federation, self._clients)
-        initial = {HEAD: initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
+        initial = {HEAD: draw_initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         self.server = Server.create(
             self.algorithm,
             self.plan,

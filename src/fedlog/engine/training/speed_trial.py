@@ -26,7 +26,7 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.tasks import Backend, Settings, Task
 from fedlog.files.cache import cache_folder
 from fedlog.files.durable import write_file
-from fedlog.models.body import HEAD, Body, initial_head
+from fedlog.models.body import HEAD, Body, draw_initial_head
 from fedlog.models.masked_dropout import collect_parameters
 
 BATCHES = 2
@@ -55,7 +55,7 @@ def _run_trial(
     """Time each backend a few times and return the shortest times; backends take turns, so other load affects all."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
-    work = Work({HEAD: initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
+    work = Work({HEAD: draw_initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
     phases = (Phase(EVERYTHING, 1, cross_entropy, LEARNING_RATE),)
     tasks = [Task(client, work, phases, Key(0).child(client.index)) for client in few]
     batches = sum(-(-client.records // settings.batch_size) for client in few)

@@ -33,7 +33,7 @@ from fedlog.engine.simulate.simulator import Simulation
 from fedlog.experiments.run import records
 from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, logits
-from fedlog.models.weights_file import weights_name
+from fedlog.models.weights_file import name_weights_file
 
 CALIBRATION = "calibration.json"
 SOFTMAX, TEMPERATURE, LAPLACE = "softmax", "temperature", "laplace"
@@ -84,7 +84,7 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     areas: list[float] = []
     for at, shard in enumerate(simulation.federation.shards):
-        weights = models / weights_name(shard.name)
+        weights = models / name_weights_file(shard.name)
         if not weights.exists():
             return None  # all clients share one model, saved under another name
         client = _ClientModel(simulation, at, load_file(weights))

@@ -18,7 +18,7 @@ from fedlog.data.federation import Federation
 from fedlog.experiments.run import records
 from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, QUADRATIC, Body
-from fedlog.models.weights_file import weights_name
+from fedlog.models.weights_file import name_weights_file
 
 if TYPE_CHECKING:
     from fedlog.engine.simulate.simulator import Simulation
@@ -88,7 +88,7 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
     means = [
         mean
         for at in range(0, len(federation.shards), every)
-        for mean in _compute_class_means(simulation, at, models / weights_name(federation.shards[at].name))
+        for mean in _compute_class_means(simulation, at, models / name_weights_file(federation.shards[at].name))
     ]
     head = simulation.server.state.get(HEAD)
     common = None if head is None or QUADRATIC in simulation.server.state else head.double()

@@ -31,7 +31,7 @@ from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, make_run_fo
 from fedlog.experiments.run.prepare import build_method
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import write_json
-from fedlog.models.body import HEAD, Params, initial_head, logits
+from fedlog.models.body import HEAD, Params, draw_initial_head, logits
 from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import make_data_spec
 from fedlog.settings.spec import RunSpec, spec_as_values
@@ -82,7 +82,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     clients = list_clients(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
     cohort = Cohort(algorithm, federation, clients, engine, key, transport, spec.initialisation)
-    initial = {HEAD: initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
+    initial = {HEAD: draw_initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
     server = Server.create(algorithm, plan, initial, key.child("server"), transport=transport)
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round

@@ -12,7 +12,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.models.body import HEAD, initial_head
+from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.settings.promise import make_limits
 from fedlog.wire.codec import is_same_message
 
@@ -22,7 +22,7 @@ def begin_server(plan: Plan, schema: Schema, width: int, refused_share: float = 
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.algorithm(schema.n_class, width)
     check_method_fits_labels(algorithm, numbers=schema.number is not None)
-    initial = {HEAD: initial_head(width, schema.n_class, key)}
+    initial = {HEAD: draw_initial_head(width, schema.n_class, key)}
     shape = Plan.model_plan(schema.n_class, width)
     guard = plan.protection(schema.n_class, width)
     return Server.create(

@@ -13,7 +13,7 @@ from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, load_schema
 from fedlog.data.site import Preparation, Site, load_site, split_key
-from fedlog.data.split import Shares
+from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.site.budget import read_limit
@@ -58,15 +58,15 @@ def _refuse_range_of_encoder(schema: Schema, body: str) -> None:
         )
 
 
-def read_shares(text: str | None) -> Shares:
+def read_shares(text: str | None) -> HeldOutShares:
     """Return the shares of the rows for validation and test from `VALIDATION,TEST`; the defaults for None."""
     if text is None:
-        return Shares()
+        return HeldOutShares()
     try:
         validation, test = map(float, text.split(","))
     except ValueError:
         raise InputError(f"expected the shares VALIDATION,TEST, as in 0.2,0.2, found: {text!r}") from None
-    return Shares(validation, test)
+    return HeldOutShares(validation, test)
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:

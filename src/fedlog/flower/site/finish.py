@@ -13,7 +13,7 @@ import torch
 from fedlog import __version__
 from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, compute_metrics
-from fedlog.core.heads.regression import NumberMetrics, number_metrics
+from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import Range, half_width
 from fedlog.engine.protocol.cohort import Cohort
@@ -22,7 +22,7 @@ from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
-from fedlog.models.body import Params, number_head
+from fedlog.models.body import Params, find_number_head
 from fedlog.models.model import UNSEEN, Model
 from fedlog.models.model_folder import save_model
 from fedlog.settings.promise import Promise
@@ -163,12 +163,12 @@ def _score(context: SiteContext, params: Params) -> ScoredModel:
 
 def _score_numbers(context: SiteContext, params: Params, number: Range) -> ScoredModel:
     federation, shard = context.site.federation, context.site.shard
-    head, found = number_head(params), []
+    head, found = find_number_head(params), []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
         records = pool.records(federation).at(positions)
         with torch.no_grad():
             features = context.body.features(params, federation.transform.prepare(records.inputs), None)
-        found.append(number_metrics(head, features, records.numbers, half_width(number)))
+        found.append(compute_number_metrics(head, features, records.numbers, half_width(number)))
     return ScoredModel(params, *found)
 
 

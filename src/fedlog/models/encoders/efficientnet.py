@@ -1,6 +1,6 @@
 """EfficientNet-Lite as an ONNX graph of convolutions (with their norms folded in), ReLU6, sums and a spatial mean.
 
-The architecture comes from the package `efficientnet_lite_pytorch`, the weights from `fold`.
+The architecture comes from the package `efficientnet_lite_pytorch`, the weights from `fold_norms`.
 """
 
 from __future__ import annotations

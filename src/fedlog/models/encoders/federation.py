@@ -26,7 +26,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
         return federation
     cache = FeatureCache(encoder)
     train, test = (
-        _read_raw(each) for each in federation.raw_images or (federation.train.inputs, federation.test.inputs)
+        _scale_pixels(each) for each in federation.raw_images or (federation.train.inputs, federation.test.inputs)
     )
     return replace(
         federation,
@@ -41,7 +41,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
     )
 
 
-def _read_raw(records: Tensor) -> Tensor:
+def _scale_pixels(records: Tensor) -> Tensor:
     """Images as pixels from 0 to 255; other records unchanged."""
     if records.ndim != 4:
         return records

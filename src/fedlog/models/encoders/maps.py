@@ -30,7 +30,7 @@ class FeatureMap(nn.Module):
 
 
 def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
-    """The map to the coordinates along the first `size` columns of `directions` (width, at least size)."""
+    """The map to the coordinates along the first `size` columns of `directions`, (width, size or more)."""
     if not 1 <= size <= directions.shape[1]:
         raise InputError(f"the number of principal directions must be 1 to {directions.shape[1]}, found: {size}")
     matrix = directions[:, :size].clone()
@@ -64,19 +64,19 @@ def parse_map(text: str, width: int) -> FeatureMap:
 
 
 def _make_unit_map(width: int, number: float, key: Key) -> FeatureMap:
-    """Divides each record's features by their length; zeros stay zeros."""
+    """The map that divides each record's features by their length; zeros stay zeros."""
     return FeatureMap(lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12), width)
 
 
 def _make_scale_map(width: int, number: float, key: Key) -> FeatureMap:
-    """Multiplies the features by a number."""
+    """The map that multiplies the features by a number."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: x * number, width)
 
 
 def _make_power_map(width: int, number: float, key: Key) -> FeatureMap:
-    """Raises each feature's absolute value to a power; a power below 1 shortens tails, which suits Gaussian heads."""
+    """The map that raises each feature's size to a power; one below 1 shortens tails, which suits Gaussian heads."""
     if not number > 0:
         raise ValueError
     return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
@@ -95,14 +95,17 @@ def _make_projection(width: int, number: float, key: Key) -> FeatureMap:
 
 
 def _make_expansion(width: int, number: float, key: Key) -> FeatureMap:
-    """Maps the features to N random ReLU features."""
+    """The map to N random ReLU features."""
     size = int(number)
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
 
 def _make_bucket_map(width: int, number: float, key: Key) -> FeatureMap:
-    """Puts each feature into one of N buckets (one-hot), with edges at quantiles of a normal of the record's spread."""
+    """The map that codes each feature as one of N buckets (one-hot).
+
+    Bucket edges are quantiles of a normal distribution with the record's spread.
+    """
     size = int(number)
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlog.errors import InputError, first_line
+from fedlog.errors import InputError, first_line_of_error
 from fedlog.files.json_text import digest_json
-from fedlog.files.names import explain_missing
+from fedlog.files.names import hint_at_missing_path
 from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
 
 ONNX = "onnx:"  # in a body's name, before the file
@@ -81,7 +81,7 @@ def _open_file(name: str) -> tuple[Any, str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        hint = "is it a file that you may read?" if path.exists() else explain_missing(path)
+        hint = "is it a file that you may read?" if path.exists() else hint_at_missing_path(path)
         raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}", hint=hint) from None
     try:
         beside = find_weights_beside(path, content)
@@ -93,7 +93,9 @@ def _open_file(name: str) -> tuple[Any, str]:
     except (ImportError, InputError):
         raise
     except Exception as error:
-        raise InputError(f"body {name}: not an ONNX model that onnxruntime can run: {first_line(error)}") from None
+        raise InputError(
+            f"body {name}: not an ONNX model that onnxruntime can run: {first_line_of_error(error)}"
+        ) from None
 
 
 def find_weights_beside(path: Path, content: bytes) -> list[Path]:
@@ -103,7 +105,7 @@ def find_weights_beside(path: Path, content: bytes) -> list[Path]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own
-        raise InputError(f"body onnx:{path}: not an ONNX model: {first_line(error)}") from None
+        raise InputError(f"body onnx:{path}: not an ONNX model: {first_line_of_error(error)}") from None
     graphs = [model.graph, *model.functions]
     names = {
         entry.value

@@ -1,4 +1,4 @@
-"""How images become the input of a pretrained encoder:
+"""Prepare images as the input of a pretrained encoder, in three steps.
 
 1. Pixels become float32 from 0 to 255; a grey image is repeated in three channels.
 2. Images are resized to `side` x `side` with bicubic interpolation (a = -0.75, pixel centres at half steps, no crop,

@@ -48,13 +48,13 @@ class TextEncoder:
         """The features of texts, (n, TEXT_BYTES) bytes filled up with zeros -> (n, width) float32."""
         features = np.zeros((len(raw), self.width), dtype=np.float32)
         for at, row in enumerate(raw.numpy()):
-            ids = self.tokenizer.encode(read_text(row), add_special_tokens=False).ids
+            ids = self.tokenizer.encode(decode_text(row), add_special_tokens=False).ids
             if ids:
                 features[at] = self.table[ids].mean(axis=0, dtype=np.float64)
         return torch.from_numpy(features)
 
 
-def read_text(row: NDArray[Any]) -> str:
+def decode_text(row: NDArray[Any]) -> str:
     """The text in a row of bytes that `encode_texts` wrote; a character that was cut is left out."""
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
 
