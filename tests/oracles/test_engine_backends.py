@@ -94,6 +94,35 @@ def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backe
     return engine.backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
 
 
+@pytest.mark.parametrize("case", ["mnist", "cifar, cropped and flipped"])
+def test_chunks_of_equal_clients_of_any_size_give_the_same_bits(case: str, make_federation: MakeFederation) -> None:
+    name, shape, transform = CASES[case]
+    found = make_body(name, shape)
+    federation = make_federation([8] * 5, tests=[3] * 5, input_shape=shape, transform=transform)
+    algorithm = make_method("fedlog", model_plan(federation, [found] * 5), {"epochs": 2, "learning_rate": 0.002})
+    tasks = _tasks(algorithm, federation, found)
+    backend = _backend(Engine(Settings(batch_size=3), BackendChoice.BLOCK), federation, tasks)
+    whole = [fit.params for fit in backend.train(tasks)]
+    parts = [fit.params for start in (0, 2, 4) for fit in backend.train(tasks[start : start + 2])]
+    for one, other in zip(whole, parts, strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "expected"),
+    [("cnn", 5, 25), ("cnn", 6, 8), ("mlp:700,700", 5, 8)],  # the last would need much memory
+)
+def test_chunks_are_larger_if_all_clients_have_equally_many_records(
+    name: str, last: int, expected: int, make_federation: MakeFederation
+) -> None:
+    found = make_body(name, (1, 28, 28))
+    federation = make_federation([5, 5, last], input_shape=(1, 28, 28))
+    algorithm = make_method("fedlog", model_plan(federation, [found] * 3), {})
+    tasks = _tasks(algorithm, federation, found)
+    backend = _backend(Engine(Settings(batch_size=50), BackendChoice.BLOCK), federation, tasks)
+    assert backend.clients_at_once == expected
+
+
 @pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedavg", "ditto"])
 def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_federation: MakeFederation) -> None:
     """Three rounds through messages of float32: the same models up to their rounding."""

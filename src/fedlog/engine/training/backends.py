@@ -30,6 +30,8 @@ from fedlog.settings.execution import BackendChoice
 TIE = 1.1  # times that differ by a smaller factor count as equal; then the first backend in the list is chosen
 # How many clients are trained together. With fewer, Python's overhead is large; with more, only memory grows.
 CHUNK_RECORDS = 400  # clients x batch size
+EQUAL_CHUNK_RECORDS = 1250  # the same for clients of equal size,
+EQUAL_CHUNK_PARAMETERS = 2**22  # as long as all of them together have at most this many parameters
 CHUNK_NUMBERS = 2**25  # values between the layers, in training
 EVALUATION_NUMBERS = 2**23  # values between the layers, in evaluation; more do not fit into the cache
 
@@ -99,14 +101,22 @@ class Engine:
         if compiled is None and backend is not BackendChoice.VMAP:
             raise RunError(f"backend {backend.value} cannot train body {body.name}: none of its layers has a block")
         network: Stacked = compiled or VmapNetwork(body)
-        at_once = self.clients_at_once or self._best_group_size(network)
+        at_once = self.clients_at_once or self._best_group_size(network, clients)
         return BlockBackend(body, federation, clients, self.settings, network, at_once, _requests_at_once(network))
 
-    def _best_group_size(self, network: Stacked) -> int:
+    def _best_group_size(self, network: Stacked, clients: list[Client]) -> int:
         """The number of clients to train together."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
-        if not isinstance(network, StackedBody) or network.training.is_plain:
+        if not isinstance(network, StackedBody):
             return most
+        if network.training.is_plain:
+            # Only clients of equal size: short batches are filled up to the longest of the chunk, and sums over them
+            # are rounded in another way, so records of runs with unequal clients would not repeat in larger chunks.
+            if len({_count_records(client) for client in clients}) > 1:
+                return most
+            parameters = sum(value.numel() for value in clients[0].body.training.parameters())
+            larger = EQUAL_CHUNK_RECORDS // self.settings.batch_size
+            return max(most, min(larger, EQUAL_CHUNK_PARAMETERS // max(1, parameters)))
         numbers = network.training.numbers_per_record * self.settings.batch_size
         return max(1, min(most, CHUNK_NUMBERS // numbers))
 
@@ -148,6 +158,11 @@ class Engine:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it is not faster"
         return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_loop(why_not or "")]
+
+
+def _count_records(client: Client) -> tuple[int, ...]:
+    """The number of a client's training, test and validation records."""
+    return client.records, *(sum(len(part) for part in parts) for parts in (client.tests, client.validations))
 
 
 def _requests_at_once(network: Stacked) -> int | None:
