@@ -64,7 +64,7 @@ class ResolvedRun:
 
 
 def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
-    """The run with the defaults of its data set and method filled in; InputError for settings that contradict.
+    """The run with all defaults of its data set and method; InputError for settings that contradict each other.
 
     A `federation` made in Python is divided among clients already, so settings that divide data are refused with it.
     """

@@ -29,7 +29,7 @@ from fedlog.settings.training import RunSettings
 
 @dataclass(frozen=True)
 class FederationSize:
-    """The size of a data set's federation: what decides the time of a round."""
+    """The size of a data set's federation, on which the time of a round depends."""
 
     input_shape: tuple[int, ...]
     n_class: int
