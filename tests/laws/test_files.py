@@ -125,7 +125,7 @@ for turn in range(12):
 def test_one_process_at_a_time_is_inside_also_when_the_lock_is_removed(tmp_path: Path, place: str) -> None:
     command = [sys.executable, "-c", CROWD, str(tmp_path / place), str(tmp_path / "mark")]
     crowd = [subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE) for number in range(4)]
-    said = [process.communicate(timeout=120)[1] for process in crowd]
+    said = [process.communicate(timeout=300)[1] for process in crowd]
     assert [process.returncode for process in crowd] == [0] * 4, said
 
 
