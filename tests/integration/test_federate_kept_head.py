@@ -39,7 +39,7 @@ def _same_noise_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the noise from a seed: now and then a sum that is all noise has a head after all."""
     source = Random(0).randbytes
     monkeypatch.setattr(
-        mechanisms, "discrete_gaussian", lambda count, steps, _: draw_discrete_gaussian(count, steps, source)
+        mechanisms, "draw_discrete_gaussian", lambda count, steps, _: draw_discrete_gaussian(count, steps, source)
     )
 
 
