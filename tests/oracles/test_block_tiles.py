@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not convolve.FRAMES, reason="the passes are not 
 
 def _is_tiled(shape: ConvShape, batch: int) -> bool:
     assert convolve.LIBRARY is not None
-    return bool(convolve.LIBRARY.convolve_is_tiled(ctypes.byref(convolve._sizes(shape, 1, batch)[0])))
+    return bool(convolve.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.conv_sizes(shape, 1, batch)[0])))
 
 
 @st.composite

@@ -32,8 +32,10 @@ TIE = 1.1  # times that differ by a smaller factor count as equal; then the firs
 CHUNK_RECORDS = 400  # clients x batch size
 EQUAL_CHUNK_RECORDS = 1250  # the same for clients of equal size,
 EQUAL_CHUNK_PARAMETERS = 2**22  # as long as all of them together have at most this many parameters
-CHUNK_NUMBERS = 2**25  # values between the layers, in training
-EVALUATION_NUMBERS = 2**23  # values between the layers, in evaluation; more do not fit into the cache
+CHUNK_NUMBERS = 2**23  # values between the layers, in training; more memory is not kept between batches
+EVALUATION_NUMBERS = 2**25  # values between the layers, in evaluation
+CACHED_NUMBERS = 2**20  # values between the layers of one client that are evaluated at once, if there are that many
+CACHED_RECORDS = 16  # records of a client that are evaluated at once if more do not stay in the cache: whole vectors
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class Engine:
             raise RunError(f"backend {backend.value} cannot train body {body.name}: none of its layers has a block")
         network: Stacked = compiled or VmapNetwork(body)
         at_once = self.clients_at_once or self._best_group_size(network, clients)
-        return BlockBackend(body, federation, clients, self.settings, network, at_once, _requests_at_once(network))
+        evaluated = (_requests_at_once(network), _records_at_once(network))
+        return BlockBackend(body, federation, clients, self.settings, network, at_once, *evaluated)
 
     def _best_group_size(self, network: Stacked, clients: list[Client]) -> int:
         """The number of clients to train together."""
@@ -169,7 +172,15 @@ def _requests_at_once(network: Stacked) -> int | None:
     """The number of clients to evaluate together; None: as many as are trained together."""
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None
-    return max(1, EVALUATION_NUMBERS // (network.evaluating.numbers_per_record * EVALUATION_RECORDS))
+    return max(1, EVALUATION_NUMBERS // (network.evaluating.numbers_per_record * _records_at_once(network)))
+
+
+def _records_at_once(network: Stacked) -> int:
+    """The number of records of a client to evaluate together; the same for all plain bodies, which keep their bits."""
+    if not isinstance(network, StackedBody) or network.training.is_plain:
+        return EVALUATION_RECORDS
+    fits = network.evaluating.numbers_per_record * EVALUATION_RECORDS <= CACHED_NUMBERS
+    return EVALUATION_RECORDS if fits else CACHED_RECORDS
 
 
 def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:

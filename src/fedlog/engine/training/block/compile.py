@@ -12,6 +12,7 @@ from torch import nn
 
 from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers its blocks)
 from fedlog.engine.training.block.conv_stages import ConvStage
+from fedlog.engine.training.block.links import join_chains
 from fedlog.engine.training.block.network import BlockNetwork, Shape, StackedBody, Stage, StageCall
 from fedlog.engine.training.block.regions import cut_out, region_stage
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
@@ -84,6 +85,8 @@ class _Compiler:
             return None
         is_plain = all(_is_plain(step.stage) for step in self.steps)
         steps = self.steps if is_plain else [_with_compiled_linear(step) for step in self.steps]
+        shapes = {slot: one.shape for one, slot in self.slots.items() if one.shape is not None}
+        chained = [] if is_plain else join_chains(steps, shapes, self.slots[result])
         return BlockNetwork(
             entry.shape,
             takes_maps,
@@ -91,6 +94,7 @@ class _Compiler:
             self.slots[result],
             tuple(self.without_block),
             numbers_per_record=sum(prod(one.shape) for one in self.operations if one.shape is not None),
+            chained=_with_frees(chained, self.slots[result]),
             is_plain=is_plain,
         )
 

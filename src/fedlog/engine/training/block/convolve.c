@@ -168,3 +168,7 @@ void convolve_backward_double(const struct sizes *s, const double *inputs, const
 {
     CHOSEN(backward, double)(s, inputs, weight, winners, gradient, of_inputs, of_weight, of_bias, scratch);
 }
+
+#include "steps.h"
+STEPS(convolve_forward, t[0], t[1], t[2], t[3], t[4], t[5])
+STEPS(convolve_backward, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])

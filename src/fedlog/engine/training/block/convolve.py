@@ -184,14 +184,14 @@ def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tenso
     assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
-    sizes, room = _sizes(shape, clients, batch)
+    sizes, room = conv_sizes(shape, clients, batch)
     scratch = scratch_space(room, inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
     getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
 
 
 @lru_cache(maxsize=256)
-def _sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
+def conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
     """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))

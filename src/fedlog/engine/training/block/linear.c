@@ -38,3 +38,7 @@ void linear_backward_double(const struct linear *l, const double *inputs, const 
 {
     CHOSEN(linear_backward, double)(l, inputs, weight, outputs, gradient, of_inputs, of_weight, of_bias, scratch);
 }
+
+#include "steps.h"
+STEPS(linear_forward, t[0], t[1], t[2], t[3])
+STEPS(linear_backward, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])

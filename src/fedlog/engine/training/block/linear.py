@@ -19,7 +19,9 @@ from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
 AVAILABLE = hasattr(LIBRARY, "linear_forward_float")
 
 
-class _LinearSizes(ctypes.Structure):
+class LinearSizes(ctypes.Structure):
+    """The sizes of a compiled linear layer."""
+
     _fields_ = [(name, ctypes.c_int64) for name in ("clients", "batch", "units_in", "units_out", "rectify")]
 
 
@@ -58,7 +60,7 @@ class CompiledLinear(Function):
 
 def _call(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
     """Call the pass of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
-    sizes = _LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
+    sizes = LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
     tensors = (inputs, weight, *others)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     getattr(LIBRARY, f"linear_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)

@@ -18,7 +18,9 @@ AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_sc
 Span = tuple[int, int]
 
 
-class _Pooling(ctypes.Structure):
+class Pooling(ctypes.Structure):
+    """The sizes and windows of a compiled pooling."""
+
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("planes", "batch", "rows_in", "columns_in")),
         *((name, ctypes.c_int64) for name in ("rows_out", "columns_out", "mean")),
@@ -75,18 +77,21 @@ class PoolMaps(Function):
 
 
 def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tuple[Tensor | None, ...]) -> None:
-    tables = windows.tables
-    sizes = _Pooling(
-        shape[0] * shape[1],
-        shape[-1],
+    (dtype,) = {tensor.dtype for tensor in tensors if tensor is not None}
+    _run(f"pool_{direction}", dtype, pooling_sizes(windows, shape[0] * shape[1], shape[-1]), tensors)
+
+
+def pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
+    """The sizes for a compiled pass over so many planes; the tables live as long as the windows."""
+    return Pooling(
+        planes,
+        batch,
         *windows.size,
         len(windows.rows),
         len(windows.columns),
         int(windows.divisors is not None),
-        *(table.data_ptr() for table in tables),
+        *(table.data_ptr() for table in windows.tables),
     )
-    (dtype,) = {tensor.dtype for tensor in tensors if tensor is not None}
-    _run(f"pool_{direction}", dtype, sizes, tensors)
 
 
 @dataclass(frozen=True)
@@ -165,12 +170,12 @@ def _normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
 
 
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    sizes, room = _norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
+    sizes, room = norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
     _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch_space(room, inputs.dtype)))
 
 
 @lru_cache(maxsize=256)
-def _norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
+def norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
     """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)

@@ -77,3 +77,9 @@ void norm_backward_double(const struct norm *n, const double *inputs, const doub
     CHOSEN(norm_backward, double)(n, inputs, weight, bias, means, scales, winners, gradient, of_inputs, of_weight,
                                   of_bias, scratch);
 }
+
+#include "steps.h"
+STEPS(pool_forward, t[0], t[1], t[2])
+STEPS(pool_backward, t[0], t[1], t[2])
+STEPS(norm_forward, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])
+STEPS(norm_backward, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10])

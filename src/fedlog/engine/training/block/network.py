@@ -86,6 +86,8 @@ class BlockNetwork:
     """The operations without a block, which `vmap` or the loop computes."""
     numbers_per_record: int = 1
     """How many numbers one record has in all values between the stages, for the use of the cache."""
+    chained: tuple[StageCall, ...] = ()
+    """The steps with neighbours joined into chains; empty if there are no chains."""
     is_plain: bool = False
     """Whether all layers are linear layers or convolutions without padding and strides; blocks are then the fastest."""
 
@@ -111,7 +113,7 @@ class BlockNetwork:
         `masks` has each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
         """
         values = {0: batch}
-        for step in self.steps:
+        for step in self.chained or self.steps:
             found = step.stage(params, masks, *(values[at] for at in step.reads))
             for at in step.frees:
                 del values[at]

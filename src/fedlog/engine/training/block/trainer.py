@@ -34,7 +34,7 @@ from fedlog.engine.training.tasks import (
 from fedlog.models.body import Body, Params, logits
 from fedlog.settings.training import AdamMoments
 
-EVALUATION_RECORDS = 50  # records of each client that are evaluated at once, so that they stay in the cache
+EVALUATION_RECORDS = 50  # records of each client that are evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +60,12 @@ class BlockBackend:
         network: Stacked,
         clients_at_once: int,
         requests_at_once: int | None = None,
+        records_at_once: int = EVALUATION_RECORDS,
     ) -> None:
         keep_freed_memory()
         self.clients_at_once = clients_at_once
         self._requests_at_once = requests_at_once
+        self._records_at_once = records_at_once
         self._body = body
         self._settings = settings
         self._network = network
@@ -100,10 +102,10 @@ class BlockBackend:
         sizes = [len(requests[at].positions) for at in order]
         positions = _pad([requests[at].positions for at in order])
         feed = self._feeds[requests[0].pool]
-        parts = []
-        for start in range(0, max(sizes), EVALUATION_RECORDS):
+        parts, records = [], self._records_at_once
+        for start in range(0, max(sizes), records):
             active = sum(size > start for size in sizes)
-            batch = feed.plain(positions[:active, start : start + EVALUATION_RECORDS])
+            batch = feed.plain(positions[:active, start : start + records])
             found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
             parts.append(self._body.clip_features(found))
         each = [torch.zeros(0)] * len(requests)

@@ -1,0 +1,28 @@
+/* A chain of passes, client after client. `chain.py` calls it.
+
+   The passes of one client follow each other, so that a map is read while it is still in the second cache, and the
+   interpreter is left alone in between. Each pass is one of the other C files', for a single client. */
+
+#include <stdint.h>
+
+enum { TENSORS = 12 };
+
+struct step { /* the same in chain.py */
+    void (*pass)(const void *sizes, void *const *tensors);
+    const void *sizes;
+    int64_t bases[TENSORS], offsets[TENSORS]; /* of each tensor: base -1 is none; offsets are in bytes */
+};
+
+/* Run all steps for each client. A base is an address and the bytes from one client to the next. */
+void chain_run(const struct step *steps, int64_t count, int64_t clients, char *const *addresses, const int64_t *strides)
+{
+    for (int64_t client = 0; client < clients; client++)
+        for (const struct step *step = steps; step < steps + count; step++) {
+            void *tensors[TENSORS];
+            for (int i = 0; i < TENSORS; i++) {
+                const int64_t base = step->bases[i];
+                tensors[i] = base < 0 ? 0 : addresses[base] + client * strides[base] + step->offsets[i];
+            }
+            step->pass(step->sizes, tensors);
+        }
+}

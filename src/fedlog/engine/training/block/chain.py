@@ -1,0 +1,323 @@
+"""Chains: neighbouring stages run by one call of `chain.c`, client after client, with one backward pass for all.
+
+A client's maps are read again while they are in the second cache, and the interpreter is asked twice a batch instead of
+twice a stage. In evaluation the values between the stages are written over each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
+from fedlog.engine.training.block.network import Masks, Params, Shape, StageCall, parameter
+
+AVAILABLE = hasattr(LIBRARY, "chain_run")
+TENSORS = 12  # of a step, the same in chain.c
+WORKSPACE, TAPE = 0, 1  # the bases that every program has: temporary values, and those kept for the backward pass
+_LINE = 16  # values begin at multiples of so many numbers
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        ("pass_", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("bases", ctypes.c_int64 * TENSORS),
+        ("offsets", ctypes.c_int64 * TENSORS),
+    ]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Numbers of one client: where they begin, counted from their base."""
+
+    numbers: int
+    base: int = WORKSPACE
+    offset: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A stage of a chain while its steps are written: where its values and parameters are."""
+
+    batch: int
+    shapes: tuple[Shape, ...]  # of one record, of each input
+    inputs: tuple[Buffer, ...]
+    params: tuple[Buffer | None, ...]  # in the order of the link's names
+    output: Buffer
+    kept: list[Buffer] = field(default_factory=list)  # what else the backward pass reads
+
+
+class Link(Protocol):
+    """A stage that a chain can compute: it writes down its steps."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The full names of the parameters that the stage may have."""
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Write down the steps that compute the node's output."""
+
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: tuple[bool, ...], of_params: list[Buffer | None]
+    ) -> list[Buffer | None]:
+        """Write down the steps of the gradients, and return those of the inputs, None for those not needed."""
+
+
+class Program:
+    """Steps for one client, and the room that they need."""
+
+    def __init__(self, dtype: torch.dtype, keeps: bool) -> None:
+        self.keeps = keeps  # whether values are kept for a backward pass
+        self.tape_numbers = 0
+        self._dtype = dtype
+        self._calls: list[tuple[str, ctypes.Structure, list[Buffer | None]]] = []
+        self._scratch = Buffer(0)
+        self._temporary: list[Buffer] = []
+        self._steps: Any = None
+
+    def temporary(self, numbers: int) -> Buffer:
+        """Room for a value that only steps of this program read."""
+        self._temporary.append(Buffer(numbers))
+        return self._temporary[-1]
+
+    def value(self, numbers: int) -> Buffer:
+        """Room for a value that the backward pass may read."""
+        if not self.keeps:
+            return self.temporary(numbers)
+        made = Buffer(numbers, TAPE, self.tape_numbers)
+        self.tape_numbers += _whole_lines(numbers)
+        return made
+
+    def scratch(self, numbers: int) -> Buffer:
+        """Room that one step uses and leaves."""
+        self._scratch.numbers = max(self._scratch.numbers, numbers)
+        return self._scratch
+
+    def call(self, name: str, sizes: ctypes.Structure, *buffers: Buffer | None) -> None:
+        """Add a step: the compiled pass of this name, with its tensors in order."""
+        self._calls.append((name, sizes, list(buffers)))
+
+    def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
+        """Run all steps for each client; `bases` are the tensors from the third base on."""
+        if self._steps is None:
+            self._steps = self._compile()
+        workspace = scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
+        size = workspace.element_size()
+        addresses = (ctypes.c_void_p * (1 + len(bases)))(
+            workspace.data_ptr(), *(None if base is None else base.data_ptr() for base in bases)
+        )
+        strides = (ctypes.c_int64 * (1 + len(bases)))(
+            0, *(0 if base is None or len(base) == 1 else base.stride(0) * size for base in bases)
+        )
+        LIBRARY.chain_run(self._steps, ctypes.c_int64(len(self._calls)), ctypes.c_int64(clients), addresses, strides)
+
+    def _compile(self) -> Any:
+        self._place_temporaries()
+        size = torch.empty(0, dtype=self._dtype).element_size()
+        steps = (_Step * len(self._calls))()
+        for step, (name, sizes, buffers) in zip(steps, self._calls, strict=True):
+            function = getattr(LIBRARY, f"step_{name}_{NUMBER[self._dtype]}")
+            step.pass_ = ctypes.cast(function, ctypes.c_void_p).value
+            step.sizes = ctypes.addressof(sizes)  # which `_calls` keeps alive
+            for at in range(TENSORS):
+                buffer = buffers[at] if at < len(buffers) else None
+                step.bases[at] = -1 if buffer is None else buffer.base
+                step.offsets[at] = 0 if buffer is None else buffer.offset * size
+        return steps
+
+    def _place_temporaries(self) -> None:
+        """Give each temporary value the lowest room that is free from its first step to its last."""
+        spans: dict[Buffer, tuple[int, int]] = {}
+        for at, (_, _, buffers) in enumerate(self._calls):
+            for buffer in buffers:
+                if buffer is not None and buffer.base == WORKSPACE and buffer is not self._scratch:
+                    spans[buffer] = (spans.get(buffer, (at, at))[0], at)
+        placed: list[Buffer] = []
+        for buffer, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
+            beside = [one for one in placed if spans[one][1] >= first and spans[one][0] <= last]
+            starts = [0, *(_whole_lines(one.offset + one.numbers) for one in beside)]
+            buffer.offset = next(
+                start
+                for start in sorted(starts)
+                if all(start + buffer.numbers <= one.offset or start >= one.offset + one.numbers for one in beside)
+            )
+            placed.append(buffer)
+        self._scratch.offset = _whole_lines(max((one.offset + one.numbers for one in placed), default=0))
+
+
+def _whole_lines(numbers: int) -> int:
+    return -(-numbers // _LINE) * _LINE
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The programs of a chain for one batch size; which tensors are their bases says `ChainStage`."""
+
+    forward: Program
+    backward: Program | None
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What a plan depends on: the batch, the parameters that exist, and what needs a gradient."""
+
+    batch: int
+    dtype: torch.dtype
+    names: tuple[str, ...]
+    of_values: tuple[bool, ...]
+    of_params: tuple[bool, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainStage:
+    """Neighbouring stages that are computed together. Slots are those of the network."""
+
+    links: tuple[Link, ...]
+    calls: tuple[StageCall, ...]  # of each link
+    shapes: dict[int, Shape]  # of one record in each slot
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    plans: dict[_Need, _Plan] = field(default_factory=dict)
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The values that are read outside of the chain."""
+        clients = values[0].shape[0]
+        names = tuple(name for link in self.links for name in link.names if name in params)
+        tensors = [*values, *(parameter("", name, params, clients) for name in names)]
+        if torch.is_grad_enabled():
+            found: tuple[Tensor, ...] = _Chain.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            needs = (False,) * len(tensors)
+            found = self.compute(self.plan(names, tensors, needs), [_by_client(one) for one in tensors])[0]
+        return found[0] if len(found) == 1 else found
+
+    def plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
+        """The programs for these tensors: the chain's inputs and then its parameters."""
+        batch = self._batch(tensors[0])
+        split = len(self.reads)
+        need = _Need(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
+        if need not in self.plans:
+            self.plans[need] = _write_programs(self, need)
+        return self.plans[need]
+
+    def compute(self, plan: _Plan, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """The chain's outputs, and the values kept for the backward pass."""
+        clients, batch = tensors[0].shape[0], self._batch(tensors[0])
+        shapes = [self.shapes[slot] for slot in self.writes]
+        outputs = tuple(
+            tensors[0].new_empty((clients, batch, *shape) if len(shape) == 1 else (clients, *shape, batch))
+            for shape in shapes
+        )
+        tape = tensors[0].new_empty(clients, plan.forward.tape_numbers) if plan.backward is not None else None
+        plan.forward.run(clients, (tape, *tensors, *outputs))
+        return outputs, tape
+
+    def _batch(self, value: Tensor) -> int:
+        return value.shape[1] if len(self.shapes[self.reads[0]]) == 1 else value.shape[-1]
+
+
+class _Chain(Function):
+    @staticmethod
+    def forward(ctx: Any, stage: ChainStage, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        plan = stage.plan(names, tensors, ctx.needs_input_grad[2:])
+        own = [_by_client(one) for one in tensors]
+        outputs, tape = stage.compute(plan, own)
+        ctx.plan = plan
+        ctx.save_for_backward(tape, *own, *outputs)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the values and the parameters that need one."""
+        tape, *saved = ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
+        found = [
+            one.new_empty(one.shape) if needed else None for one, needed in zip(saved[: len(needs)], needs, strict=True)
+        ]
+        assert ctx.plan.backward is not None
+        given = [gradient.contiguous() for gradient in gradients]
+        ctx.plan.backward.run(len(given[0]), (tape, *saved, *given, *found))
+        return None, None, *found
+
+
+def _by_client(tensor: Tensor) -> Tensor:
+    """The tensor, copied unless the numbers of each client lie behind each other."""
+    return tensor if tensor[0].is_contiguous() else tensor.contiguous()
+
+
+def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
+    """Both programs of a chain. Bases: workspace, tape, inputs, parameters, outputs; then gradients in that order."""
+    needs_gradient = any((*need.of_values, *need.of_params))
+    forward = Program(need.dtype, needs_gradient)
+    bases = count(TAPE + 1)
+    sizes = {slot: prod(shape) * need.batch for slot, shape in stage.shapes.items()}
+    values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
+    params = {name: Buffer(0, next(bases)) for name in need.names}
+    values |= {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
+    nodes = []
+    for link, call in zip(stage.links, stage.calls, strict=True):
+        (slot,) = call.writes
+        if slot not in values:
+            values[slot] = forward.value(sizes[slot])
+        inputs = tuple(values[at] for at in call.reads)
+        shapes = tuple(stage.shapes[at] for at in call.reads)
+        nodes.append(Node(need.batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))
+        link.forward(forward, nodes[-1])
+    if not needs_gradient:
+        return _Plan(forward, None)
+    backward = Program(need.dtype, keeps=False)
+    gradients: dict[int, Buffer | None] = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
+    of_values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
+    of_params = {name: Buffer(0, next(bases)) for name in need.names}
+    moving = {slot for slot, needed in zip(stage.reads, need.of_values, strict=True) if needed}
+    trained = {name for name, needed in zip(need.names, need.of_params, strict=True) if needed}
+    for link, call in zip(stage.links, stage.calls, strict=True):
+        if moving & {*call.reads} or trained & {*link.names}:
+            moving |= {*call.writes}
+    for link, call, node in reversed(list(zip(stage.links, stage.calls, nodes, strict=True))):
+        (slot,) = call.writes
+        gradient = gradients.pop(slot, None)
+        if gradient is None or slot not in moving:
+            continue
+        own = [of_params[name] if name in trained else None for name in link.names]
+        needs = tuple(at in moving for at in call.reads)
+        for at, found in zip(call.reads, link.backward(backward, node, gradient, needs, own), strict=True):
+            gradients[at] = add_gradients(backward, gradients.get(at), found)
+    for slot in stage.reads:
+        if slot in moving:
+            copy(backward, gradients.get(slot), of_values[slot])
+    return _Plan(forward, backward)
+
+
+class Extent(ctypes.Structure):
+    """The sizes of a pass of units.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "depth", "kind")),
+        ("number", ctypes.c_double),
+    ]
+
+
+def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
+    """The sum of two gradients of one value, None for no gradient."""
+    if one is None or other is None:
+        return one or other
+    total = program.temporary(one.numbers)
+    program.call("sum_forward", Extent(one.numbers, 0, 0, 0, 0.0), one, other, total)
+    return total
+
+
+def copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
+    """Write the gradient of a chain's input where autograd wants it; zeros if nothing reads the input."""
+    program.call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)

@@ -1,0 +1,333 @@
+"""The stages that a chain can compute, as steps of the compiled passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from math import prod
+
+import torch
+from torch.nn import functional
+
+from fedlog.engine.training.block import chain, convolve, map_passes
+from fedlog.engine.training.block.chain import Buffer, ChainStage, Extent, Link, Node, Program
+from fedlog.engine.training.block.conv_stages import ConvStage
+from fedlog.engine.training.block.linear import LinearSizes
+from fedlog.engine.training.block.map_passes import norm_sizes, pooling_sizes
+from fedlog.engine.training.block.map_stages import MapNormStage, PoolStage, SpatialMeanStage, UnitNormStage
+from fedlog.engine.training.block.network import Shape, Stage, StageCall
+from fedlog.engine.training.block.stages import AddStage, ElementwiseStage, FlattenStage, LinearStage
+
+Gradients = list[Buffer | None]
+Needs = tuple[bool, ...]
+_RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
+
+
+def link_of(stage: Stage) -> Link | None:
+    """The stage as a link of a chain; None if a chain cannot compute it."""
+    if not (chain.AVAILABLE and map_passes.AVAILABLE and convolve.FRAMES):
+        return None
+    match stage:
+        case ConvStage(dropout=()):
+            return ConvLink(stage)
+        case MapNormStage():
+            return NormLink(stage)
+        case PoolStage():
+            return PoolLink(stage)
+        case UnitNormStage():
+            return UnitNormLink(stage)
+        case LinearStage(compiled=True, dropout=()):
+            return LinearLink(stage)
+        case SpatialMeanStage():
+            return MeanLink(stage)
+        case FlattenStage():
+            return FlattenLink()
+        case AddStage():
+            return AddLink(stage)
+        case ElementwiseStage(function=torch.relu):
+            return ActivationLink(_RELU)
+        case ElementwiseStage(function=partial(func=functional.gelu, keywords={"approximate": "none"})):
+            return ActivationLink(_GELU)
+    return None
+
+
+def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -> list[StageCall]:
+    """The steps with neighbours that have links joined into chains."""
+    joined: list[StageCall] = []
+    for linked, group in groupby(steps, lambda step: link_of(step.stage) is not None):
+        calls = tuple(group)
+        if not linked or len(calls) < 2:
+            joined += calls
+            continue
+        made = {at for call in calls for at in call.writes}
+        elsewhere = {at for step in steps if step not in calls for at in step.reads} | {output}
+        reads = tuple(dict.fromkeys(at for call in calls for at in call.reads if at not in made))
+        writes = tuple(at for call in calls for at in call.writes if at in elsewhere)
+        links = tuple(link for call in calls if (link := link_of(call.stage)) is not None)
+        own = {at: shapes[at] for at in (*reads, *made)}
+        joined.append(StageCall(ChainStage(links, calls, own, reads, writes), reads, writes))
+    return joined
+
+
+def _names(layer: str) -> tuple[str, str]:
+    """The full names of a layer's weight and bias."""
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
+
+
+def _if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
+    return program.temporary(like.numbers) if needed else None
+
+
+@dataclass(frozen=True)
+class ConvLink:
+    """A convolution with what it includes."""
+
+    stage: ConvStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its weight and bias."""
+        return _names(self.stage.name)
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Convolve, and keep the winners of the pooling."""
+        sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
+        keeps = program.keeps and self.stage.shape.keeps_winners
+        node.kept.extend([program.value(node.output.numbers)] if keeps else [])
+        winners = node.kept[0] if keeps else None
+        buffers = (*node.inputs, *node.params, node.output, winners, program.scratch(room))
+        program.call("convolve_forward", sizes, *buffers)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradients of the inputs, the weight and the bias."""
+        sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
+        winners = node.kept[0] if node.kept else None
+        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        buffers = (*node.inputs, node.params[0], winners, gradient, of_inputs, *of_params, program.scratch(room))
+        program.call("convolve_backward", sizes, *buffers)
+        return [of_inputs]
+
+
+@dataclass(frozen=True)
+class NormLink:
+    """A norm of maps with what it includes."""
+
+    stage: MapNormStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its weight and bias."""
+        return _names(self.stage.name)
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Normalise, and keep means, scales and the winners of the pooling."""
+        sizes, room = norm_sizes(self.stage.shape, 1, node.batch)
+        node.kept.extend(program.value(self.stage.shape.groups * node.batch) for _ in range(2))
+        if program.keeps and self.stage.shape.pools:
+            node.kept.append(program.value(node.output.numbers))
+        winners = node.kept[2] if len(node.kept) > 2 else None
+        buffers = (*node.inputs, *node.params, node.output, *node.kept[:2], winners, program.scratch(room))
+        program.call("norm_forward", sizes, *buffers)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradients of the inputs, the weight and the bias."""
+        sizes, room = norm_sizes(self.stage.shape, 1, node.batch)
+        winners = node.kept[2] if len(node.kept) > 2 else None
+        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        read = (*node.inputs, *node.params, *node.kept[:2], winners, gradient)
+        program.call("norm_backward", sizes, *read, of_inputs, *of_params, program.scratch(room))
+        return [of_inputs]
+
+
+@dataclass(frozen=True)
+class PoolLink:
+    """Pooling by windows."""
+
+    stage: PoolStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Pool, and keep the winners of the maximum."""
+        if self.stage.windows.divisors is None:
+            node.kept.append(program.value(node.output.numbers))
+        winners = node.kept[0] if node.kept else None
+        program.call("pool_forward", self._sizes(node), *node.inputs, node.output, winners)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradient of the inputs."""
+        of_inputs = program.temporary(node.inputs[0].numbers)
+        program.call("pool_backward", self._sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs)
+        return [of_inputs]
+
+    def _sizes(self, node: Node) -> map_passes.Pooling:
+        return pooling_sizes(self.stage.windows, node.shapes[0][0], node.batch)
+
+
+@dataclass(frozen=True)
+class UnitNormLink:
+    """A norm of units."""
+
+    stage: UnitNormStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its weight and bias."""
+        return _names(self.stage.name)
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Normalise, and keep means and scales."""
+        node.kept.extend(program.value(self.stage.groups * node.batch) for _ in range(2))
+        program.call("unit_norm_forward", self._sizes(node), *node.inputs, *node.params, node.output, *node.kept)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradients of the inputs, the weight and the bias."""
+        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        read = (*node.inputs, node.params[0], *node.kept, gradient)
+        scratch = program.scratch(node.shapes[0][0])
+        program.call("unit_norm_backward", self._sizes(node), *read, of_inputs, *of_params, scratch)
+        return [of_inputs]
+
+    def _sizes(self, node: Node) -> Extent:
+        groups = self.stage.groups
+        return Extent(node.batch, groups, node.shapes[0][0] // groups, 0, self.stage.epsilon)
+
+
+@dataclass(frozen=True)
+class LinearLink:
+    """A linear layer, with the ReLU after it."""
+
+    stage: LinearStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its weight and bias."""
+        return _names(self.stage.name)
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Multiply, add, rectify."""
+        program.call("linear_forward", self._sizes(node), *node.inputs, *node.params, node.output)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradients of the inputs, the weight and the bias."""
+        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        outputs = node.output if self.stage.rectify else None
+        read = (*node.inputs, node.params[0], outputs, gradient)
+        program.call(
+            "linear_backward", self._sizes(node), *read, of_inputs, *of_params, program.scratch(gradient.numbers)
+        )
+        return [of_inputs]
+
+    def _sizes(self, node: Node) -> LinearSizes:
+        units = node.output.numbers // node.batch
+        return LinearSizes(1, node.batch, node.shapes[0][0], units, int(self.stage.rectify))
+
+
+@dataclass(frozen=True)
+class MeanLink:
+    """The mean of every channel over all its places, as units, or as maps of one place."""
+
+    stage: SpatialMeanStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Add up the places, then turn (channels, batch) over to units."""
+        channels, *space = node.shapes[0]
+        extent = Extent(channels, prod(space), node.batch, 0, 0.0)
+        if self.stage.keeps_axes:
+            program.call("mean_forward", extent, *node.inputs, node.output)
+            return
+        means = program.temporary(node.output.numbers)
+        program.call("mean_forward", extent, *node.inputs, means)
+        program.call("turn_over", Extent(channels, node.batch, 0, 0, 0.0), means, node.output)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradient of the inputs."""
+        channels, *space = node.shapes[0]
+        if not self.stage.keeps_axes:
+            units, gradient = gradient, program.temporary(gradient.numbers)
+            program.call("turn_over", Extent(node.batch, channels, 0, 0, 0.0), units, gradient)
+        of_inputs = program.temporary(node.inputs[0].numbers)
+        program.call("mean_backward", Extent(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
+        return [of_inputs]
+
+
+@dataclass(frozen=True)
+class FlattenLink:
+    """Maps turned over to units."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def forward(self, program: Program, node: Node) -> None:
+        """(units, batch) -> (batch, units)."""
+        extent = Extent(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
+        program.call("turn_over", extent, *node.inputs, node.output)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """(batch, units) -> (units, batch)."""
+        of_inputs = program.temporary(gradient.numbers)
+        program.call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
+        return [of_inputs]
+
+
+@dataclass(frozen=True)
+class AddLink:
+    """A sum of two values, with the ReLU after it."""
+
+    stage: AddStage
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Add and rectify."""
+        one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
+        program.call("sum_forward", self._sizes(node), one, other, node.output)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The same gradient for both."""
+        if self.stage.rectify:
+            given, gradient = gradient, program.temporary(gradient.numbers)
+            program.call("sum_backward", self._sizes(node), node.output, given, gradient)
+        return [gradient if needed else None for needed in needs]
+
+    def _sizes(self, node: Node) -> Extent:
+        return Extent(node.output.numbers, 0, 0, int(self.stage.rectify), 0.0)
+
+
+@dataclass(frozen=True)
+class ActivationLink:
+    """An activation of every number."""
+
+    kind: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """It has no parameters."""
+        return ()
+
+    def forward(self, program: Program, node: Node) -> None:
+        """Apply the activation."""
+        program.call("activate", self._sizes(node), *node.inputs, None, node.output)
+
+    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+        """The gradient of the inputs."""
+        of_inputs = program.temporary(gradient.numbers)
+        program.call("activate", self._sizes(node), *node.inputs, gradient, of_inputs)
+        return [of_inputs]
+
+    def _sizes(self, node: Node) -> Extent:
+        return Extent(node.output.numbers, 0, 0, self.kind, 0.0)
