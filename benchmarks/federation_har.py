@@ -140,7 +140,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        place = LocalFederation.make(root, *write_sites(root, chosen.data_dir))
+        place = LocalFederation.create(root, *write_sites(root, chosen.data_dir))
         options = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
         plan = Plan("har", rounds=chosen.rounds, options=options, batch_size=BATCH)
         start = time.monotonic()
@@ -156,11 +156,11 @@ def main() -> int:
                 "wire_bytes_up": outcome.wire_bytes_up,
                 "wire_bytes_down": outcome.wire_bytes_down,
                 "seconds": round(seconds, 1),
-                "calls": place.calls(),
-                "rounds_seconds": [event["seconds"] for event in place.events("har", "round")],
+                "calls": place.read_call_counts(),
+                "rounds_seconds": [event["seconds"] for event in place.find_events("har", "round")],
                 "sites_seconds": {
                     name: [[event["load_seconds"], event["work_seconds"]] for event in events]
-                    for name, events in place.work("har").items()
+                    for name, events in place.find_work_events("har").items()
                 },
             },
             "simulator": {method: simulate(method, federation, chosen.rounds) for method in SIMULATED},

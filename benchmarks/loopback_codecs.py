@@ -51,10 +51,10 @@ def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
         root = Path(folder)
         tables = write_tables(root / "tables", seed=0)
         sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-        federation = LocalFederation.make(root, make_demo_schema(), sites)
+        federation = LocalFederation.create(root, make_demo_schema(), sites)
         for site in federation.sites.values():  # which by themselves begin fewer such runs a day
             site.write_config(replace(site.read_config(), caps=Caps(plain_runs=len(ways))))
-        outcomes = federation.run_each([plan_of(way) for way in ways], lambda line: print(line, file=sys.stderr))
+        outcomes = federation.run_plans([plan_of(way) for way in ways], lambda line: print(line, file=sys.stderr))
     return [describe(way, outcome) for way, outcome in zip(ways, outcomes, strict=True)]
 
 

@@ -53,33 +53,33 @@ def deal(root: Path, sites: int) -> dict[str, LocalSite]:
 @contextmanager
 def flowers_pauses(use: bool) -> Iterator[None]:
     """Inside the block, start SuperNodes with Flower's pauses if `use` is true."""
-    ours = site_side.supernode_command
+    ours = site_side.make_supernode_command
 
     def flowers(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
         command = ours(folder, config, port)
         return replace(command, arguments=(find_program("flower-supernode"), *command.arguments[3:]))
 
     if use:
-        site_side.supernode_command = flowers
+        site_side.make_supernode_command = flowers
     try:
         yield
     finally:
-        site_side.supernode_command = ours
+        site_side.make_supernode_command = ours
 
 
 def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
     """The rounds of one run: seconds, processor time by kind of program, calls at the gate and bytes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, flowers_pauses(flower):
-        federation = LocalFederation.make(Path(name), make_demo_schema(), deal(Path(name), sites))
+        federation = LocalFederation.create(Path(name), make_demo_schema(), deal(Path(name), sites))
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
         with count_processor_time() as counted:
             outcome = federation.run(plan, lambda line: None)
-        ends = [event["time"] for event in federation.events("rounds", "round")]
+        ends = [event["time"] for event in federation.find_events("rounds", "round")]
         first, last = (dt.datetime.fromisoformat(ends[at]).timestamp() for at in (0, -1))
         spent = {kind: round(each / max(1, rounds - 1), 3) for kind, each in counted.between(first, last).items()}
-        seconds = [event["seconds"] for event in federation.events("rounds", "round")]
-        work = [event["work_seconds"] for events in federation.work("rounds").values() for event in events]
-        calls = federation.calls()
+        seconds = [event["seconds"] for event in federation.find_events("rounds", "round")]
+        work = [event["work_seconds"] for events in federation.find_work_events("rounds").values() for event in events]
+        calls = federation.read_call_counts()
     polls = calls["pull-messages"]
     return {
         "sites": sites,

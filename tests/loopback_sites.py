@@ -17,9 +17,9 @@ from fedlog.data.schema import dump_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import Running, find_free_port
+from fedlog.flower.ops.processes import RunningProgram, find_descendants, find_free_port
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import RunningServer, create_server, register, run_server, site_statuses
+from fedlog.flower.ops.server import RunningServer, create_server, read_site_statuses, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
 from fedlog.flower.protocol.plan import Plan
@@ -44,14 +44,14 @@ class Federation:
             self.sites[name] = self.make_site(root / name, name)
         self.stack = ExitStack()
         self.superlink: RunningServer
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningProgram] = {}
 
     def make_site(self, path: Path, name: str) -> SiteFolder:
         """A site's folder with a key of its own, data and a body."""
         folder = SiteFolder(path)
         address = f"127.0.0.1:{self.server.read_config().port}"
         create_site(folder, SiteConfig(name, address), self.server.certificates.authority, self.server.schema_file)
-        folder.choose(str(write_table(path / "data.csv", name)), BODIES[name])
+        folder.choose_data_and_body(str(write_table(path / "data.csv", name)), BODIES[name])
         return folder
 
     def admit(self, *names: str) -> None:
@@ -71,22 +71,22 @@ class Federation:
             self.running[name] = running
             if self.wait_until_let_in(running):
                 return
-            assert NOT_ACTIVATED in running.log_tail(30), running.log_tail(30)
+            assert NOT_ACTIVATED in running.read_log_end(30), running.read_log_end(30)
             assert time.monotonic() < deadline
             time.sleep(5)
 
-    def wait_until_let_in(self, running: Running) -> bool:
+    def wait_until_let_in(self, running: RunningProgram) -> bool:
         """Whether the server has taken the SuperNode, once it is known."""
         deadline = time.monotonic() + PATIENCE
         while running.exit_code is None:
-            if "SuperNode ID" in running.log_tail(200):
+            if "SuperNode ID" in running.read_log_end(200):
                 return True
-            assert time.monotonic() < deadline, running.log_tail()
+            assert time.monotonic() < deadline, running.read_log_end()
             time.sleep(0.5)
         return False
 
     def state(self, name: str) -> str:
-        return next(status.state for status in site_statuses(self.server) if status.name == name)
+        return next(status.state for status in read_site_statuses(self.server) if status.name == name)
 
     def events(self, event: str, run: str) -> list[dict[str, Any]]:
         everything = read_events(self.server.event_log)
@@ -100,9 +100,9 @@ class Federation:
         return run_federation(self.server, plan, RoundRules(minimum, deadline), print)
 
 
-def kill_tree(running: Running) -> None:
+def kill_tree(running: RunningProgram) -> None:
     """SIGKILL to a program and everything below it at once, as a power cut does."""
-    for process in (*running.descendants(), running.process):
+    for process in (*find_descendants(running.process.pid), running.process):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     running.process.wait()

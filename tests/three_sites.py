@@ -21,7 +21,7 @@ from fedlog.engine.training.tasks import Settings
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.protocol.frame import to_content
+from fedlog.flower.protocol.frame import wrap_frame
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock
 from fedlog.flower.site.client_app import answer
@@ -110,7 +110,7 @@ def simulation(sites: Collection[SiteFolder], plan: Plan) -> Simulation:
         largest_share=plan.largest_share,
         optimiser=plan.optimiser,
     )
-    algorithm = plan.algorithm(shape.n_class, shape.width)
+    algorithm = plan.build_algorithm(shape.n_class, shape.width)
     engine = Engine(Settings(plan.batch_size, optimiser=plan.optimiser))
     return Simulation(algorithm, federation, bodies, shape, engine, course).start()
 
@@ -148,7 +148,7 @@ class InProcess:
             message.metadata.__dict__["_src_node_id"] = 1
             name = self.names[message.metadata.dst_node_id - 10]
             if name not in self.silent:
-                content = to_content(answer(message, self.sites[name]))
+                content = wrap_frame(answer(message, self.sites[name]))
                 self.replies[identifier] = Message(content, reply_to=message)
             identifiers.append(identifier)
         return identifiers

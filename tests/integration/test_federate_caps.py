@@ -16,10 +16,10 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.caps import AcceptedRuns, Caps
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
-from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, encode_hello, read_plan
-from fedlog.flower.site.answer import answer_frame, respond
-from fedlog.flower.site.caps import SPARE_ANSWERS
+from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.plan import Plan, read_plan
+from fedlog.flower.site.answer import answer_frame, answer_request
+from fedlog.flower.site.cap_checks import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.promise import Promise
 from fedlog.wire.codec import WireError, find_codec
@@ -36,8 +36,8 @@ def site(tmp_path: Path) -> SiteFolder:
 
 
 def greet(site: SiteFolder, plan: Plan) -> FrameKind:
-    payload = encode_hello(identity(SCHEMA.digest), plan)
-    return respond(Frame(FrameKind.HELLO, run_tag(plan.name), 0, 0, payload), site).kind
+    payload = encode_hello(make_identity(SCHEMA.digest), plan)
+    return answer_request(Frame(FrameKind.HELLO, run_tag(plan.name), 0, 0, payload), site).kind
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFold
 def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: SiteFolder) -> None:
     greet(site, PLAIN)
     with pytest.raises(FrameError, match="expected a round from 0 to 2, found: 3"):
-        respond(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
 
 
@@ -121,16 +121,16 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
     head[1, 2] = number
     broadcast = find_codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
     with pytest.raises(FrameError, match="expected finite numbers in the broadcast"):
-        respond(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, broadcast), site)
+        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, broadcast), site)
     assert not (site.state / FILE_NAME).exists()
 
 
 def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder) -> None:
     """Otherwise another tag under the name of a running run would start a new run that no cap counts."""
     greet(site, PLAIN)
-    payload = encode_hello(identity(SCHEMA.digest), PLAIN)
+    payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
     with pytest.raises(FrameError, match="in the greeting of run run-1"):
-        respond(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
+        answer_request(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1
 
 
@@ -138,10 +138,10 @@ def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -
     plan = replace(PLAIN, rounds=100, optimiser=replace(PLAIN.optimiser, decay="cosine"))
     greet(site, plan)
     with pytest.raises(FrameError, match="trains the body too little"):
-        respond(Frame(FrameKind.WORK, run_tag("run-1"), 100, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 100, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
     with pytest.raises(WireError):  # the rate of round 1 is all of it; these are no bytes of a head
-        respond(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, b""), site)
 
 
 def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_more(site: SiteFolder) -> None:

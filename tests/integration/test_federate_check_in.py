@@ -23,21 +23,21 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as ops_site
 from fedlog.flower.ops import site_service, site_trouble
-from fedlog.flower.ops.event_text import describe_presence, describe_run_event, describe_site_event
+from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
 from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for_port
-from fedlog.flower.ops.server import create_server, gate_command
+from fedlog.flower.ops.server import create_server, make_gate_command
 from fedlog.flower.ops.site import create_site
-from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, NodeLog, SiteService
+from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, SiteService, SuperNodeLog
 from fedlog.flower.ops.site_trouble import (
     NOT_ACTIVATED,
     CertificateError,
-    Restart,
+    RestartChance,
     UnreachableError,
     check_in,
     find_trouble,
     report_state,
 )
-from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, News, describe_clock
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, SiteState, describe_clock
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import RegisteredKeys, sign_call
 from fedlog.flower.server.gate import Gate
@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
     (root / "schema.toml").write_text(dump_schema(SCHEMA))
     config = ServerConfig(("127.0.0.1",), "127.0.0.1", find_free_port())
     create_server(folder, config, root / "schema.toml", NOW)
-    running = start(gate_command(folder, config, find_free_port()), folder.logs / "gate.log")
+    running = start(make_gate_command(folder, find_free_port()), folder.logs / "gate.log")
     try:
         wait_for_port(running, config.port)
         yield folder
@@ -69,7 +69,7 @@ def site(server: ServerFolder, tmp_path: Path) -> SiteFolder:
     folder = SiteFolder(tmp_path / "north")
     address = f"127.0.0.1:{server.read_config().port}"
     create_site(folder, SiteConfig("north", address), server.certificates.authority, server.schema_file)
-    server.remember_site("north", "17", folder.public_key.read_text())
+    server.add_known_site("north", "17", folder.public_key.read_text())
     return folder
 
 
@@ -78,15 +78,15 @@ def gate_events(server: ServerFolder, event: str) -> list[dict[str, object]]:
 
 
 def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerFolder, site: SiteFolder) -> None:
-    standing = check_in(site, News.NO_SPACE)
+    standing = check_in(site, SiteState.NO_SPACE)
     assert standing.registered
     assert abs(standing.ahead_seconds) < 3
     assert gate_events(server, "news")[-1]["news"] == "the disk of the site is full"
-    assert describe_presence(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
+    assert describe_gate_event(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
     count = len(gate_events(server, "news"))
-    report_state(site, News.NO_SPACE)  # the same within a minute is told once
-    server.forget_site("north")
-    assert not check_in(site, News.KILLED).registered  # and what a stranger says is not told at all
+    report_state(site, SiteState.NO_SPACE)  # the same within a minute is told once
+    server.remove_known_site("north")
+    assert not check_in(site, SiteState.KILLED).registered  # and what a stranger says is not told at all
     assert len(gate_events(server, "news")) == count
 
 
@@ -98,7 +98,7 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
         trouble = site_trouble.find_clock_trouble(standing)
         assert trouble is not None
-        assert trouble.kind is Restart.FINAL
+        assert trouble.kind is RestartChance.FINAL
         assert words in trouble.reason
         assert "time service" in str(trouble.hint)
     key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
@@ -110,40 +110,40 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     (told,) = gate_events(server, "call refused")
     assert told["site"] == "north"
     assert 5 < float(str(told["ahead_seconds"])) < 8
-    assert "refused a call of north: its clock is" in str(describe_presence(told))
-    assert "s ahead of the server's" in str(describe_presence(told))
+    assert "refused a call of north: its clock is" in str(describe_gate_event(told))
+    assert "s ahead of the server's" in str(describe_gate_event(told))
 
 
 def test_every_end_of_a_supernode_has_its_reason(
     server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = find_trouble(site, -9, "")
-    assert (killed.kind, killed.news) == (Restart.ENDED, News.KILLED)
+    assert (killed.kind, killed.news) == (RestartChance.ENDED, SiteState.KILLED)
     assert "SIGKILL" in killed.reason
-    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is Restart.STILL_LISTED
+    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
     ended = find_trouble(site, 1, "the last words")
-    assert (ended.kind, "the last words" in ended.reason) == (Restart.ENDED, True)
-    server.forget_site("north")
+    assert (ended.kind, "the last words" in ended.reason) == (RestartChance.ENDED, True)
+    server.remove_known_site("north")
     unknown = find_trouble(site, 0, "")
-    assert unknown.kind is Restart.UNKNOWN_KEY
+    assert unknown.kind is RestartChance.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
         patch.setattr(site_trouble, "is_disk_nearly_full", lambda path: True)
-        assert find_trouble(site, 0, "").news is News.NO_SPACE
+        assert find_trouble(site, 0, "").news is SiteState.NO_SPACE
     with monkeypatch.context() as patch:
         patch.setattr(site_trouble, "check_in", lambda folder: CheckInAnswer(False, 9.0))
-        assert find_trouble(site, 1, NOT_ACTIVATED).news is News.CLOCK  # before all that follows from it
+        assert find_trouble(site, 1, NOT_ACTIVATED).news is SiteState.CLOCK  # before all that follows from it
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
     site.authority.write_bytes(other.certificates.authority.read_bytes())
     with pytest.raises(CertificateError, match="with a certificate under"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is Restart.FINAL
+    assert find_trouble(site, 0, "").kind is RestartChance.FINAL
     site.write_config(SiteConfig("north", f"127.0.0.1:{find_free_port()}"))
     with pytest.raises(UnreachableError, match="found none"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is Restart.UNREACHABLE
-    report_state(site, News.STOPS)  # nobody hears it, and that is no error
+    assert find_trouble(site, 0, "").kind is RestartChance.UNREACHABLE
+    report_state(site, SiteState.STOPS)  # nobody hears it, and that is no error
 
 
 def test_a_killed_supernode_is_started_again_later_each_time_and_in_the_end_no_more(
@@ -164,7 +164,7 @@ def test_a_killed_supernode_is_started_again_later_each_time_and_in_the_end_no_m
         return Command(("/bin/sh", "-c", "kill -KILL $$"))
 
     monkeypatch.setattr(site_service, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
-    monkeypatch.setattr(ops_site, "supernode_command", start_one)
+    monkeypatch.setattr(ops_site, "make_supernode_command", start_one)
     with pytest.raises(RunError, match=r"the SuperNode was killed \(SIGKILL\)"):
         SiteService(site, said.append).serve()
     assert pauses == [1, 2, 4, 1, 2, 4, 8, 16, 32, 60, 60]  # the fourth lived for long, and the count began anew
@@ -173,7 +173,9 @@ def test_a_killed_supernode_is_started_again_later_each_time_and_in_the_end_no_m
     assert again == pauses
     assert [line for line in said if "next try" in line][-1].endswith("next try in 60 s")
     assert [event["event"] for event in read_events(site.event_log)][-1] == "ended"
-    assert {str(News.KILLED), str(News.GIVES_UP)} <= {str(event["news"]) for event in gate_events(server, "news")}
+    assert {str(SiteState.KILLED), str(SiteState.GIVES_UP)} <= {
+        str(event["news"]) for event in gate_events(server, "news")
+    }
 
 
 def test_a_check_in_is_signed_and_small(site: SiteFolder, tmp_path: Path) -> None:
@@ -193,15 +195,15 @@ def test_a_check_in_is_signed_and_small(site: SiteFolder, tmp_path: Path) -> Non
 
 def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> None:
     presence, later = Presence(tmp_path / "events.jsonl"), NOW + dt.timedelta(seconds=LOST_SECONDS + 1)
-    presence.note_call("east", "activate-node", 412, NOW)  # not let in
-    presence.note_call("north", "activate-node", 200, NOW)
-    presence.note_call("north", "pull-messages", 200, NOW)
-    presence.note_call("south", "pull-messages", 200, NOW)  # after a restart of the gate
-    presence.note_call("south", "deactivate-node", 200, NOW)
+    presence.record_call("east", "activate-node", 412, NOW)  # not let in
+    presence.record_call("north", "activate-node", 200, NOW)
+    presence.record_call("north", "pull-messages", 200, NOW)
+    presence.record_call("south", "pull-messages", 200, NOW)  # after a restart of the gate
+    presence.record_call("south", "deactivate-node", 200, NOW)
     presence.drop_lost_sites(NOW)
     assert presence.connected == {"north"}
     presence.drop_lost_sites(later)
-    presence.note_call("north", "pull-messages", 200, later)
+    presence.record_call("north", "pull-messages", 200, later)
     told = [(str(e["event"]), str(e["site"])) for e in read_events(tmp_path / "events.jsonl")]
     assert told == [
         ("connected", "north"),
@@ -210,12 +212,12 @@ def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> No
         ("lost", "north"),
         ("connected", "north"),
     ]
-    lines = [describe_presence(event) for event in read_events(tmp_path / "events.jsonl")]
+    lines = [describe_gate_event(event) for event in read_events(tmp_path / "events.jsonl")]
     assert "is lost: no call for 75 s" in str(lines[3])
 
 
 def test_the_log_of_a_supernode_tells_when_the_server_is_lost_and_found(tmp_path: Path) -> None:
-    log = NodeLog(LineFollower(tmp_path / "log"))
+    log = SuperNodeLog(LineFollower(tmp_path / "log"))
     told = []
     for text in (
         "INFO : Starting Flower SuperNode\nWARNING: Connection attempt failed, retrying in 0.4 seconds\n",
@@ -225,7 +227,7 @@ def test_the_log_of_a_supernode_tells_when_the_server_is_lost_and_found(tmp_path
     ):
         with (tmp_path / "log").open("a") as file:
             file.write(text)
-        told.append(log.read_news())
+        told.append(log.read_connection_events())
     assert told == [["server lost"], ["connected"], ["server lost"], ["server found"]]
 
 

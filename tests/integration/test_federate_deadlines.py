@@ -17,8 +17,8 @@ from fedlog.files.json_text import write_json
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import server as server_side
-from fedlog.flower.ops.overview import view_newest_run
 from fedlog.flower.ops.server import SiteStatus
+from fedlog.flower.ops.summaries import summarise_newest_run
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.deadline import Deadline
 from fedlog.flower.server.exchange import Clock
@@ -84,7 +84,7 @@ def server(tmp_path: Path) -> ServerFolder:
     folder = make_server(ServerFolder(tmp_path / "server"))
     folder.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
     for at, name in enumerate(BODIES, start=10):
-        folder.remember_site(name, str(at), "a key")
+        folder.add_known_site(name, str(at), "a key")
     return folder
 
 
@@ -94,7 +94,7 @@ def begin(post: Timed, server: ServerFolder, rounds: int, deadline: float | None
     going.clock = going.participants.clock = post.clock()
     going._gather_sites()
     took: list[float] = []
-    original = going._round
+    original = going._conduct_round
 
     def timed(engine, number):  # type: ignore[no-untyped-def]
         start = post.now
@@ -102,7 +102,7 @@ def begin(post: Timed, server: ServerFolder, rounds: int, deadline: float | None
         took.append(post.now - start)
         return record
 
-    going._round = timed  # type: ignore[method-assign]
+    going._conduct_round = timed  # type: ignore[method-assign]
     return going, took
 
 
@@ -119,7 +119,7 @@ def test_without_a_deadline_of_the_operators_a_lost_site_costs_what_rounds_take(
     going.conduct()
     assert [round(seconds / 20) for seconds in took] == [1, 1, 4, 1]  # 600 s is what it cost before
     assert sums(server)[2:] == [["north", "south"]] * 2
-    rounds = RunFolder.of(server, "trial").rounds()
+    rounds = RunFolder.of_run(server, "trial").read_rounds()
     assert rounds[0]["deadline_seconds"] == 600
     assert 70 < rounds[1]["deadline_seconds"] < 90
     assert 19 < rounds[1]["slowest_seconds"] < 22
@@ -136,13 +136,13 @@ def test_sites_that_need_longer_than_the_first_deadline_are_waited_for_in_the_en
     post.takes = dict.fromkeys(BODIES, 700.0)  # from the first round on; a greeting is quick
     going.conduct()
     assert sums(server)[-1] == sorted(BODIES)
-    assert [line["full"] for line in RunFolder.of(server, "trial").rounds()][-2:] == [1, 1]
+    assert [line["full"] for line in RunFolder.of_run(server, "trial").read_rounds()][-2:] == [1, 1]
 
 
 def test_a_site_much_slower_than_the_others_is_found_out_and_awaited(post: Timed, server: ServerFolder) -> None:
     going, took = begin(post, server, 60)
     post.takes = {"east": 100.0, "north": 10.0, "south": 10.0}
-    going.deadline.learn([10.0])
+    going.deadline.learn_from_answers([10.0])
     going.conduct()
     assert sums(server)[0] == ["north", "south"]
     assert sums(server)[-1] == sorted(BODIES)
@@ -151,9 +151,9 @@ def test_a_site_much_slower_than_the_others_is_found_out_and_awaited(post: Timed
 
 def test_a_fixed_deadline_stays_as_it_is() -> None:
     deadline = Deadline(20.0)
-    deadline.learn([100.0])
+    deadline.learn_from_answers([100.0])
     assert (deadline.seconds, deadline.gathering_seconds) == (20, 20)
-    assert deadline.lifetime(awaited=True) == deadline.lifetime(awaited=False) == 20
+    assert deadline.request_lifetime(awaited=True) == deadline.request_lifetime(awaited=False) == 20
 
 
 def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(
@@ -164,7 +164,7 @@ def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(
     command = ["federate", "drop", str(server.path), "east"]
     post.at[post.now + 30.0] = lambda: main(command)
     counted: list[int] = []
-    inner = going._round
+    inner = going._conduct_round
 
     def counting(engine, number):  # type: ignore[no-untyped-def]
         if number == 3:
@@ -174,7 +174,7 @@ def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(
         counted.append(post.asked.count("east"))
         return record
 
-    going._round = counting  # type: ignore[method-assign]
+    going._conduct_round = counting  # type: ignore[method-assign]
     going.conduct()
     assert 29 < took[0] < 35  # and not 500
     assert sums(server) == [["north", "south"]] * 2 + [sorted(BODIES)] * 2
@@ -191,15 +191,15 @@ def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(
 def test_status_shows_who_misses_who_lags_and_who_is_dropped(
     post: Timed, server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert view_newest_run(server) is None
+    assert summarise_newest_run(server) is None
     post.takes = {"east": 1.0, "north": 1.0, "south": 40.0}
     going, _ = begin(post, server, 2, deadline=100.0)
     post.at[post.now + 20.0] = lambda: post.silent.add("east")
     going.conduct()
-    write_json(RunFolder.of(server, "trial").dropped_file, ["west"])
+    write_json(RunFolder.of_run(server, "trial").dropped_file, ["west"])
     listed = (*(SiteStatus(name, "online", "2030") for name in BODIES), SiteStatus("west", "offline", ""))
     # Flower's own list, which only a running server has.
-    monkeypatch.setattr(server_side, "site_statuses", lambda folder: listed)
+    monkeypatch.setattr(server_side, "read_site_statuses", lambda folder: listed)
     assert main(["federate", "status", str(server.path)]) == 0
     printed = capsys.readouterr()
     east, north, south, west = printed.out.splitlines()

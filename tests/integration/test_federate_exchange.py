@@ -19,9 +19,9 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.check_in import read_check_in_answer
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, from_content, run_tag, to_content
-from fedlog.flower.protocol.handshake import Identity, check_identity, identity, read_identity, read_time
-from fedlog.flower.server.exchange import Clock, Wait, ask, find_connected_sites
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, run_tag, unwrap_frame, wrap_frame
+from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
+from fedlog.flower.server.exchange import Clock, WaitingRules, ask, find_connected_sites
 from fedlog.flower.site.client_app import answer
 
 FRAMES = st.builds(
@@ -141,7 +141,7 @@ class FakePost:
             told = self.behaviour[question.metadata.dst_node_id]
             if told is None:
                 continue
-            content = told(from_content(question)) if callable(told) else told
+            content = told(unwrap_frame(question)) if callable(told) else told
             reply = Message(content, reply_to=question)
             if content is IMPOSTOR:
                 reply.metadata.__dict__["_src_node_id"] = 99
@@ -149,7 +149,7 @@ class FakePost:
         return replies
 
 
-IMPOSTOR = to_content(HELLO.reply(FrameKind.WELCOME, b""))
+IMPOSTOR = wrap_frame(HELLO.reply(FrameKind.WELCOME, b""))
 
 
 class FakeClock:
@@ -166,7 +166,7 @@ class FakeClock:
 
 
 def welcome(question: Frame) -> RecordDict:
-    return to_content(question.reply(FrameKind.WELCOME, b"hi"))
+    return wrap_frame(question.reply(FrameKind.WELCOME, b"hi"))
 
 
 def test_every_site_is_answered_refused_or_silent() -> None:
@@ -176,10 +176,10 @@ def test_every_site_is_answered_refused_or_silent() -> None:
         "expired": Error(3, "Message expired"),
         "failed": Error(2, "<class 'ValueError'>:<'patient 42'>"),
         "gone": Error(5, "Node Unavailable"),
-        "other-run": lambda q: to_content(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
-        "other-round": lambda q: to_content(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
-        "other-kind": lambda q: to_content(q.reply(FrameKind.UPLOAD, b"")),
-        "refuses": lambda q: to_content(q.reply(FrameKind.REFUSAL, b"no")),
+        "other-run": lambda q: wrap_frame(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
+        "other-round": lambda q: wrap_frame(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
+        "other-kind": lambda q: wrap_frame(q.reply(FrameKind.UPLOAD, b"")),
+        "refuses": lambda q: wrap_frame(q.reply(FrameKind.REFUSAL, b"no")),
         "noise": RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         "many": RecordDict({"fedlog": ConfigRecord({"frame": b"", "more": b""})}),
         "text": RecordDict({"fedlog": ConfigRecord({"frame": "text"})}),
@@ -189,7 +189,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
     nodes = {name: number for number, name in enumerate(behaviour, start=10)}
     post = FakePost([], {nodes[name]: told for name, told in behaviour.items()})
     clock = FakeClock()
-    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, Wait(5.0), clock.clock())
+    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, WaitingRules(5.0), clock.clock())
     assert {site: frame.payload for site, frame in outcome.answers.items()} == {"good": b"hi"}
     assert outcome.silent == ("expired", "silent")
     assert set(outcome.refused) == set(behaviour) - {"good", "expired", "silent"}
@@ -226,7 +226,7 @@ def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
 ) -> None:
     clock = FakeClock()
     post = OverduePost([FakeNode(9, "a")], {9: behaviour}, clock=clock)
-    wait = Wait(5.0, heard=lambda: heard(clock.time))
+    wait = WaitingRules(5.0, heard=lambda: heard(clock.time))
     replies = ask(post, {"a": 9}, {"a": HELLO}, FrameKind.WELCOME, wait, clock.clock())
     assert len(post.waiting) == asked
     found = {"answered": replies.answers, "silent": replies.silent, "refused": replies.refused}
@@ -239,7 +239,7 @@ def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
 def test_messages_that_flower_does_not_take_are_refused() -> None:
     post = FakePost([], {})
     post.push_messages = lambda messages: []  # type: ignore[method-assign] # what Flower returns for too large a push
-    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, Wait(5.0), FakeClock().clock())
+    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, WaitingRules(5.0), FakeClock().clock())
     assert outcome.refused == {"a": "Flower did not take the message"}
 
 
@@ -267,9 +267,9 @@ def question(content: RecordDict) -> Message:
     [
         RecordDict(),
         RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
-        to_content(HELLO),
-        to_content(HELLO.reply(FrameKind.REPORT, b"")),
-        to_content(HELLO.reply(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
+        wrap_frame(HELLO),
+        wrap_frame(HELLO.reply(FrameKind.REPORT, b"")),
+        wrap_frame(HELLO.reply(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
@@ -279,7 +279,7 @@ def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, conten
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
-    frame = answer(question(to_content(HELLO.reply(FrameKind.HELLO, payload_of(identity("s"))))), site)
+    frame = answer(question(wrap_frame(HELLO.reply(FrameKind.HELLO, payload_of(make_identity("s"))))), site)
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"
     logged = (site.event_log).read_text()

@@ -15,9 +15,9 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.caps import Caps
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FrameError, Opening, read_opening
+from fedlog.flower.protocol.frame import FrameError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.server.engine_state import begin_server, restore_server
+from fedlog.flower.server.engine_server import create_engine_server, restore_engine_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.run_state import RunState
@@ -44,24 +44,24 @@ def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["plain", "private", "secure sum", "a method without memory"],
 )
 def test_uploads_are_remembered_only_where_the_server_may_see_them(plan: Plan, remembers: bool) -> None:
-    server = begin_server(plan, SCHEMA, 8)
+    server = create_engine_server(plan, SCHEMA, 8)
     assert (server.memory is not None) is (remembers and server.algorithm.sums_last_uploads)
-    assert begin_server(PLAN, SCHEMA, 8).memory == {}
+    assert create_engine_server(PLAN, SCHEMA, 8).memory == {}
 
 
 def test_too_few_uploads_leave_state_and_memory_as_they_were(tmp_path: Path) -> None:
     post = InProcess({name: fill_site(SiteFolder(tmp_path / name), name, body) for name, body in BODIES.items()})
     folder = make_server(ServerFolder(tmp_path / "server"))
     Run(post, folder, SCHEMA, PLAN, RoundRules(3, 20.0), quick_clock()).conduct()
-    home = RunFolder.of(folder, "trial")
-    before, _ = restore_server(home, PLAN, SCHEMA)
+    home = RunFolder.of_run(folder, "trial")
+    before, _ = restore_engine_server(home, PLAN, SCHEMA)
     longer = Plan("trial", rounds=2, options=PLAN.options, seed=4)
     going = Run(post, folder, SCHEMA, longer, RoundRules(3, 20.0), quick_clock())
     going._gather_sites()
     post.silent = {"east"}  # the uploads of the other two arrive, and are not enough
     going.conduct()
     assert [event["sites"] for event in events_named(folder, "too few")] == [["north", "south"]]
-    after, done = restore_server(home, longer, SCHEMA)
+    after, done = restore_engine_server(home, longer, SCHEMA)
     assert done == 2
     assert before.memory is not None
     assert after.memory is not None
@@ -77,14 +77,14 @@ def test_a_step_is_worked_on_from_the_state_before_it_and_never_from_its_own(tmp
     state = RunState(tmp_path / "run")
     for step in ((1, 0), (1, 1), (2, 0)):
         state.save_step(step, b"request", b"reply", lambda path: path.write_bytes(b"state"))
-    assert state.state_before((1, 0)) is None
+    assert state.find_state_before((1, 0)) is None
     for step, before in (((1, 1), (1, 0)), ((2, 0), (1, 1)), ((2, 1), (2, 0)), ((9, 0), (2, 0))):
-        found = state.state_before(step)
+        found = state.find_state_before(step)
         assert found is not None
         assert found.parent.name == f"step-{before[0]:010d}-{before[1]:03d}"
 
 
-OPENING = Opening(b"s" * 16, 3, ("east", "north", "south")).payload(b"broadcast")
+OPENING = SumOpening(b"s" * 16, 3, ("east", "north", "south")).encode_with(b"broadcast")
 
 
 def damaged(**changes: object) -> bytes:
@@ -131,7 +131,7 @@ def test_a_method_that_opens_with_untrained_features_needs_one_body_everywhere(t
     allow_untrained(post)
     folder = make_server(ServerFolder(tmp_path / "server"))
     plan = Plan("trial", "fedlog-c", {"epochs": 1, "first_head": "statistics"}, rounds=1)
-    assert begin_server(plan, SCHEMA, 8).algorithm.schedule.opening is not None
+    assert create_engine_server(plan, SCHEMA, 8).algorithm.schedule.opening is not None
     with pytest.raises(RunError, match=r"one body at all sites.*mlp:12,8, mlp:16,8, mlp:8"):
         Run(post, folder, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
     assert events_named(folder, "uploads") == []

@@ -59,7 +59,7 @@ def test_a_run_that_learned_nothing_says_so_on_both_sides(
     Run(post, server, SCHEMA, HOPELESS, RoundRules(2, 20.0), quick_clock()).conduct()
     told = [str(describe_run_event(event)) for event in events_named(server, "round")]
     assert ["the sum drowned in its noise" in line for line in told] == [True, True]
-    report = RunFolder.of(server, "run-1").report()
+    report = RunFolder.of_run(server, "run-1").read_report()
     assert report is not None
     assert report["new_heads"] == 0
     print_private(report)
@@ -75,7 +75,7 @@ def test_the_example_of_the_documentation_learns(
     post: InProcess, server: ServerFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Run(post, server, SCHEMA, EXAMPLE, RoundRules(2, 20.0), quick_clock()).conduct()
-    report = RunFolder.of(server, "run-1").report()
+    report = RunFolder.of_run(server, "run-1").read_report()
     assert report is not None
     assert report["new_heads"] >= 3
     print_private(report)

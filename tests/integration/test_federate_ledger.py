@@ -22,8 +22,8 @@ from fedlog.flower.protocol.frame import run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.site import budget
-from fedlog.flower.site.budget import describe_spending
+from fedlog.flower.site import privacy_record
+from fedlog.flower.site.privacy_record import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -132,7 +132,7 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
     for plan in (replace(PLAIN, name="run-3"), replace(PRIVATE, name="run-4")):
         conduct(post, server, plan)
         assert "cannot find its record" in refusals(server, "east", plan.name)[0]
-        assert not RunState.of(east, run_tag(plan.name)).path.exists()
+        assert not RunState.of_run(east, run_tag(plan.name)).path.exists()
     assert main(["federate", "site", str(east.path)]) == 2
     assert "hint: `fedlog federate ledger" in capsys.readouterr().err
     assert main(["federate", "ledger", str(east.path)]) == 2
@@ -156,7 +156,7 @@ def test_a_record_that_is_lost_is_not_made_from_the_runs_that_happen_to_remain(
     east = post.sites["east"]
     for name in ("run-2", "run-3"):
         conduct(post, server, replace(PRIVATE, name=name))
-    shutil.rmtree(RunState.of(east, run_tag("run-2")).path)
+    shutil.rmtree(RunState.of_run(east, run_tag("run-2")).path)
     (east.state / FILE_NAME).unlink()
     conduct(post, server, replace(PRIVATE, name="run-4"))
     assert "cannot find its record" in refusals(server, "east", "run-4")[0]
@@ -198,8 +198,8 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
 ) -> None:
     east = post.sites["east"]
     with monkeypatch.context() as patch:
-        patch.setattr(budget, "record_across_runs_unchecked", raise_interrupt)
-        patch.setattr(budget, "record_unbounded_losses", raise_interrupt)
+        patch.setattr(privacy_record, "record_across_runs_unchecked", raise_interrupt)
+        patch.setattr(privacy_record, "record_unbounded_losses", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):
                 conduct(post, server, plan)

@@ -31,14 +31,14 @@ from fedlog.flower.folders.certificates import (
     renew_server_certificate,
 )
 from fedlog.flower.folders.folder import check_site_name
-from fedlog.flower.folders.keys import check_secret, create_site_key, fingerprint, read_public_key, write_secret
+from fedlog.flower.folders.keys import check_secret, compute_fingerprint, create_site_key, read_public_key, write_secret
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
 from fedlog.flower.ops.processes import Command, find_free_port, run_command, start, wait_for_port
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
-from fedlog.flower.server.callers import RegisteredKeys, read_caller
+from fedlog.flower.server.callers import RegisteredKeys, verify_caller
 from fedlog.flower.server.gate import Gate
-from fedlog.flower.site.guard import GUARDED, REFUSED, WarmExecutor, serve_task, serve_worker, write_guard
+from fedlog.flower.site.guard import GUARDED, REFUSED, ForkingExecutor, serve_task, serve_worker, write_guard_programs
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -124,7 +124,7 @@ def test_a_bad_host_name_leaves_nothing_behind(tmp_path: Path, host: str) -> Non
 def test_public_keys(tmp_path: Path) -> None:
     line = create_site_key(tmp_path / "k", tmp_path / "k.pub", "north")
     assert (tmp_path / "k.pub").read_text() == line + "\n"
-    assert fingerprint(line) == fingerprint(line.rsplit(" ", 1)[0] + " another comment")
+    assert compute_fingerprint(line) == compute_fingerprint(line.rsplit(" ", 1)[0] + " another comment")
     assert read_public_key(line).curve.name == "secp384r1"
     assert "PRIVATE" not in line
     with pytest.raises(InputError, match="expected"):
@@ -138,16 +138,16 @@ def test_folders_remember(tmp_path: Path) -> None:
     config = ServerConfig(('odd"name', "b"), "127.0.0.1", 9)
     server.write_config(config)
     assert server.read_config() == config
-    server.remember_site("north", "17", "key")
+    server.add_known_site("north", "17", "key")
     assert server.read_known_sites() == {"north": "17"}
-    server.forget_site("north")
+    server.remove_known_site("north")
     assert server.read_known_sites() == {}
     site = SiteFolder(tmp_path / "c")
     site.write_config(SiteConfig("north", "h:1"))
     with pytest.raises(InputError, match="expected data"):
-        site.choose(None, None)
-    assert site.choose("m:f", "mlp:8") == site.read_config() == SiteConfig("north", "h:1", "m:f", "mlp:8")
-    assert site.choose(None, "mlp:9").data == "m:f"
+        site.choose_data_and_body(None, None)
+    assert site.choose_data_and_body("m:f", "mlp:8") == site.read_config() == SiteConfig("north", "h:1", "m:f", "mlp:8")
+    assert site.choose_data_and_body(None, "mlp:9").data == "m:f"
     with pytest.raises(InputError, match=r"federation\.toml"):
         ServerFolder(tmp_path / "none").read_config()
 
@@ -157,9 +157,9 @@ def test_paths_hold_wherever_a_run_starts(tmp_path: Path, monkeypatch: pytest.Mo
     site.write_config(SiteConfig("north", "h:1"))
     (tmp_path / "rows.csv").touch()
     monkeypatch.chdir(tmp_path)
-    chosen = site.choose("rows.csv", "frozen:weights.safetensors")
+    chosen = site.choose_data_and_body("rows.csv", "frozen:weights.safetensors")
     assert (chosen.data, chosen.body) == (str(tmp_path / "rows.csv"), f"frozen:{tmp_path / 'weights.safetensors'}")
-    assert site.choose(None, "onnx:encoder.onnx+unit").body == f"onnx:{tmp_path / 'encoder.onnx'}+unit"
+    assert site.choose_data_and_body(None, "onnx:encoder.onnx+unit").body == f"onnx:{tmp_path / 'encoder.onnx'}+unit"
 
 
 def test_names_and_addresses() -> None:
@@ -302,15 +302,15 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
     assert (SYSTEM_TIME_TOLERANCE + TIMESTAMP_TOLERANCE, SYSTEM_TIME_TOLERANCE) == (BEHIND_SECONDS, AHEAD_SECONDS)
     server = ServerFolder(tmp_path)
     callers = RegisteredKeys(server.sites)
-    caller = read_caller([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
+    caller = verify_caller([(n.encode(), v.encode()) for n, v in signed().items()], dt.datetime.now(dt.UTC))
     assert caller is not None
     assert caller.is_recent
-    assert callers.find_name(caller.key) is None
+    assert callers.find_site_name(caller.key) is None
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-    server.remember_site("north", "17", line)
-    assert callers.find_name(caller.key) == "north"
-    server.forget_site("north")
-    assert callers.find_name(caller.key) is None
+    server.add_known_site("north", "17", line)
+    assert callers.find_site_name(caller.key) == "north"
+    server.remove_known_site("north")
+    assert callers.find_site_name(caller.key) is None
 
 
 def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:
@@ -323,7 +323,7 @@ def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:
 
 
 def test_the_guard_shadows_every_task_program(tmp_path: Path) -> None:
-    folder = write_guard(tmp_path / "programs")
+    folder = write_guard_programs(tmp_path / "programs")
     assert "-m fedlog.flower.site.guard" in (folder / GUARDED).read_text()
     for name in REFUSED:
         done = subprocess.run([folder / name, "--token", "x"], capture_output=True, text=True, check=False)
@@ -352,7 +352,7 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("multiprocessing.get_context", lambda method: NoProcesses())
     monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
-    executor = WarmExecutor()
+    executor = ForkingExecutor()
     assert executor.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
     for kind, installs in product(TaskType, (False, True)):
         found = executor.launch(ExecutionSpec(kind, "127.0.0.1:1", "token", False, None, installs, None, False, 1))
@@ -369,7 +369,7 @@ def test_a_guard_whose_supernode_has_ended_leaves_the_last_words_of_the_log_to_i
     running = start(Command((sys.executable, "-m", "fedlog.flower.site.guard", *arguments)), tmp_path / "log")
     try:
         assert running.process.wait(300) is not None
-        assert "KeyboardInterrupt" not in running.log_tail(1000)
+        assert "KeyboardInterrupt" not in running.read_log_end(1000)
     finally:
         running.stop()
 
@@ -379,7 +379,7 @@ def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: p
     # The child ignores the polite signal and the parent's end, as a stuck helper would.
     script = 'trap "" TERM; (trap "" TERM; sleep 61.5) & echo started; wait'
     running = start(Command(("sh", "-c", script)), tmp_path / "log")
-    while "started" not in running.log_tail():
+    while "started" not in running.read_log_end():
         threading.Event().wait(0.05)
     running.stop()
     listing = subprocess.run(["ps", "-axo", "stat=,args="], capture_output=True, text=True, check=True).stdout

@@ -39,7 +39,7 @@ def sites(tmp_path: Path, **bodies: str) -> InProcess:
 
 def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
     Run(post, server, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
-    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    return checkpoint.read(RunFolder.of_run(server, plan.name).checkpoint, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
     post, server = sites(tmp_path), make_server(ServerFolder(tmp_path / "server"))
     promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
     plan = Plan("private", method="fed-lda", rounds=1, promise=promise)
-    guard = plan.protection(SCHEMA.n_class, SCHEMA.shape[0])
+    guard = plan.build_protection(SCHEMA.n_class, SCHEMA.shape[0])
     assert guard is not None
     assert guard.mechanism.sensitivity == pytest.approx(3**0.5)
     assert torch.isfinite(conduct(post, server, plan).values[HEAD]).all()
@@ -125,7 +125,7 @@ def test_a_private_release_of_both_moments_is_one(tmp_path: Path) -> None:
 
 def test_one_norm_bounds_both_moments_of_a_client() -> None:
     promise = Promise("client", "central", 8.0, 1e-5, message_norm=5.0)  # type: ignore[arg-type]
-    guard = Plan("private", method="fed-lda", rounds=1, promise=promise).protection(2, 3)
+    guard = Plan("private", method="fed-lda", rounds=1, promise=promise).build_protection(2, 3)
     assert guard is not None
     sent = guard.protect(Message(Kind.MOMENTS, (torch.full((2, 4), 30.0), torch.full((6,), 40.0))), Key(0))
     steps = torch.cat([array.reshape(-1).double() for array in sent.arrays])
@@ -151,7 +151,7 @@ def test_after_a_site_left_the_head_is_that_of_the_others(tmp_path: Path, method
     plan = Plan("once", method=method, rounds=1, seed=4)
     conduct(post, server, plan)
     remove_site(server, "south", plan.name, lambda _: None)
-    after = checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    after = checkpoint.read(RunFolder.of_run(server, plan.name).checkpoint, lambda _: None)
     rest = simulation([folder for name, folder in post.sites.items() if name != "south"], plan)
     list(rest.rounds())
     torch.testing.assert_close(after.values[HEAD], rest.server.state[HEAD], rtol=1e-10, atol=1e-10)

@@ -88,7 +88,7 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
 def test_a_site_stays_on_the_list_while_its_key_was_not_taken_off(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.remember_site("north", "12", "a key")
+    server.add_known_site("north", "12", "a key")
     monkeypatch.setattr(server_side, "run_command", lambda command: '{"success": false, "error-message": "no"}')
     assert main(["federate", "unregister", str(server.path), "north"]) == 1
     assert RUNNING in capsys.readouterr().err
@@ -106,7 +106,7 @@ def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
     assert "expected a new key for north, found one that was registered before" in said
     assert "fedlog federate rekey" in said
     assert RUNNING not in said
-    server.remember_site("south", "12", key.read_text())
+    server.add_known_site("south", "12", key.read_text())
     assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
     assert "registered as: south" in capsys.readouterr().err
 

@@ -117,7 +117,7 @@ def test_the_page_is_whole_at_every_width(
 def test_the_first_screen_has_the_sites_own_figures(
     chrome: Chrome, server: ServerFolder, pages: dict[str, Path]
 ) -> None:
-    report = RunFolder.of(server, "open").report()
+    report = RunFolder.of_run(server, "open").read_report()
     assert report is not None
     look_as(chrome, PHONE)
     visit(chrome, pages["open"])
@@ -157,7 +157,7 @@ def test_the_command_at_the_end_makes_the_same_plan(server: ServerFolder, plan: 
     given = read_given_settings(parse_arguments(words[1:]))
     again = make_plan(apply_recipe(RunSpec(**given), given), plan.name, lambda: 3)
     assert replace(again, options={}) == replace(plan, options={})
-    assert again.algorithm(3, 8) == plan.algorithm(3, 8)
+    assert again.build_algorithm(3, 8) == plan.build_algorithm(3, 8)
 
 
 def test_a_run_under_way_has_a_page_too(server: ServerFolder, tmp_path: Path) -> None:
@@ -207,13 +207,13 @@ class Held(InProcess):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.home.rounds()) < self.allowed, timeout=PATIENCE)
+            assert self.changed.wait_for(lambda: len(self.home.read_rounds()) < self.allowed, timeout=PATIENCE)
         return super().push_messages(messages)
 
 
 def test_in_a_browser_the_page_follows_a_deployed_run(chrome: Chrome, tmp_path: Path) -> None:
     sites, folder = make_folders(tmp_path)
-    post = Held(sites, home=RunFolder.of(folder, "open"))
+    post = Held(sites, home=RunFolder.of_run(folder, "open"))
     run = Run(post, folder, SCHEMA, OPEN, RoundRules(2, 20.0), quick_clock())
     conducting = threading.Thread(target=run.conduct)
     with serve(find_pages(folder.path)) as server:

@@ -19,7 +19,7 @@ from flwr.supernode import fleet_http_client, fleet_http_connection, start_clien
 
 from fedlog.errors import RunError
 from fedlog.flower.site import guard, supernode
-from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, WakeableSleep, write_guard
+from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, WakeableSleep, write_guard_programs
 from fedlog.flower.site.supernode import (
     ANSWER_SECONDS,
     FLOWER_ANSWER_SECONDS,
@@ -30,7 +30,7 @@ from fedlog.flower.site.supernode import (
     SHORTEST_PAUSE_SECONDS,
     GuardStarter,
     ShorterPauses,
-    replace_parts,
+    replace_flower_parts,
 )
 
 
@@ -135,7 +135,7 @@ def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pyt
     clock, shared = FakeClock(), list[object]()
     monkeypatch.setattr(supernode, "ShorterPauses", clock.pauses)
     monkeypatch.setattr(start_client_internal, "_push_messages", lambda **given: (shared.append(given), clock.sleep(9)))
-    replace_parts()
+    replace_flower_parts()
     programs, pauses = start_client_internal.subprocess, start_client_internal.time
     assert isinstance(programs, GuardStarter)
     assert isinstance(pauses, ShorterPauses)
@@ -170,14 +170,14 @@ def test_flower_still_sleeps_where_the_pauses_are_replaced(monkeypatch: pytest.M
 def test_heartbeats_go_out_often_enough_to_miss_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower takes a site for gone after two of the intervals that it announces."""
     keep_flowers_parts(monkeypatch)
-    replace_parts()
+    replace_flower_parts()
     longest = (heartbeat.HEARTBEAT_DEFAULT_INTERVAL - heartbeat.HEARTBEAT_CALL_TIMEOUT) * 0.9
     gone_after = HEARTBEAT_PATIENCE_INTERVALS * fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL
     assert (HEARTBEAT_SECONDS, fleet_http_client.HEARTBEAT_CALL_TIMEOUT) == (15, HEARTBEAT_PATIENCE)
     assert gone_after / longest > 6  # five can come late, where it was two
     assert isinstance(start_client_internal.subprocess, GuardStarter)
     with pytest.raises(RunError, match="expected subprocess in"):
-        replace_parts()  # not as Flower has it any more
+        replace_flower_parts()  # not as Flower has it any more
 
 
 @pytest.mark.parametrize("name", ["plain", "with:separator"])
@@ -188,7 +188,7 @@ def test_the_guard_is_started_whatever_the_path_finds(
     programs, flower = tmp_path / name, tmp_path / "flower"
     for folder in (programs, flower):
         folder.mkdir()
-    write_guard(programs)
+    write_guard_programs(programs)
     (programs / GUARDED).chmod(0o644)  # as on a disk mounted noexec
     (flower / GUARDED).write_text(f"#!/bin/sh\ntouch {tmp_path}/flowers-own\n")
     (flower / GUARDED).chmod(0o755)

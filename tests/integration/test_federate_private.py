@@ -20,17 +20,17 @@ from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.event_text import SiteEventText, describe_run_event, describe_site_event
+from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, read_plan
-from fedlog.flower.protocol.promise import PrivacyRequirement, record_run_release, warn_of_delta
+from fedlog.flower.protocol.run_privacy import PrivacyRequirement, describe_large_delta, record_run_release
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.server.run_report import read_private_report
-from fedlog.flower.site.answer import respond
-from fedlog.flower.site.budget import describe_spending
+from fedlog.flower.server.run_report import PrivateSiteReport, read_report
+from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.data import load_data
+from fedlog.flower.site.privacy_record import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.guarantee import Trust, Unit
@@ -90,7 +90,7 @@ def server(tmp_path: Path) -> ServerFolder:
 
 def conduct(post: InProcess, server: ServerFolder, what: Plan) -> checkpoint.ServerState:
     Run(post, server, SCHEMA, what, RoundRules(2, 20.0), quick_clock()).conduct()
-    return checkpoint.read(RunFolder.of(server, what.name).checkpoint, lambda _: None)
+    return checkpoint.read(RunFolder.of_run(server, what.name).checkpoint, lambda _: None)
 
 
 @pytest.mark.parametrize("promise", [CENTRAL, LOCAL])
@@ -98,16 +98,19 @@ def test_a_private_run_counts_at_the_server_and_at_every_site(
     post: Listening, server: ServerFolder, promise: Promise
 ) -> None:
     conduct(post, server, plan(promise))
-    guard = plan(promise).protection(3, 8)
+    guard = plan(promise).build_protection(3, 8)
     assert guard is not None
-    paths = [RunFolder.of(server, "trial").path, *(RunState.of(f, run_tag("trial")).path for f in post.sites.values())]
+    paths = [
+        RunFolder.of_run(server, "trial").path,
+        *(RunState.of_run(f, run_tag("trial")).path for f in post.sites.values()),
+    ]
     for path in paths:
         log = read_log(path / FILE_NAME)
         assert [release.round for release in log.releases] == [1, 2]
         assert {release.noise for release in log.releases} == {NoiseKind.DISCRETE}
         assert {release.entropy for release in log.releases} == {RandomSource.SYSTEM}
         assert log.releases[0].sigma == guard.mechanism.sigma
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert report["privacy"]["epsilon"] == pytest.approx(promise.epsilon, rel=1e-3)
     assert f"unit: {promise.unit}" in report["privacy"]["statement"]
@@ -132,7 +135,7 @@ def clipped_in_round_1(folder: Path) -> dict[str, torch.Tensor]:
     twins.heard = []
     without_a_class(twins.sites["east"])
     conduct(twins, make_server(ServerFolder(folder / "server")), plan(CENTRAL))
-    guard = plan(CENTRAL).protection(3, 8)
+    guard = plan(CENTRAL).build_protection(3, 8)
     assert guard is not None
     return statistics_of(twins, 1, guard.mechanism.grid)
 
@@ -151,7 +154,7 @@ def test_nothing_leaves_a_site_but_dense_noisy_statistics_and_the_name_of_its_bo
     exact = clipped_in_round_1(tmp_path / "twins")
     assert bool((exact["east"][2] == 0).all())
     conduct(post, server, plan(LOCAL))
-    guard = plan(LOCAL).protection(3, 8)
+    guard = plan(LOCAL).build_protection(3, 8)
     assert guard is not None
     std = guard.mechanism.client_std
     noise = torch.stack([sums - exact[name] for name, sums in statistics_of(post, 1).items()])
@@ -169,7 +172,7 @@ def test_nothing_leaves_a_site_but_dense_noisy_statistics_and_the_name_of_its_bo
             assert set(json.loads(frame.payload)) == {"body"}
         else:
             assert set(json.loads(frame.payload)) == {"fedlog", "frame", "schema", "body", "width"}
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 3
     assert not any("accuracy" in line for line in (server.event_log).read_text().splitlines())
@@ -188,9 +191,9 @@ def test_central_noise_is_on_the_sum_and_messages_stay_within_their_norm(
 
     monkeypatch.setattr(Protection, "add_server_noise", finished)
     conduct(post, server, plan(CENTRAL))
-    guard = plan(CENTRAL).protection(3, 8)
+    guard = plan(CENTRAL).build_protection(3, 8)
     assert guard is not None
-    assert RunFolder.of(server, "trial").uploads() == {}
+    assert RunFolder.of_run(server, "trial").read_uploads() == {}
     noise = []
     for number in (1, 2):
         exact = list(statistics_of(post, number, guard.mechanism.grid).values())
@@ -207,7 +210,7 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
     equals.sites["west"] = fill_site(SiteFolder(tmp_path / "west"), "west", "mlp:9,8")
     conduct(equals, server, plan(RECORD))
     assert "expected body mlp:8@l2:3 at every site" in str(events_named(server, "left out")[0]["reason"])
-    guard = plan(RECORD).protection(3, 8)
+    guard = plan(RECORD).build_protection(3, 8)
     assert guard is not None
     assert guard.mechanism.sensitivity == pytest.approx(10**0.5)
     sent = [frame.payload for frame in equals.heard if frame.kind is FrameKind.UPLOAD and frame.round_number == 2]
@@ -226,11 +229,11 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
 
 def test_a_site_gives_no_more_than_it_agreed_to_whatever_the_server_asks(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(LOCAL))
-    state = RunState.of(post.sites["east"], run_tag("trial"))
-    blob = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    state = RunState.of_run(post.sites["east"], run_tag("trial"))
+    blob = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
     again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob)
     with pytest.raises(RunError, match="does not cover another release"):
-        respond(again, post.sites["east"])
+        answer_request(again, post.sites["east"])
     assert len(read_log(state.path / FILE_NAME).releases) == 2
 
 
@@ -257,23 +260,23 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
     (spent,) = events_named(server, "budget spent")
     assert spent["round"] == 2
     assert "the run ends with the head that it has" in str(describe_run_event(spent))
-    assert RunFolder.of(server, "trial").report() is not None
-    assert len(read_log(RunFolder.of(server, "trial").path / FILE_NAME).releases) == 2
+    assert RunFolder.of_run(server, "trial").read_report() is not None
+    assert len(read_log(RunFolder.of_run(server, "trial").path / FILE_NAME).releases) == 2
 
 
 def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
     post: Listening, server: ServerFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = RunFolder.of(server, "trial")
-    guard = plan(LOCAL).protection(3, 8)
+    home = RunFolder.of_run(server, "trial")
+    guard = plan(LOCAL).build_protection(3, 8)
     record_run_release(home.path, guard, 1, "statistics")  # begun before, and killed: paid for all the same
     state = conduct(post, server, plan(LOCAL))
-    report = home.report()
+    report = home.read_report()
     assert report is not None
     assert (state.round_number, report["rounds"], report["rounds_planned"]) == (1, 1, 2)
     assert "does not cover another release: round 2" in report["ended_early"]
     # After round 1 the last head alone went out: the broadcast of the round that was not begun is not counted.
-    head = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast(state.values))
+    head = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast(state.values))
     assert state.ledger.bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
     print_private(report)
     said = capsys.readouterr().out
@@ -321,9 +324,9 @@ def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Lis
     said = [event for event in read_events(equals.sites["east"].event_log) if event["event"] == "warning"]
     assert "delta 0.1 is above 1/" in str(said[0]["reason"])
     assert len(said) == 1  # once in a run, not in every round
-    assert "run trial: warning: delta 0.1 is above 1/" in str(SiteEventText().line(said[0]))
-    assert warn_of_delta(replace(CENTRAL, delta=0.5), 100, 3) is not None
-    assert warn_of_delta(CENTRAL, 100, 3) is None is warn_of_delta(None, 100, 3)
+    assert "run trial: warning: delta 0.1 is above 1/" in str(SiteEventDescriber().describe(said[0]))
+    assert describe_large_delta(replace(CENTRAL, delta=0.5), 100, 3) is not None
+    assert describe_large_delta(CENTRAL, 100, 3) is None is describe_large_delta(None, 100, 3)
 
 
 def test_a_sites_own_limit_is_for_all_runs_together(post: Listening, server: ServerFolder) -> None:
@@ -375,7 +378,7 @@ def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Lis
     assert "the limit of this site on all its runs together" in reason
     said = [describe_site_event(event) for event in read_events(east.event_log) if event["event"] == "refused"]
     assert "does not cover another release" in str(said[0])
-    assert not (RunState.of(east, run_tag("second")).path).exists()
+    assert not (RunState.of_run(east, run_tag("second")).path).exists()
     east.write_config(replace(east.read_config(), privacy="local:9:1e-5"))
     told = str(describe_spending(east))
     assert "the limit is epsilon 9 at delta 1e-05" in told
@@ -392,9 +395,9 @@ def test_a_server_that_asks_for_more_than_a_run_has_does_not_use_up_the_limit_of
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="local:22:1e-5"))
     conduct(post, server, plan(LOCAL))
-    blob = find_codec("f32").encode(plan(LOCAL).algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    blob = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
     with pytest.raises(RunError, match="does not cover another release"):
-        respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob), east)
+        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob), east)
     assert len(read_log(east.state / FILE_NAME).releases) == 2
 
 
@@ -402,7 +405,7 @@ def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
     post: Listening, server: ServerFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conduct(post, server, plan(LOCAL))
-    for folder in (RunFolder.of(server, "trial").path, RunState.of(post.sites["east"], run_tag("trial")).path):
+    for folder in (RunFolder.of_run(server, "trial").path, RunState.of_run(post.sites["east"], run_tag("trial")).path):
         assert main(["privacy", "spend", str(folder), "--json"]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["guarantee"]["epsilon"] == pytest.approx(20.0, rel=1e-3)
@@ -458,4 +461,4 @@ def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() ->
     assert "promise" not in Plan("trial").as_plain()
     assert plan(LOCAL).list_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]
     with pytest.raises(InputError):
-        read_private_report(b'{"body": "mlp:8", "accuracy": 0.5}')
+        read_report(b'{"body": "mlp:8", "accuracy": 0.5}', PrivateSiteReport)

@@ -26,12 +26,13 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Plan, SiteProfile
+from fedlog.flower.protocol.greeting import SiteProfile
+from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.site.answer import respond
+from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.context import SiteContext
-from fedlog.flower.site.data import check_site, load_data, refuse_body_across_records
+from fedlog.flower.site.data import check_site, load_data, refuse_body_that_mixes_records
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import make_body
 from fedlog.models.model_folder import load_model
@@ -117,7 +118,7 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
     conduct(equals, server, plan(RECORD))
     assert [event["sites"] for event in events_named(server, "uploads")] == [sorted(BODIES)] * 2
     assert not events_named(server, "refused")
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert [site["name"] for site in report["sites"]] == sorted(BODIES)
     told = [describe_site_event(event) for event in read_events(equals.sites["east"].event_log)]
@@ -145,12 +146,12 @@ def test_bodies_from_files_must_hold_the_same_weights_at_every_site(
     assert all(event["sites"] == sorted(BODIES) for event in events_named(server, "uploads"))
     # Under one name: other parameters are refused all the same, by the server and, in mid-run, by the site itself.
     first, other = (SiteProfile("package:body", 8, digest=64 * letter) for letter in "ab")
-    assert first.equal_body.difference(first) is None
-    assert "the same parameters of body package:body" in str(first.equal_body.difference(other))
+    assert first.as_required_body.describe_difference(first) is None
+    assert "the same parameters of body package:body" in str(first.as_required_body.describe_difference(other))
     weights_at(tmp_path / "w" / "east" / "w", 3)
     again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, b"")
     with pytest.raises(InputError, match="found other parameters"):
-        respond(again, equals.sites["east"])
+        answer_request(again, equals.sites["east"])
 
 
 def test_a_body_that_a_run_has_trained_is_refused_where_records_are_protected(
@@ -172,10 +173,10 @@ def test_bodies_that_need_more_than_one_record_are_refused_in_private_runs_befor
     left = events_named(server, "left out")[0]
     assert left["site"] == "east"
     assert "no batch normalisation" in str(left["reason"])
-    assert not (RunState.of(equals.sites["east"], run_tag("trial")).path).exists()
+    assert not (RunState.of_run(equals.sites["east"], run_tag("trial")).path).exists()
     conduct(equals, server, replace(plan(LOCAL), name="open", promise=None))
     assert events_named(server, "greeted")[-1]["sites"] == sorted(BODIES)
-    refuse_body_across_records(make_body("cnn", (1, 28, 28)))  # dropout is no reason
+    refuse_body_that_mixes_records(make_body("cnn", (1, 28, 28)))  # dropout is no reason
 
 
 def test_local_training_that_diverges_at_the_end_is_no_error_of_a_private_run(
@@ -183,7 +184,7 @@ def test_local_training_that_diverges_at_the_end_is_no_error_of_a_private_run(
 ) -> None:
     conduct(equals, server, replace(plan(LOCAL), options={"epochs": 1, "learning_rate": 1e38}))
     assert not events_named(server, "refused")
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert len(report["sites"]) == 3
 
@@ -249,7 +250,7 @@ def test_a_run_that_protects_records_prepares_each_row_by_itself_and_no_other_ru
     folder = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
     record = Promise("record", "local", 8.0, 1e-5, clip="l2:3")
     for promise, alone in ((record, True), (None, False)):
-        encoder = SiteContext(folder, folder.read_config(), Plan("trial", promise=promise)).site.encoder
+        encoder = SiteContext(folder, folder.read_config(), Plan("trial", promise=promise)).data.encoder
         assert encoder is not None
         assert (set(encoder.mean) == {0.0}) is alone
 
@@ -371,7 +372,7 @@ def test_a_row_that_cannot_be_used_moves_no_other_row_in_a_run_that_protects_rec
     path = east.path / "data.csv"
     whole = training_rows(east)
     path.write_text(f"{path.read_text()}{bad}\n")
-    site = SiteContext(east, east.read_config(), plan(RECORD)).site
+    site = SiteContext(east, east.read_config(), plan(RECORD)).data
     records = site.federation.train.at(site.shard.train)
     rows = zip(records.inputs.numpy(), records.labels.tolist(), strict=True)
     assert Counter((row.tobytes(), label) for row, label in rows) == whole

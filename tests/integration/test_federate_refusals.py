@@ -23,15 +23,15 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, Opening, run_tag, to_content
-from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, SumRules, encode_hello
+from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, SumOpening, run_tag, wrap_frame
+from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.site.answer import respond
-from fedlog.flower.site.budget import describe_spending
+from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.client_app import answer
 from fedlog.flower.site.data import check_site
+from fedlog.flower.site.privacy_record import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import UnboundedLoss
@@ -42,8 +42,8 @@ from fedlog.wire.codec import find_codec
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
 SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SumRules(3, 3))
-OPENING = Opening(bytes(16), 0, ("east", "north", "south"))
-HEAD = find_codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+OPENING = SumOpening(bytes(16), 0, ("east", "north", "south"))
+HEAD = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def ask(kind: FrameKind, round_number: int = 0, exchange: int = 0, payload: byte
 
 
 def greeting(plan: Plan) -> Frame:
-    return ask(FrameKind.HELLO, payload=encode_hello(identity(SCHEMA.digest), plan))
+    return ask(FrameKind.HELLO, payload=encode_hello(make_identity(SCHEMA.digest), plan))
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
     east: SiteFolder, promise: Promise | None, said: str
 ) -> None:
     plan = replace(OPEN, promise=promise)
-    assert respond(greeting(plan), east).kind is FrameKind.WELCOME
-    assert respond(ask(FrameKind.WORK, 1, payload=HEAD), east).kind is FrameKind.UPLOAD
+    assert answer_request(greeting(plan), east).kind is FrameKind.WELCOME
+    assert answer_request(ask(FrameKind.WORK, 1, payload=HEAD), east).kind is FrameKind.UPLOAD
     require(east, "local:8:1e-5")
-    state = RunState.of(east, run_tag("trial"))
+    state = RunState.of_run(east, run_tag("trial"))
     before = sorted(path for path in state.path.rglob("*") if path.is_file())
     for request in (
         ask(FrameKind.WORK, 1, payload=HEAD),  # its answer is stored, and may never have arrived
@@ -89,7 +89,7 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
         ask(FrameKind.FINISH, 2, FINISH_EXCHANGE, HEAD),
     ):
         with pytest.raises(FrameError, match=said):
-            respond(request, east)
+            answer_request(request, east)
     assert sorted(path for path in state.path.rglob("*") if path.is_file()) == before
     assert not east.models.exists()
 
@@ -114,18 +114,18 @@ def listed(east: SiteFolder) -> SiteFolder:
     ],
 )
 def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
-    respond(greeting(SECURE), listed)
+    answer_request(greeting(SECURE), listed)
     with pytest.raises(InputError):
-        respond(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).payload(HEAD)), listed)
+        answer_request(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).encode_with(HEAD)), listed)
     assert not (listed.state / FILE_NAME).exists()
-    assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
+    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed).kind is FrameKind.UPLOAD
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
 
 
 def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
     """The sum hides this site among the others; nothing bounds what their sum tells to those who know the others."""
-    respond(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
-    assert respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed).kind is FrameKind.UPLOAD
+    answer_request(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
+    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
     assert isinstance(event, UnboundedLoss)
     assert describe_spending(listed) == (
@@ -134,11 +134,11 @@ def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) 
 
 
 def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(listed: SiteFolder) -> None:
-    respond(greeting(SECURE), listed)
-    respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD)), listed)
-    other = find_codec("f32").encode(OPEN.algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
+    answer_request(greeting(SECURE), listed)
+    answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed)
+    other = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
     with pytest.raises(FrameError, match="has sent its keys before"):
-        respond(ask(FrameKind.WORK, 1, payload=OPENING.payload(other)), listed)
+        answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(other)), listed)
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
 
 
@@ -152,17 +152,17 @@ def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_
         assert main(["federate", "roster", str(listed.path), *entries, *given]) == 2
         assert said in capsys.readouterr().err
     assert path.read_text() == good
-    respond(greeting(SECURE), listed)
+    answer_request(greeting(SECURE), listed)
     path.write_text(json.dumps({**json.loads(good), "east": bytes(32).hex()}))
-    for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.payload(HEAD))):
+    for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD))):
         with pytest.raises(FrameError, match="with this site's key"):
-            respond(request, listed)
+            answer_request(request, listed)
     assert not (listed.state / FILE_NAME).exists()
 
 
 def refusal(request: Frame, site: SiteFolder) -> str:
     """What the server reads, for a message through the app."""
-    message = Message(to_content(request), dst_node_id=1, message_type="train")
+    message = Message(wrap_frame(request), dst_node_id=1, message_type="train")
     message.metadata.__dict__["_message_id"] = "m1"
     frame = answer(message, site)
     assert frame.kind is FrameKind.REFUSAL
@@ -210,7 +210,7 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
         write_roster(folder, [format_own_entry(site) for site in sites.values()])
     plan = replace(OPEN, rounds=1, secure=SumRules(3, 3))
     Run(InProcess(sites), server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert report["sites"] == [{"name": name, "body": "mlp:8"} for name in sites]
     _print_report(Namespace(json=False), report)

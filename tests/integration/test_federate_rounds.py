@@ -32,16 +32,17 @@ from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.app import app_settings
-from fedlog.flower.ops.event_text import SiteEventText, describe_run_event
+from fedlog.flower.ops.app import make_app_settings
+from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.plan import Plan, check_plan, read_hello, read_plan
+from fedlog.flower.protocol.greeting import read_hello
+from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
 from fedlog.flower.server.exchange import Clock
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.server_app import read_settings
-from fedlog.flower.site.answer import respond
+from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
 from fedlog.models.model_folder import load_model
@@ -75,7 +76,7 @@ def run(post: InProcess, server: ServerFolder, plan: Plan = PLAN, minimum: int =
 
 
 def state_of(server: ServerFolder, plan: Plan = PLAN) -> checkpoint.ServerState:
-    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    return checkpoint.read(RunFolder.of_run(server, plan.name).checkpoint, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_federation_computes_what_the_simulator_computes(
             torch.testing.assert_close(found.values[name], value, rtol=1e-6, atol=1e-7)
     for direction in Direction:
         assert found.ledger.bits(direction) == simulated.server.ledger.bits(direction)
-    report = RunFolder.of(server, plan.name).report()
+    report = RunFolder.of_run(server, plan.name).read_report()
     assert report is not None
     for at, (name, folder) in enumerate(post.sites.items()):
         saved = load_file(tmp_path / f"{name}.safetensors")
@@ -179,7 +180,7 @@ def test_a_round_is_announced_only_after_its_checkpoint(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedlog.flower.server.rounds.save_server", kill)
+        patch.setattr("fedlog.flower.server.rounds.save_engine_server", kill)
         with pytest.raises(KeyboardInterrupt):
             run(post, server).conduct()
     run(post, server).conduct()
@@ -207,7 +208,7 @@ def test_a_silent_site_costs_one_deadline_and_is_awaited_again_after_it_answers(
     plan = Plan("trial", rounds=6, options=PLAN.options, seed=4)
     going = Run(post, server, SCHEMA, plan, RoundRules(2, 20.0), clock)
     going._gather_sites()
-    original, took, late = going._round, [], {}
+    original, took, late = going._conduct_round, [], {}
 
     def watched(engine, number):  # type: ignore[no-untyped-def]
         post.silent = {"east"} if number in (1, 2, 6) else set()
@@ -234,7 +235,7 @@ def test_a_silent_site_costs_one_deadline_and_is_awaited_again_after_it_answers(
         return found
 
     post.pull_messages = slow  # type: ignore[method-assign]
-    going._round = watched  # type: ignore[method-assign]
+    going._conduct_round = watched  # type: ignore[method-assign]
     going.conduct()
     assert [seconds >= 20 for seconds in took] == [True, False, False, False, False, True]
     everyone, others = ["east", "north", "south"], ["north", "south"]
@@ -290,20 +291,20 @@ def test_a_run_with_nobody_stops_and_can_be_taken_up(post: InProcess, server: Se
 def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server)
     post.absent = {"south"}
-    original = going._round
+    original = going._conduct_round
 
     def joining(engine, number):  # type: ignore[no-untyped-def]
         post.absent = {"south"} if number < 2 else {"east"} if number == 2 else set()
         return original(engine, number)
 
-    going._round = joining  # type: ignore[method-assign]
+    going._conduct_round = joining  # type: ignore[method-assign]
     going.conduct()
     assert [event["sites"] for event in events_named(server, "uploads")] == [
         ["east", "north"],
         ["north", "south"],
         ["east", "north", "south"],
     ]
-    east = RunState.of(post.sites["east"], run_tag("trial"))
+    east = RunState.of_run(post.sites["east"], run_tag("trial"))
     assert [step[0] for step in east.list_steps()] == [1, 3, 4]
 
 
@@ -364,14 +365,16 @@ def test_more_bad_uploads_than_the_stated_share_stop_the_run(post: InProcess, se
     assert [event["site"] for event in events_named(server, "refused")] == ["east"]
     with pytest.raises(InputError, match="the refused share must be"):
         RoundRules(2, 20.0, refused_share=1.0)
-    settings = {**app_settings(PLAN, RoundRules(2, 20.0, 0.35))}
+    settings = {**make_app_settings(PLAN, RoundRules(2, 20.0, 0.35))}
     assert read_settings(settings, server)[1] == RoundRules(2, 20.0, 0.35)
     del settings["refused-share"]  # of an app that was written before there was one
     assert read_settings(settings, server)[1] == RoundRules(2, 20.0)
 
 
 def rounds_of(server: ServerFolder) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RunFolder.of(server, "trial").path / "rounds.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (RunFolder.of_run(server, "trial").path / "rounds.jsonl").read_text().splitlines()
+    ]
 
 
 def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: ServerFolder) -> None:
@@ -379,12 +382,12 @@ def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: Ser
     said: list[str] = []
     assert remove_site(server, "east", "trial", said.append) == ("north", "south")
     sums = state_of(server).values["statistics"]
-    blobs = RunFolder.of(server, "trial").uploads()
+    blobs = RunFolder.of_run(server, "trial").read_uploads()
     expected = sum(find_codec("f32").decode(blob).arrays[0].double() for blob in blobs.values())
     torch.testing.assert_close(sums, expected)
     post.absent = {"east"}
     run(post, server).conduct()  # sends the new head
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert [site["name"] for site in report["sites"]] == ["north", "south"]
     with pytest.raises(InputError, match="run with a checkpoint"):
@@ -394,7 +397,7 @@ def test_leaving_gives_the_head_of_those_who_remain(post: InProcess, server: Ser
 def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = RunFolder.of(server, "trial")
+    home = RunFolder.of_run(server, "trial")
     newest: dict[str, torch.Tensor] = {}
     original = Server.receive
 
@@ -411,7 +414,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     going.conduct()
     assert events_named(server, "uploads")[-1]["sites"] == ["north", "south"]
     torch.testing.assert_close(state_of(server).values["statistics"], sum(newest.values()))
-    assert set(home.uploads()) == set(BODIES)
+    assert set(home.read_uploads()) == set(BODIES)
     # Fewer than the minimum: the old head stays, and what came is not half of the next one.
     going = run(post, server, minimum=3)
     going._gather_sites()
@@ -425,7 +428,7 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
 
 
 def newest_of(home: RunFolder) -> dict[str, torch.Tensor]:
-    return {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
+    return {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.read_uploads().items()}
 
 
 def test_what_a_site_keeps_can_be_used_and_says_where_it_comes_from(post: InProcess, server: ServerFolder) -> None:
@@ -459,8 +462,8 @@ def test_both_sides_are_told_the_round_the_bits_and_the_time_left(post: InProces
     assert [line.split(":")[0] for line in lines if line] == ["round 1 of 3", "round 2 of 3", "round 3 of 3"]
     assert all(line and "kb up" in line for line in lines)
     assert "left" in str(lines[0])
-    teller = SiteEventText()
-    told = [teller.line(event) for event in read_events(post.sites["east"].event_log)]
+    teller = SiteEventDescriber()
+    told = [teller.describe(event) for event in read_events(post.sites["east"].event_log)]
     rounds = [line for line in told if line and "round" in line and "validation accuracy" in line]
     assert len(rounds) == 3
     assert all("kb sent" in line for line in rounds)
@@ -484,8 +487,8 @@ def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
 )
 def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        respond(frame, greeted)
-    assert RunState.of(greeted, run_tag("trial")).list_steps() == []
+        answer_request(frame, greeted)
+    assert RunState.of_run(greeted, run_tag("trial")).list_steps() == []
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Command
-from fedlog.flower.protocol.frame import Frame, FrameKind, Opening, decode_frame, read_opening, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, decode_frame, read_opening, run_tag
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.server import secure_rounds
+from fedlog.flower.server import secure_sums
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.site.answer import respond
+from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.privacy.secagg.terms import Step
@@ -90,7 +90,7 @@ def server(tmp_path: Path, post: Watched) -> ServerFolder:
 
 def conduct(post: InProcess, server: ServerFolder, plan: Plan) -> checkpoint.ServerState:
     Run(post, server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
-    return checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    return checkpoint.read(RunFolder.of_run(server, plan.name).checkpoint, lambda _: None)
 
 
 def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
@@ -101,7 +101,7 @@ def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
     bare = ServerFolder(tmp_path / "bare")
     expected = conduct(others, bare, PLAIN)
     torch.testing.assert_close(found.values["statistics"], expected.values["statistics"], rtol=1e-4, atol=1e-4)
-    assert RunFolder.of(server, "trial").uploads() == {}
+    assert RunFolder.of_run(server, "trial").read_uploads() == {}
     for _, frame in post.answered:
         if frame.kind in (FrameKind.UPLOAD, FrameKind.SECURED):
             with pytest.raises((WireError, InputError)):
@@ -124,9 +124,9 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
         sums.append(found.arrays[0])
         return found
 
-    monkeypatch.setattr(secure_rounds, "read_sum", seen)
+    monkeypatch.setattr(secure_sums, "read_sum", seen)
     conduct(post, server, PRIVATE)
-    guard = PRIVATE.protection(3, 8)
+    guard = PRIVATE.build_protection(3, 8)
     assert guard is not None
     std = guard.mechanism.std_of_sum(len(NAMES))
     assert std > guard.mechanism.sigma
@@ -135,10 +135,10 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
     assert 0.4 * std < float(noise.square().mean().sqrt()) < 1.9 * std
     shares = guard.make_release_event(1, "statistics").shares
     for folder in post.sites.values():
-        log = read_log(RunState.of(folder, run_tag("trial")).path / FILE_NAME)
+        log = read_log(RunState.of_run(folder, run_tag("trial")).path / FILE_NAME)
         assert [(release.round, release.shares) for release in log.releases] == [(1, shares), (2, shares)]
         assert log.releases[0].wrap_probability > 0
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert report["privacy"]["mechanism"] == "distributed"
     assert [set(site) for site in report["sites"]] == [{"name", "body"}] * 4
@@ -148,7 +148,7 @@ def clipped_sum_of_round_1(folder: Path) -> torch.Tensor:
     """The sum of what the sites would send in the first round without noise: under central noise messages are exact."""
     folder.mkdir()
     central = replace(PLAIN, promise=Promise("client", "central", 20.0, 1e-5, message_norm=20.0))
-    guard = central.protection(3, 8)
+    guard = central.build_protection(3, 8)
     assert guard is not None
     twins = Watched({name: fill_site(SiteFolder(folder / name), name, "mlp:8") for name in NAMES})
     twins.asked, twins.answered, twins.silent_from = [], [], {}
@@ -186,7 +186,7 @@ def test_below_the_honest_survivors_nothing_is_unmasked_and_the_old_head_stays(
     steps = [frame.payload[0] for _, frame in post.asked if frame.kind is FrameKind.SECURE and frame.round_number == 2]
     assert Step.UNMASK not in steps
     assert found.values["statistics"] is not None
-    assert RunFolder.of(server, "trial").report() is not None
+    assert RunFolder.of_run(server, "trial").read_report() is not None
 
 
 def test_a_site_sends_one_vector_under_its_masks_however_often_it_is_asked(post: Watched, server: ServerFolder) -> None:
@@ -198,7 +198,7 @@ def test_a_site_sends_one_vector_under_its_masks_however_often_it_is_asked(post:
         f for n, f in post.asked if n == "east" and f.kind is FrameKind.SECURE and f.payload[0] == Step.MASKED
     )
     with pytest.raises(InputError, match="opening of a secure sum first"):
-        respond(masked, east)
+        answer_request(masked, east)
     assert not (_home(east) / "sum").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_site_that_lost_track_sits_the_sum_out(post: Watched, server: ServerFo
                 for file, content in kept.items():
                     (folder / file).write_bytes(content)
                 with pytest.raises(RunError, match="answered before"):
-                    respond(frame, post.sites["east"])
+                    answer_request(frame, post.sites["east"])
                 continue
             sent += original([message])
         return sent
@@ -256,9 +256,9 @@ def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, serve
     # The room in a word and the noise that each site adds are for no more than these.
     post.absent = {"west"}
     conduct(post, server, replace(SUMS, rounds=1, secure=SumRules(3, 3)))
-    everyone = Opening(bytes(16), 9, NAMES)
+    everyone = SumOpening(bytes(16), 9, NAMES)
     with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
-        respond(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.payload(_seed())), post.sites["east"])
+        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.encode_with(_seed())), post.sites["east"])
 
 
 def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_the_command_refuses_terms_that_no_secure_sum_can_keep(
 
 
 def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolder) -> None:
-    opening = Opening(bytes(16), 3, ("a", "b"))
-    assert read_opening(opening.payload(b"rest")) == (opening, b"rest")
-    for wrong in (b"", b"\0\0\0\0", opening.payload(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
+    opening = SumOpening(bytes(16), 3, ("a", "b"))
+    assert read_opening(opening.encode_with(b"rest")) == (opening, b"rest")
+    for wrong in (b"", b"\0\0\0\0", opening.encode_with(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
         with pytest.raises(InputError):
             read_opening(wrong)
     for entry in ("east", "east=12", "EAST=" + 64 * "0"):
@@ -308,18 +308,18 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
     conduct(post, server, SUMS)
     outside = Frame(FrameKind.SECURE, run_tag("trial"), 1, 0, bytes([Step.SHARES]))
     with pytest.raises(InputError, match="opening of a secure sum first"):
-        respond(outside, post.sites["east"])
-    unknown = Opening(bytes(16), 9, ("east", "north", "nobody"))
+        answer_request(outside, post.sites["east"])
+    unknown = SumOpening(bytes(16), 9, ("east", "north", "nobody"))
     with pytest.raises(InputError, match="list of keys"):
-        respond(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.payload(_seed())), post.sites["east"])
+        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.encode_with(_seed())), post.sites["east"])
 
 
 def _seed() -> bytes:
-    return find_codec("f32").encode(PLAIN.algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
+    return find_codec("f32").encode(PLAIN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
 def _home(folder: SiteFolder) -> Path:
-    return RunState.of(folder, run_tag("trial")).path / "secure"
+    return RunState.of_run(folder, run_tag("trial")).path / "secure"
 
 
 def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server: ServerFolder) -> None:
@@ -344,7 +344,7 @@ def test_the_operator_is_told_how_many_sites_a_secure_run_needs(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
-    monkeypatch.setattr(ops_run, "flwr_command", lambda *_: Command(("true",)))  # Flower ends at once
+    monkeypatch.setattr(ops_run, "make_flwr_command", lambda *_: Command(("true",)))  # Flower ends at once
     for minimum, told in ((2, True), (3, False)):
         said = list[str]()
         with pytest.raises(RunError, match="Flower ended run"):

@@ -16,108 +16,113 @@ import fedlog
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
-from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, encode_hello
-from fedlog.flower.server.engine_state import begin_server
-from fedlog.flower.site import worker
-from fedlog.flower.site.answer import forget_contexts, load_context, respond
+from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.engine_server import create_engine_server
+from fedlog.flower.site import answer, worker
+from fedlog.flower.site.answer import answer_request, load_context
 from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
-HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, encode_hello(identity(SCHEMA.digest), PLAN))
+HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, encode_hello(make_identity(SCHEMA.digest), PLAN))
 ROOT = str(Path(fedlog.__file__).parent)
 
 
 def work(number: int) -> Frame:
     """The request of one round, under the first head."""
-    return Frame(FrameKind.WORK, run_tag("trial"), number, 0, begin_server(PLAN, SCHEMA, 8).broadcast(0, 1))
+    return Frame(FrameKind.WORK, run_tag("trial"), number, 0, create_engine_server(PLAN, SCHEMA, 8).broadcast(0, 1))
+
+
+def forget_contexts() -> None:
+    """Drop the contexts that this process keeps between messages, as its end would."""
+    answer._kept.clear()
 
 
 def greeted_site(path: Path) -> SiteFolder:
     folder = fill_site(SiteFolder(path), "east", "mlp:16,8")
-    respond(HELLO, folder)
+    answer_request(HELLO, folder)
     return folder
 
 
 def test_a_kept_context_gives_the_uploads_of_a_new_one_bit_for_bit(tmp_path: Path) -> None:
     kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
     forget_contexts()
-    uploads = [respond(work(number), kept).payload for number in (1, 2, 3)]
-    assert load_context(kept, RunState.of(kept, run_tag("trial"))) is load_context(
-        kept, RunState.of(kept, run_tag("trial"))
+    uploads = [answer_request(work(number), kept).payload for number in (1, 2, 3)]
+    assert load_context(kept, RunState.of_run(kept, run_tag("trial"))) is load_context(
+        kept, RunState.of_run(kept, run_tag("trial"))
     )
     for number, upload in zip((1, 2, 3), uploads, strict=True):
         forget_contexts()
-        assert respond(work(number), anew).payload == upload
+        assert answer_request(work(number), anew).payload == upload
 
 
 def test_a_message_that_failed_halfway_leaves_nothing_in_the_next_one(tmp_path: Path) -> None:
     kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
     for folder in (kept, anew):
-        respond(work(1), folder)
+        answer_request(work(1), folder)
 
     def fail(path: Path) -> None:
         raise OSError("disk full")
 
-    cohort = load_context(kept, RunState.of(kept, run_tag("trial"))).cohort
+    cohort = load_context(kept, RunState.of_run(kept, run_tag("trial"))).cohort
     cohort.save = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="disk full"):
-        respond(work(2), kept)
+        answer_request(work(2), kept)
     del cohort.save  # type: ignore[method-assign]
-    found = respond(work(2), kept).payload
+    found = answer_request(work(2), kept).payload
     forget_contexts()
-    assert found == respond(work(2), anew).payload
+    assert found == answer_request(work(2), anew).payload
 
 
 def test_a_changed_table_is_read_again_even_with_its_old_size_and_time(tmp_path: Path) -> None:
     kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
     for folder in (kept, anew):
-        respond(work(1), folder)
+        answer_request(work(1), folder)
         table = folder.path / "data.csv"
         before = table.stat()
         head, *rows = table.read_text().splitlines()
         table.write_text("\n".join([head, *reversed(rows)]) + "\n")
         os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert table.stat().st_size == before.st_size
-    found = respond(work(2), kept).payload
+    found = answer_request(work(2), kept).payload
     forget_contexts()
-    assert found == respond(work(2), anew).payload
+    assert found == answer_request(work(2), anew).payload
 
 
 @pytest.mark.parametrize("change", ["limit", "body", "schema"])
 def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: str) -> None:
     folder = greeted_site(tmp_path / "east")
-    respond(work(1), folder)
-    before = load_context(folder, RunState.of(folder, run_tag("trial")))
+    answer_request(work(1), folder)
+    before = load_context(folder, RunState.of_run(folder, run_tag("trial")))
     if change == "limit":
         with folder.config_file.open("a") as file:
             file.write('privacy = "local:1:1e-6"\n')
         with pytest.raises(FrameError, match="private runs only"):
-            respond(work(2), folder)
+            answer_request(work(2), folder)
         return
     if change == "body":
-        folder.choose(None, "mlp:24,8")
+        folder.choose_data_and_body(None, "mlp:24,8")
     else:
         folder.schema_file.write_text(folder.schema_file.read_text() + "\n# reviewed\n")
-    after = load_context(folder, RunState.of(folder, run_tag("trial")))
+    after = load_context(folder, RunState.of_run(folder, run_tag("trial")))
     assert after is not before
 
 
 def test_a_plain_run_is_in_the_ledger_from_its_first_upload_on_and_once(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
     for number in (1, 2):
-        respond(work(number), folder)
+        answer_request(work(number), folder)
         assert [type(event) for event in read_log(folder.state / FILE_NAME).events] == [UnboundedLoss]
 
 
 def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None:
     folder, weights = greeted_site(tmp_path / "east"), tmp_path / "body.safetensors"
     weights.write_bytes(b"one")
-    folder.choose(None, f"frozen:{weights}")
-    state = RunState.of(folder, run_tag("trial"))
+    folder.choose_data_and_body(None, f"frozen:{weights}")
+    state = RunState.of_run(folder, run_tag("trial"))
     before = load_context(folder, state)
     assert load_context(folder, state) is before
     weights.write_bytes(b"two")
@@ -126,14 +131,14 @@ def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None
 
 def test_data_that_a_function_makes_are_never_kept(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
-    folder.choose("three_sites:no_such_file", None)
-    state = RunState.of(folder, run_tag("trial"))
+    folder.choose_data_and_body("three_sites:no_such_file", None)
+    state = RunState.of_run(folder, run_tag("trial"))
     assert load_context(folder, state) is not load_context(folder, state)
 
 
 def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
-    respond(work(1), folder)
+    answer_request(work(1), folder)
     files: set[str] = set()
 
     def watch(frame: FrameType, event: str, argument: object) -> None:
@@ -142,7 +147,7 @@ def test_one_message_reads_no_table_and_builds_no_method(tmp_path: Path) -> None
     request = work(2)
     sys.setprofile(watch)
     try:
-        respond(request, folder)
+        answer_request(request, folder)
     finally:
         sys.setprofile(None)
     ours = {str(Path(path).relative_to(ROOT)) for path in files if path.startswith(ROOT)}
@@ -172,15 +177,15 @@ def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
         time.sleep(0.05)
     monkeypatch.setattr(worker, "_worker", (socket, secret))
     replies = [worker.answer_in_worker(work(number), there) for number in (1, 2)]
-    assert replies == [respond(work(number), here) for number in (1, 2)]
+    assert replies == [answer_request(work(number), here) for number in (1, 2)]
     assert [event["event"] for event in read_events(there.event_log)].count("worked") == 2
     monkeypatch.setattr(worker, "_worker", (socket, b"a stranger's"))
     replies = [worker.answer_in_worker(work(3), there)]  # not let in, so this process does the work itself
-    assert replies == [respond(work(3), here)]
+    assert replies == [answer_request(work(3), here)]
     monkeypatch.setattr(worker, "_worker", (socket, secret))
     process.kill()
     process.join()
-    assert worker.answer_in_worker(work(4), there) == respond(work(4), here)
+    assert worker.answer_in_worker(work(4), there) == answer_request(work(4), here)
 
 
 def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
@@ -197,4 +202,4 @@ def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
         reply = worker.answer_in_worker(work(1), folder)
         thread.join()
     assert reply.kind is FrameKind.REFUSAL
-    assert RunState.of(folder, run_tag("trial")).list_steps() == []
+    assert RunState.of_run(folder, run_tag("trial")).list_steps() == []

@@ -30,9 +30,9 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import FrameKind, run_tag
-from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, SiteProfile, check_plan, encode_welcome, read_welcome
-from fedlog.flower.server.engine_state import begin_server
+from fedlog.flower.protocol.greeting import SiteProfile, encode_welcome, make_identity, read_welcome
+from fedlog.flower.protocol.plan import Plan, check_plan
+from fedlog.flower.server.engine_server import create_engine_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.run_state import RunState
@@ -83,7 +83,7 @@ def run(post: InProcess, server: ServerFolder, plan: Plan, minimum: int = 2) -> 
 
 
 def state_of(server: ServerFolder) -> checkpoint.ServerState:
-    return checkpoint.read(RunFolder.of(server, "trial").checkpoint, lambda _: None)
+    return checkpoint.read(RunFolder.of_run(server, "trial").checkpoint, lambda _: None)
 
 
 def watch(post: InProcess) -> list[tuple[str, FrameKind, int, bytes]]:
@@ -132,7 +132,7 @@ def test_a_federation_computes_and_books_what_the_simulator_does(
         if name != "relative_gradient":  # rounding itself
             torch.testing.assert_close(found.values[name], value, rtol=1e-6, atol=1e-7)
     assert found.ledger.entries == simulated.server.ledger.entries
-    report = RunFolder.of(server, plan.name).report()
+    report = RunFolder.of_run(server, plan.name).read_report()
     assert report is not None
     by_name = {site["name"]: site for site in report["sites"]}
     for at, name in enumerate(post.sites):
@@ -198,14 +198,14 @@ def test_a_site_that_fell_silent_starts_anew(post: InProcess, server: ServerFold
     """It may or may not have worked on what it was sent: the server takes neither for granted."""
     going = run(post, server, Plan("trial", options=OPTIONS, rounds=5, seed=4, **how))
     seen = watch(post)
-    original = going._round
+    original = going._conduct_round
 
     def joining(engine, number):  # type: ignore[no-untyped-def]
         post.silent = {"east"} if number == 2 else set()
         return original(engine, number)
 
     going._gather_sites()
-    going._round = joining  # type: ignore[method-assign]
+    going._conduct_round = joining  # type: ignore[method-assign]
     going.conduct()
     assert events_named(server, "refused") == []
     kinds = {(site, number): kind for site, kind, number, _ in seen}
@@ -221,7 +221,7 @@ def test_an_answer_that_came_too_late_is_not_taken_to_be_known(post: InProcess, 
     """The site worked on round 2 and its upload was lost; at round 3 it must not say that this one still stands."""
     plan = Plan("trial", options=OPTIONS, rounds=4, seed=4, codec="rows", skip_below=1e6)
     going = run(post, server, plan)
-    original, pull = going._round, post.pull_messages
+    original, pull = going._conduct_round, post.pull_messages
     now = [0]
 
     def counting(engine, number):  # type: ignore[no-untyped-def]
@@ -231,7 +231,7 @@ def test_an_answer_that_came_too_late_is_not_taken_to_be_known(post: InProcess, 
     def losing(message_ids):  # type: ignore[no-untyped-def]
         return [m for m in pull(message_ids) if not (now[0] == 1 and m.metadata.src_node_id == 10)]
 
-    going._round = counting  # type: ignore[method-assign]
+    going._conduct_round = counting  # type: ignore[method-assign]
     post.pull_messages = losing  # type: ignore[method-assign]
     going.conduct()
     assert events_named(server, "refused") == []
@@ -243,16 +243,16 @@ def test_an_answer_that_came_too_late_is_not_taken_to_be_known(post: InProcess, 
 
 def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, **DIFFERENCES))
-    original = going._round
+    original = going._conduct_round
 
     def losing(engine, number):  # type: ignore[no-untyped-def]
         if number == 3:
-            state = RunState.of(post.sites["east"], run_tag("trial"))
+            state = RunState.of_run(post.sites["east"], run_tag("trial"))
             for step in state.list_steps():
-                shutil.rmtree(state._place(step))
+                shutil.rmtree(state._step_folder(step))
         return original(engine, number)
 
-    going._round = losing  # type: ignore[method-assign]
+    going._conduct_round = losing  # type: ignore[method-assign]
     going.conduct()
     (refused,) = events_named(server, "refused")
     assert refused["site"] == "east"
@@ -267,14 +267,14 @@ def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, ser
 
 def test_too_few_uploads_are_given_back_and_everyone_starts_anew(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, codec="rows", skip_below=1e6), minimum=3)
-    seen, original = watch(post), going._round
+    seen, original = watch(post), going._conduct_round
 
     def joining(engine, number):  # type: ignore[no-untyped-def]
         post.silent = {"east"} if number == 1 else set()
         return original(engine, number)
 
     going._gather_sites()
-    going._round = joining  # type: ignore[method-assign]
+    going._conduct_round = joining  # type: ignore[method-assign]
     going.conduct()
     assert events_named(server, "refused") == []
     assert {(site, number) for site, kind, number, _ in seen if kind is FrameKind.WORK_ANEW} == {
@@ -288,7 +288,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
 ) -> None:
     plan = Plan("trial", options=OPTIONS, rounds=3, seed=4, codec="rows", skip_below=1e6)
     run(post, server, plan).conduct()
-    kept = RunFolder.of(server, "trial").uploads()
+    kept = RunFolder.of_run(server, "trial").read_uploads()
     assert kept.keys() == set(BODIES)
     assert not any(map(is_same_message, kept.values()))
     monkeypatch.setattr("fedlog.flower.ops.run.unregister", lambda *_: None)
@@ -310,7 +310,7 @@ def test_in_a_closed_world_a_site_gets_its_own_rows_if_it_said_so(post: InProces
     }
     assert rows == {"east": [0, 1, 2], "north": [1, 2], "south": [0, 2]}
     heads = {name: load_model(folder.models / "trial") for name, folder in post.sites.items()}
-    told = {site["name"]: site["kept"] for site in (RunFolder.of(server, "trial").report() or {})["sites"]}
+    told = {site["name"]: site["kept"] for site in (RunFolder.of_run(server, "trial").read_report() or {})["sites"]}
     for name, model in heads.items():
         if told[name] == "federated":
             never = (model.params[HEAD][:, 0] == NEVER).nonzero().flatten().tolist()
@@ -319,14 +319,14 @@ def test_in_a_closed_world_a_site_gets_its_own_rows_if_it_said_so(post: InProces
 
 def test_a_site_that_changes_its_world_is_greeted_again(post: InProcess, server: ServerFolder) -> None:
     going = run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, codec="rows", world=World.CLOSED))
-    east, seen, original = post.sites["east"], watch(post), going._round
+    east, seen, original = post.sites["east"], watch(post), going._conduct_round
 
     def changing(engine, number):  # type: ignore[no-untyped-def]
         if number == 3:
             east.write_config(replace(east.read_config(), world="open"))
         return original(engine, number)
 
-    going._round = changing  # type: ignore[method-assign]
+    going._conduct_round = changing  # type: ignore[method-assign]
     going.conduct()
     (refused,) = events_named(server, "refused")
     assert "has changed its setting `world` since the greeting" in str(refused["reason"])
@@ -359,8 +359,8 @@ def test_private_plans_take_a_dense_codec_of_their_own_for_the_way_down() -> Non
 
 def test_the_server_of_a_private_run_remembers_no_site() -> None:
     """A head that used a stored contribution would be a release that the site did not count."""
-    assert begin_server(Plan("trial", options=OPTIONS, promise=PROMISE), SCHEMA, 8).memory is None
-    assert begin_server(Plan("trial", options=OPTIONS), SCHEMA, 8).memory == {}
+    assert create_engine_server(Plan("trial", options=OPTIONS, promise=PROMISE), SCHEMA, 8).memory is None
+    assert create_engine_server(Plan("trial", options=OPTIONS), SCHEMA, 8).memory == {}
 
 
 @pytest.mark.parametrize(
@@ -373,6 +373,6 @@ def test_methods_that_cannot_do_it_are_refused_before_a_run(method: str, how: di
 
 
 def test_the_welcome_tells_of_the_world_only_where_it_is_closed() -> None:
-    ours = identity("0" * 64)
+    ours = make_identity("0" * 64)
     assert b"closed" not in encode_welcome(ours, SiteProfile("mlp:8", 8))
     assert read_welcome(encode_welcome(ours, SiteProfile("mlp:8", 8, closed_world=True))).closed_world

@@ -102,7 +102,7 @@ def test_a_table_over_six_rows_carries_its_interval(
     post: InProcess, server: ServerFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Run(post, server, SCHEMA, Plan("trial", rounds=1), RoundRules(2, 20.0), quick_clock()).conduct()
-    report = RunFolder.of(server, "trial").report()
+    report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     report["sites"] = [{**site, "accuracy": 5 / 6, "test_records": 6} for site in report["sites"]]
     _print_report(parse_arguments(["federate", "run", "x"]), report)

@@ -21,13 +21,13 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import LineFollower, log_event
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.metrics import render_server, render_site
+from fedlog.flower.ops.metrics import render_server_metrics, render_site_metrics
 from fedlog.flower.ops.processes import find_free_port
 from fedlog.flower.ops.status_page import render_server_page, render_site_page
-from fedlog.flower.ops.watch import Watch, parse_watch_address, serve_watch
+from fedlog.flower.ops.status_server import parse_status_address, serve_status
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import RegisteredKeys
-from fedlog.flower.server.gate import Calls, Gate
+from fedlog.flower.server.gate import CallCounts, Gate
 from fedlog.flower.server.presence import Presence
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
@@ -52,7 +52,7 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
     """A server with a plain and a private run behind it, of which `south` missed the second."""
     folder = make_server(ServerFolder(tmp_path / "server"))
     for at, name in enumerate(BODIES, start=10):
-        folder.remember_site(name, str(at), "a key")
+        folder.add_known_site(name, str(at), "a key")
     options = {"epochs": 1, "learning_rate": 0.01}
     for plan in (
         Plan("plain", rounds=3, options=options),
@@ -66,7 +66,7 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
     gate = Gate(
         "", httpx.AsyncClient(), RegisteredKeys(tmp_path), 1, folder.traffic_file, presence, folder.presence_file
     )
-    gate.calls["pull-messages"] = Calls(7, 700, 800)
+    gate.calls["pull-messages"] = CallCounts(7, 700, 800)
     presence.refusals["the clock is off"] = 4
     presence.connected = {"east", "north"}
     gate._write()
@@ -89,7 +89,7 @@ def scrape(url: str) -> dict[tuple[str, ...], float]:
 
 
 def test_a_scrape_of_the_server_counts_rounds_bytes_sites_refusals_and_privacy(server: ServerFolder) -> None:
-    with serve_watch("0", Watch(lambda: render_server(server), lambda: "")) as url:
+    with serve_status("0", lambda: render_server_metrics(server), lambda: "") as url:
         assert url.startswith("http://127.0.0.1:")
         found = scrape(url)
         assert found[("fedlog_rounds_total", "plain")] == 3
@@ -116,7 +116,7 @@ def test_a_scrape_of_a_site_holds_no_figure_about_its_rows(server: ServerFolder,
     log_event(east.event_log, "connected")
     log_event(east.event_log, "starting again", reason="killed", seconds=1.0)
     log_event(east.event_log, "connected")
-    with serve_watch("127.0.0.1:0", Watch(lambda: render_site(east), lambda: "")) as url:
+    with serve_status("127.0.0.1:0", lambda: render_site_metrics(east), lambda: "") as url:
         found = scrape(url)
     assert found[("fedlog_site_rounds_total", "plain")] == 3
     assert found[("fedlog_site_sent_bits_total", "plain")] > 0
@@ -129,7 +129,7 @@ def test_a_scrape_of_a_site_holds_no_figure_about_its_rows(server: ServerFolder,
 
 def test_the_page_of_the_server_is_readable_in_a_browser(server: ServerFolder, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
-    with serve_watch("0", Watch(lambda: b"", lambda: render_server_page(server))) as url:
+    with serve_status("0", lambda: b"", lambda: render_server_page(server)) as url:
         seen = visit(url, tmp_path / "profile", picture)
     assert seen.complaints == []
     text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", seen.dom, flags=re.S)
@@ -147,7 +147,7 @@ def test_the_page_of_a_site_shows_its_curve_and_what_left(
     server: ServerFolder, post: InProcess, tmp_path: Path
 ) -> None:
     east = post.sites["east"]
-    with serve_watch("0", Watch(lambda: b"", lambda: render_site_page(east))) as url:
+    with serve_status("0", lambda: b"", lambda: render_site_page(east)) as url:
         seen = visit(url, tmp_path / "profile")
     text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", seen.dom, flags=re.S)
     assert seen.complaints == []
@@ -160,34 +160,34 @@ def test_the_page_of_a_site_shows_its_curve_and_what_left(
 def test_an_empty_server_has_a_page_and_metrics_too(tmp_path: Path) -> None:
     folder = make_server(ServerFolder(tmp_path / "server"))
     assert "no run yet" in render_server_page(folder)
-    assert b"fedlog_sites_registered 0.0" in render_server(folder)
+    assert b"fedlog_sites_registered 0.0" in render_server_metrics(folder)
 
 
 def test_only_this_machine_is_answered_unless_the_operator_opens_the_address() -> None:
-    watch = Watch(lambda: b"m", lambda: "p")
-    with serve_watch("0", watch) as url:
+    pages = (lambda: b"m"), (lambda: "p")
+    with serve_status("0", *pages) as url:
         foreign = urllib.request.Request(f"{url}metrics", headers={"Host": "evil.example:80"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(foreign)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{url}other")
         port = url.rsplit(":", 1)[1].strip("/")
-        with pytest.raises(InputError, match="cannot listen"), serve_watch(port, watch):
+        with pytest.raises(InputError, match="cannot listen"), serve_status(port, *pages):
             pass
-    with serve_watch(f"0.0.0.0:{find_free_port()}", watch) as url:
+    with serve_status(f"0.0.0.0:{find_free_port()}", *pages) as url:
         opened = urllib.request.Request(f"{url}metrics", headers={"Host": "fed.example.org:9464"})
         with urllib.request.urlopen(opened) as answer:
             assert answer.read() == b"m"
-    assert parse_watch_address("9464") == ("127.0.0.1", 9464)
+    assert parse_status_address("9464") == ("127.0.0.1", 9464)
     for wrong in ("", "x", "host:", "1:99999"):
         with pytest.raises(InputError):
-            parse_watch_address(wrong)
+            parse_status_address(wrong)
 
 
 def test_a_log_that_was_rotated_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log_event(path, "first", round=1)
-    follower = LineFollower.from_now(path)
+    follower = LineFollower.from_end(path)
     path.write_text("")  # as logrotate's copytruncate does
     log_event(path, "next")
     assert [event["event"] for event in follower.read_new_events()] == ["next"]

@@ -126,7 +126,7 @@ def test_a_private_run_adds_noise_for_features_and_number_together(tmp_path: Pat
 
 def test_the_number_is_bounded_with_the_features() -> None:
     promise = Promise("record", "central", 1.0, 1e-5, clip="l2:2")  # type: ignore[arg-type]
-    guard = Plan("r", method="fed-regression", rounds=1, promise=promise).protection(1, 4)
+    guard = Plan("r", method="fed-regression", rounds=1, promise=promise).build_protection(1, 4)
     assert guard is not None
     # A record of length 2 with its number at 1: (1, 5^0.5, 5) in count, sums and second moments.
     assert guard.mechanism.sensitivity == pytest.approx((1 + 5 + 25) ** 0.5)
@@ -208,7 +208,7 @@ def conduct(tmp_path: Path, post: InProcess, plan: Plan) -> tuple[ServerFolder, 
     server.path.mkdir()
     server.schema_file.write_text(dump_schema(SCHEMA))
     Run(post, server, SCHEMA, plan, RoundRules(2, 20.0), quick_clock()).conduct()
-    return server, checkpoint.read(RunFolder.of(server, plan.name).checkpoint, lambda _: None)
+    return server, checkpoint.read(RunFolder.of_run(server, plan.name).checkpoint, lambda _: None)
 
 
 @pytest.mark.usefixtures("_inside_a_run")
@@ -217,7 +217,7 @@ def test_over_flowers_messages_the_head_is_that_of_all_rows_and_after_leaving_of
     server, found = conduct(tmp_path, post, Plan("once", method="fed-regression", rounds=1))
     model = load_model(post.sites["south"].models / "once")
     assert model.predict(post.sites["south"].path / "data.csv").shape == (52,)
-    reported = json.loads((RunFolder.of(server, "once").path / "report.json").read_text())["sites"]
+    reported = json.loads((RunFolder.of_run(server, "once").path / "report.json").read_text())["sites"]
     assert {"rmse", "federated_rmse", "local_only_rmse"} <= set(reported[0])
     from fedlog.flower.site.data import load_data
 
@@ -230,7 +230,7 @@ def test_over_flowers_messages_the_head_is_that_of_all_rows_and_after_leaving_of
 
     torch.testing.assert_close(found.values[HEAD], solve(NAMES), rtol=1e-4, atol=1e-5)
     remove_site(server, "south", "once", lambda _: None)
-    after = checkpoint.read(RunFolder.of(server, "once").checkpoint, lambda _: None)
+    after = checkpoint.read(RunFolder.of_run(server, "once").checkpoint, lambda _: None)
     torch.testing.assert_close(after.values[HEAD], solve(NAMES[:2]), rtol=1e-4, atol=1e-5)
 
 
@@ -240,7 +240,7 @@ def test_over_flowers_messages_in_private(tmp_path: Path) -> None:
     promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
     server, found = conduct(tmp_path, post, Plan("private", method="fed-regression", rounds=1, promise=promise))
     assert torch.isfinite(found.values[HEAD]).all()
-    report = json.loads((RunFolder.of(server, "private").path / "report.json").read_text())
+    report = json.loads((RunFolder.of_run(server, "private").path / "report.json").read_text())
     assert all(set(site) == {"name", "body"} for site in report["sites"])
     assert report["privacy"]["releases"] == 1
 

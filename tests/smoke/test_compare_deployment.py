@@ -34,7 +34,7 @@ def test_the_sites_end_with_the_models_of_the_comparison(tmp_path: Path) -> None
     commands = write_plan(tmp_path / "plan", found, None).splitlines()
     spec = RunSpec(**read_given_settings(parse_arguments(shlex.split(commands[-1])[1:])))
     sites = {name: LocalSite(folder / f"{name}.csv", find_body(found.runs["fedlog", 0].spec, name)) for name in BODIES}
-    federation = LocalFederation.make(root, load_schema(tmp_path / "plan" / "schema.toml"), sites)
+    federation = LocalFederation.create(root, load_schema(tmp_path / "plan" / "schema.toml"), sites)
     federation.run(make_plan(spec, "run-1", lambda: 3), print)
     for name, site in federation.sites.items():
         scores = found.findings.runs["fedlog", 0].scores

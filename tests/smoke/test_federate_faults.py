@@ -39,7 +39,7 @@ def test_real_processes_compute_what_the_simulator_computes(federation: Federati
     simulated = simulation(federation.sites.values(), plan)
     records = list(simulated.rounds())
     simulated.save_models(tmp_path)
-    state = checkpoint.read(RunFolder.of(federation.server, "equal").checkpoint, lambda _: None)
+    state = checkpoint.read(RunFolder.of_run(federation.server, "equal").checkpoint, lambda _: None)
     for name in ("statistics", "head"):
         torch.testing.assert_close(state.values[name], simulated.server.state[name], rtol=1e-6, atol=1e-7)
     assert [site["federated_accuracy"] for site in report["sites"]] == pytest.approx(records[-1].accuracy_per_client)
@@ -79,7 +79,7 @@ def test_a_site_killed_in_mid_round_goes_on_with_its_own_body(federation: Federa
 
 def test_fewer_sites_than_the_minimum_keep_the_old_head(federation: Federation) -> None:
     federation.run(Plan("too-few", rounds=1, options=OPTIONS), minimum=3)
-    kept = RunFolder.of(federation.server, "too-few").checkpoint
+    kept = RunFolder.of_run(federation.server, "too-few").checkpoint
     before = checkpoint.read(kept, lambda _: None).values[HEAD]
     north = federation.running["north"].process.pid
     longer = Plan("too-few", rounds=9, options=OPTIONS)

@@ -13,13 +13,20 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
-from fedlog.flower.ops.app import app_settings, write_app
-from fedlog.flower.ops.processes import Command, find_free_port, find_program, flower_environment, run_command, start
-from fedlog.flower.ops.server import flwr_command, register
-from fedlog.flower.ops.site import supernode_command
+from fedlog.flower.ops.app import make_app_settings, write_app
+from fedlog.flower.ops.processes import (
+    Command,
+    find_free_port,
+    find_program,
+    make_flower_environment,
+    run_command,
+    start,
+)
+from fedlog.flower.ops.server import make_flwr_command, register
+from fedlog.flower.ops.site import make_supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.protocol.handshake import identity
-from fedlog.flower.protocol.plan import Plan, encode_hello
+from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 
 pytestmark = pytest.mark.slow
@@ -92,15 +99,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
     """Run an app with other modules by a plain `flwr run`."""
-    write_app(folder, app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
+    write_app(folder, make_app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
-    run_command(flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
+    run_command(make_flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)
 
 
 def damaged(federation: Federation) -> list[bytes]:
     """Frames that every site must refuse, then a valid greeting with random bytes flipped."""
-    ours = identity(load_schema(federation.server.schema_file).digest)
+    ours = make_identity(load_schema(federation.server.schema_file).digest)
     good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
     raw = good.encode()
     bad = [
@@ -142,8 +149,10 @@ def test_the_server_refuses_and_logs_what_a_hostile_site_sends(federation: Feder
     folder = federation.sites["south"]
     register(federation.server, "south", folder.public_key.read_text(), print)
     # Flower's own SuperNode and not ours, which starts the guard: the code that comes with the run is what answers.
-    _, _, _, *options = supernode_command(folder, folder.read_config(), find_free_port()).arguments
-    command = Command((find_program("flower-supernode"), *options), flower_environment(folder.flower_home.resolve()))
+    _, _, _, *options = make_supernode_command(folder, folder.read_config(), find_free_port()).arguments
+    command = Command(
+        (find_program("flower-supernode"), *options), make_flower_environment(folder.flower_home.resolve())
+    )
     running = start(command, tmp_path / "log")
     try:
         assert federation.wait_until_let_in(running)

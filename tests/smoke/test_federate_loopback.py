@@ -23,14 +23,14 @@ from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.processes import (
     Command,
-    Running,
+    RunningProgram,
     find_free_port,
     find_program,
-    flower_environment,
+    make_flower_environment,
     run_command,
     start,
 )
-from fedlog.flower.ops.server import flwr_command, register, run_server, site_statuses
+from fedlog.flower.ops.server import make_flwr_command, read_site_statuses, register, run_server
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
 
@@ -64,7 +64,7 @@ class Federation:
                 *("--ca", str(self.server.certificates.authority), "--name", name),
             )
             assert line.startswith("ecdsa-sha2-nistp384 ")
-            folder.choose(str(root / "data.csv"), None)
+            folder.choose_data_and_body(str(root / "data.csv"), None)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
             register(federation.server, name, folder.public_key.read_text(), print)
             stack.enter_context(run_site(folder, print))
         deadline = time.monotonic() + 60
-        while [status.state for status in site_statuses(federation.server)] != ["online", "online"]:
+        while [status.state for status in read_site_statuses(federation.server)] != ["online", "online"]:
             assert time.monotonic() < deadline
         yield federation
 
@@ -84,7 +84,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def run_app(federation: Federation, app: Path, *settings: str) -> str:
     """The streamed output of a plain `flwr run`."""
     told = " ".join(("rounds=1", "deadline-seconds=120.0", *settings))
-    command = flwr_command(federation.server, "run", str(app), CONNECTION, "--stream", "--run-config", told)
+    command = make_flwr_command(federation.server, "run", str(app), CONNECTION, "--stream", "--run-config", told)
     return run_command(command, timeout_seconds=400)
 
 
@@ -168,17 +168,17 @@ def test_an_operator_command_from_outside_is_refused(federation: Federation, tmp
         f'[superlink]\ndefault = "x"\n\n[superlink.x]\naddress = "127.0.0.1:{federation.port}"\n'
         f'root-certificates = "{federation.server.certificates.authority}"\n'
     )
-    command = Command((find_program("flwr"), "supernode", "list", "x"), flower_environment(tmp_path))
+    command = Command((find_program("flwr"), "supernode", "list", "x"), make_flower_environment(tmp_path))
     with pytest.raises(RunError, match="exit code 1"):
         run_command(command)
 
 
-def wait_for_exit(running: Running) -> str:
+def wait_for_exit(running: RunningProgram) -> str:
     deadline = time.monotonic() + 40
     while running.exit_code is None:
-        assert time.monotonic() < deadline, running.log_tail()
+        assert time.monotonic() < deadline, running.read_log_end()
         time.sleep(0.2)
-    return running.log_tail(30)
+    return running.read_log_end(30)
 
 
 def test_an_unregistered_key_is_refused(federation: Federation) -> None:
@@ -189,7 +189,8 @@ def test_an_unregistered_key_is_refused(federation: Federation) -> None:
 def test_a_plaintext_client_is_refused(federation: Federation, tmp_path: Path) -> None:
     arguments = ("--superlink", f"127.0.0.1:{federation.port}", "--insecure", "--max-retries", "1")
     command = Command(
-        (find_program("flower-supernode"), *arguments, "--port", str(find_free_port())), flower_environment(tmp_path)
+        (find_program("flower-supernode"), *arguments, "--port", str(find_free_port())),
+        make_flower_environment(tmp_path),
     )
     running = start(command, tmp_path / "log")
     try:
@@ -204,8 +205,8 @@ def test_stopping_the_commands_leaves_no_process(tmp_path: Path) -> None:
     server = start(Command((find_program("fedlog"), "federate", "server", str(federation.server.path))), log)
     try:
         deadline = time.monotonic() + 60
-        while "sites can join" not in server.log_tail():
-            assert time.monotonic() < deadline, server.log_tail()
+        while "sites can join" not in server.read_log_end():
+            assert time.monotonic() < deadline, server.read_log_end()
             time.sleep(0.2)
         assert json.loads(fedlog("status", str(federation.server.path), "--json")) == {"sites": []}
     finally:

@@ -16,13 +16,13 @@ from fedlog.data.schema import dump_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.metrics import render_server
-from fedlog.flower.ops.processes import find_free_port, stop_together
+from fedlog.flower.ops.metrics import render_server_metrics
+from fedlog.flower.ops.processes import find_free_port, stop_programs
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import create_server, register_folder, run_server
+from fedlog.flower.ops.server import create_server, register_sites_in_folder, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.ops.status_page import render_server_page
-from fedlog.flower.ops.watch import Watch, serve_watch
+from fedlog.flower.ops.status_server import serve_status
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 
@@ -41,20 +41,20 @@ def test_twenty_sites_take_part_in_every_round(tmp_path: Path) -> None:
     for name in NAMES:
         folder = SiteFolder(tmp_path / name)
         create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), server.certificates.authority, schema)
-        folder.choose(str(write_table(folder.path / "data.csv", name)), "mlp:8")
+        folder.choose_data_and_body(str(write_table(folder.path / "data.csv", name)), "mlp:8")
         shutil.copy(folder.public_key, keys / f"{name}.pub")
         sites.append(folder)
     with ExitStack() as stack:
         stack.enter_context(run_server(server, print))
-        assert sorted(register_folder(server, keys, print)) == NAMES
+        assert sorted(register_sites_in_folder(server, keys, print)) == NAMES
         running = [stack.enter_context(run_site(folder, print)) for folder in sites]
-        seen = Watch(lambda: render_server(server), lambda: render_server_page(server))
-        url = stack.enter_context(serve_watch("0", seen))
+        pages = (lambda: render_server_metrics(server)), (lambda: render_server_page(server))
+        url = stack.enter_context(serve_status("0", *pages))
         plan = Plan("many", rounds=2, options={"epochs": 1, "learning_rate": 0.01})
         report = run_federation(server, plan, RoundRules(len(NAMES), 900.0), print)
         with urllib.request.urlopen(f"{url}metrics") as answer:
             families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
-        stop_together(*running)
+        stop_programs(*running)
     assert [site["name"] for site in report["sites"]] == NAMES
     uploads = [event["sites"] for event in read_events(server.event_log) if event["event"] == "uploads"]
     assert uploads == [NAMES, NAMES]

@@ -14,7 +14,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.processes import find_program, run_command
-from fedlog.flower.ops.server import flwr_command, register
+from fedlog.flower.ops.server import make_flwr_command, register
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -60,7 +60,7 @@ def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
 def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path) -> None:
     second = federation.make_site(tmp_path / "east", "east")
     arguments = ("supernode", "register", str(second.public_key), CONNECTION, "--name", "east")
-    run_command(flwr_command(federation.server, *arguments))
+    run_command(make_flwr_command(federation.server, *arguments))
     with run_site(second, print) as running:
         federation.wait_until_let_in(running)
         federation.run(Plan("twice", rounds=1, options=OPTIONS), minimum=3)
@@ -72,8 +72,8 @@ def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path)
 def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Federation) -> None:
     plan = Plan("leaving", rounds=1, options=OPTIONS)
     federation.run(plan, minimum=3)
-    home = RunFolder.of(federation.server, plan.name)
-    parts = {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.uploads().items()}
+    home = RunFolder.of_run(federation.server, plan.name)
+    parts = {site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in home.read_uploads().items()}
     command = [find_program("fedlog"), "federate", "leave", str(federation.server.path), "south"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

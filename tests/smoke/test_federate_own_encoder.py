@@ -84,18 +84,18 @@ def test_three_real_sites_with_an_encoder_of_their_own(
     bodies = {name: "onnx:rome/encoder.onnx" if name == "rome" else "onnx:encoder.onnx" for name in SITES}
     schema = Schema("folder", CLASSES, input_shape=(3, SIDE, SIDE))
     sites = {name: LocalSite(Path("images") / name, bodies[name]) for name in SITES}
-    federation = LocalFederation.make(tmp_path / "federation", schema, sites)
+    federation = LocalFederation.create(tmp_path / "federation", schema, sites)
     write_key_lists(federation)
     asked = {
         "plain": RunSpec(method="fed-lda"),
         "own": RunSpec(method="fed-heads", options={"personal": True}, aggregation="secure"),  # type: ignore[arg-type]
     }
     plans = [make_plan(spec, name, lambda: len(SITES)) for name, spec in asked.items()]
-    plain, own = federation.run_each(plans, print)
+    plain, own = federation.run_plans(plans, print)
 
     assert [site["name"] for site in plain.report["sites"]] == list(SITES)
     assert len(own.report["sites"]) == len(SITES)
-    state = checkpoint.read(RunFolder.of(federation.server, "plain").checkpoint, lambda _: None).values
+    state = checkpoint.read(RunFolder.of_run(federation.server, "plain").checkpoint, lambda _: None).values
     torch.testing.assert_close(state[HEAD], solve_pooled(federation), rtol=1e-3, atol=1e-3)
     capsys.readouterr()
     for run in asked:

@@ -47,7 +47,7 @@ def test_three_sites_with_images_end_at_the_heads_of_all_images_in_one_place(
     assert abs(report["pooled"]["accuracy"] - report["pooled"]["accuracy_with_noise"]) < 0.08
     assert min(site["accuracy"] for site in report["sites"]) > 0.85
     # The server saw no site's upload, and every site has one of the same two heads.
-    assert RunFolder.of(ServerFolder(root / "server"), RUN).uploads() == {}
+    assert RunFolder.of_run(ServerFolder(root / "server"), RUN).read_uploads() == {}
     models = [load_model(root / name / "models" / RUN) for name in SITES]
     assert all(model.body.name.startswith(BODY) for model in models)
     heads = [model.params[HEAD] for model in models]

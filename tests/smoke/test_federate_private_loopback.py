@@ -44,7 +44,7 @@ def test_local_noise_between_processes(federation: Federation, capsys: pytest.Ca
     assert report["privacy"]["trusted"].startswith("no one")  # type: ignore[index]
     assert report["sites"] == [{"name": name, "body": body} for name, body in BODIES.items()]
     for folder in federation.sites.values():
-        (release,) = read_log(RunState.of(folder, run_tag("local")).path / FILE_NAME).releases
+        (release,) = read_log(RunState.of_run(folder, run_tag("local")).path / FILE_NAME).releases
         assert compute_spending([release], 1e-5).caveats == ()
 
 
@@ -61,9 +61,9 @@ def test_distributed_noise_under_secure_sums_between_processes(
     report = run(federation, capsys, "--name", "sum", "--rounds", "2", "--trust", "distributed", *CLIENT)
     assert report["privacy"]["mechanism"] == "distributed"  # type: ignore[index]
     assert [event["sites"] for event in federation.events("uploads", "sum")] == [sorted(BODIES)] * 2
-    assert RunFolder.of(federation.server, "sum").uploads() == {}
+    assert RunFolder.of_run(federation.server, "sum").read_uploads() == {}
     for folder in federation.sites.values():
-        home = RunState.of(folder, run_tag("sum")).path
+        home = RunState.of_run(folder, run_tag("sum")).path
         assert len(list((home / "secure" / "used").iterdir())) == 2 * len(Step)
         assert not (home / "secure" / "sum").exists()
         assert len(read_log(home / FILE_NAME).releases) == 2

@@ -57,13 +57,13 @@ def test_three_real_sites_predict_a_number(tmp_path: Path, capsys: pytest.Captur
         columns[start:end].write_csv(tmp_path / f"{name}.csv")
         sites[name] = LocalSite(tmp_path / f"{name}.csv", f"identity+scale:{SCALE}")
     (tmp_path / "federation").mkdir()
-    federation = LocalFederation.make(tmp_path / "federation", TABLE.schema, sites)
+    federation = LocalFederation.create(tmp_path / "federation", TABLE.schema, sites)
     write_key_lists(federation)
     plain = Plan("plain", method=METHOD, rounds=1)
-    in_the_open, private = federation.run_each([plain, private_plan()], lambda line: None)
+    in_the_open, private = federation.run_plans([plain, private_plan()], lambda line: None)
 
     found = {
-        name: checkpoint.read(RunFolder.of(federation.server, name).checkpoint, lambda _: None).values[HEAD]
+        name: checkpoint.read(RunFolder.of_run(federation.server, name).checkpoint, lambda _: None).values[HEAD]
         for name in ("plain", "private")
     }
     pooled = solve_pooled(federation)
@@ -75,7 +75,7 @@ def test_three_real_sites_predict_a_number(tmp_path: Path, capsys: pytest.Captur
     assert np.mean(list(errors.values())) < 77, errors
 
     # In private the server saw a noisy sum alone: no upload, no site's figures, another head.
-    assert RunFolder.of(federation.server, "private").uploads() == {}
+    assert RunFolder.of_run(federation.server, "private").read_uploads() == {}
     assert private.report["privacy"]["releases"] == 1
     assert private.report["privacy"]["epsilon"] == pytest.approx(8.0, rel=1e-3)
     assert all(set(site) == {"name", "body"} for site in private.report["sites"])

@@ -15,8 +15,8 @@ import pytest
 from loopback_sites import PATIENCE, Federation, kill_tree
 
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.ops.event_text import describe_presence
-from fedlog.flower.ops.processes import Command, Running, find_program, start
+from fedlog.flower.ops.event_text import describe_gate_event
+from fedlog.flower.ops.processes import Command, RunningProgram, find_descendants, find_program, start
 from fedlog.flower.ops.server import register, unregister
 
 pytestmark = pytest.mark.slow
@@ -45,26 +45,28 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield federation
 
 
-def start_command(federation: Federation, name: str, environment: dict[str, str] | None = None) -> Running:
+def start_command(federation: Federation, name: str, environment: dict[str, str] | None = None) -> RunningProgram:
     """`fedlog federate site` with its output in a file."""
     folder = federation.sites[name]
     command = Command((find_program("fedlog"), "federate", "site", str(folder.path)), environment or {})
     return start(command, folder.path / "console.log")
 
 
-def wait_for(running: Running, words: str, times: int = 1) -> None:
+def wait_for(running: RunningProgram, words: str, times: int = 1) -> None:
     deadline = time.monotonic() + PATIENCE
-    while running.log_tail(1000).count(words) < times:
-        assert time.monotonic() < deadline, running.log_tail(40)
+    while running.read_log_end(1000).count(words) < times:
+        assert time.monotonic() < deadline, running.read_log_end(40)
         time.sleep(0.3)
 
 
-def find_supernode(running: Running) -> psutil.Process:
-    return next(child for child in running.descendants() if "fedlog.flower.site.supernode" in child.cmdline())
+def find_supernode(running: RunningProgram) -> psutil.Process:
+    return next(
+        child for child in find_descendants(running.process.pid) if "fedlog.flower.site.supernode" in child.cmdline()
+    )
 
 
 def told_by_the_gate(federation: Federation) -> list[str]:
-    return [line for event in read_events(federation.server.event_log) if (line := describe_presence(event))]
+    return [line for event in read_events(federation.server.event_log) if (line := describe_gate_event(event))]
 
 
 def test_a_killed_supernode_a_lost_server_and_a_key_that_is_locked_out(federation: Federation) -> None:
@@ -87,7 +89,7 @@ def test_a_killed_supernode_a_lost_server_and_a_key_that_is_locked_out(federatio
         assert [e for e in events if e in ("server lost", "server found")][-2:] == ["server lost", "server found"]
         unregister(federation.server, "east", print)
         assert running.process.wait(PATIENCE) == 1
-        end = running.log_tail(12)
+        end = running.read_log_end(12)
         assert "the server refuses this site's key" in end
         assert "hint:" in end
         assert "fedlog federate rekey" in end
@@ -117,7 +119,7 @@ def test_a_clock_that_is_ahead_is_named_and_ends_the_site(federation: Federation
     running = start_command(federation, "north", {"LD_PRELOAD": str(library)})
     try:
         assert running.process.wait(PATIENCE) == 1
-        end = running.log_tail(6)
+        end = running.read_log_end(6)
         assert "the clock of this machine is" in end
         assert "s ahead of the server's" in end
         assert "hint: set the clock" in end

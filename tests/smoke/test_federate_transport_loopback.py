@@ -38,13 +38,13 @@ def test_real_processes_send_what_the_simulator_sends(tmp_path: Path) -> None:
     tables = {name: write_table(tmp_path / f"{name}.csv", name, classes=CLASSES[name]) for name in BODIES}
     sites = {name: LocalSite(tables[name], body) for name, body in BODIES.items()}
     (tmp_path / "federation").mkdir()
-    federation = LocalFederation.make(tmp_path / "federation", SCHEMA, sites)
+    federation = LocalFederation.create(tmp_path / "federation", SCHEMA, sites)
     for folder in federation.sites.values():
         folder.write_config(replace(folder.read_config(), world="closed"))
     outcome = federation.run(plan, lambda line: None)
     simulated = simulation(list(federation.sites.values()), plan)
     records = list(simulated.rounds())
-    found = checkpoint.read(RunFolder.of(federation.server, "trial").checkpoint, lambda _: None)
+    found = checkpoint.read(RunFolder.of_run(federation.server, "trial").checkpoint, lambda _: None)
     torch.testing.assert_close(found.values[HEAD], simulated.server.state[HEAD], rtol=1e-6, atol=1e-7)
     assert found.ledger.entries == simulated.server.ledger.entries
     assert any(name.startswith("same") for record in records for name in record.bits_by_kind)

@@ -107,7 +107,7 @@ def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path)
     assert federation.schema is not None
     (tmp_path / "deployed").mkdir()
     sites = {name: LocalSite(tables / f"{name}.csv", "mlp:16,8") for name in federation.clients}
-    deployed = LocalFederation.make(tmp_path / "deployed", federation.schema, sites)
+    deployed = LocalFederation.create(tmp_path / "deployed", federation.schema, sites)
     # As `fedlog federate run` makes it: what is not given comes from the same recipe.
     given: dict[str, Any] = {"options": {"epochs": 2, "learning_rate": 0.001}, "rounds": 3, "batch_size": 10}
     plan = make_plan(apply_recipe(RunSpec(**given), given), "wine", lambda: len(sites))

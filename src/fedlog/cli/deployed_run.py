@@ -13,8 +13,8 @@ from typing import Any
 from fedlog.algorithms import registry
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, make_plan, plan_settings
-from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, format_plan_settings, make_plan
+from fedlog.flower.protocol.run_privacy import read_privacy_spent
 from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.report.pages.deployed_page import (
@@ -48,7 +48,7 @@ def write_page(folder: Path) -> Path:
 def read_deployed_run(folder: Path) -> DeployedRun:
     """The deployed run in this folder, finished or under way."""
     home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
-    plan, report = home.plan(), home.report() or {}
+    plan, report = home.read_plan(), home.read_report() or {}
     differences, others = _compare_settings(plan)
     private = plan.promise is not None and (folder / FILE_NAME).exists()
     budget = None if plan.promise is None else {"epsilon": plan.promise.epsilon, "delta": plan.promise.delta}
@@ -67,7 +67,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         **bits,
         bits_by_kind=_by_direction(report),
         budget=budget,
-        spent=read_spending(folder) if private else None,
+        spent=read_privacy_spent(folder) if private else None,
         differences=differences,
         other_settings=others,
         command=_repeat_command(server.path, plan.method, differences),
@@ -77,7 +77,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
     """The rounds in order; if a round was begun twice, only the last attempt."""
-    whole = {int(line["round"]): line for line in home.rounds() if "bits_up" in line}
+    whole = {int(line["round"]): line for line in home.read_rounds() if "bits_up" in line}
     return tuple(
         DeployedRound(
             number=number,
@@ -132,7 +132,7 @@ def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
     """The settings that differ from the defaults of the plan's method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
-    here, usual = plan_settings(plan), plan_settings(usual_plan)
+    here, usual = format_plan_settings(plan), format_plan_settings(usual_plan)
     names = [
         entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag and entry.name != "method"
     ]

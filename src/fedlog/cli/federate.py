@@ -74,11 +74,11 @@ def _schema(args: argparse.Namespace) -> None:
 
 def _init(args: argparse.Namespace) -> None:
     from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
-    from fedlog.flower.ops.server import create_server, default_listen
+    from fedlog.flower.ops.server import choose_listen_address, create_server
 
     hosts = tuple(args.host)
     folder = ServerFolder(args.folder)
-    config = ServerConfig(hosts, args.listen or default_listen(hosts), args.port)
+    config = ServerConfig(hosts, args.listen or choose_listen_address(hosts), args.port)
     create_server(folder, config, args.schema, dt.datetime.now(dt.UTC))
     say(f"made {folder.path}; keep certificates/*.key secret, and back the folder up")
     say("give every site these two public files:")
@@ -97,17 +97,17 @@ def _renew(folder: ServerFolder, args: argparse.Namespace) -> None:
 
 def _server(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
-    from fedlog.flower.ops.server import serve
+    from fedlog.flower.ops.server import serve_federation
 
     try:
         with stop_on_sigterm():
-            serve(folder, say, args.metrics)
+            serve_federation(folder, say, args.metrics)
     except StopRequestedError:
         say("stopped")
 
 
 def _register(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.server import register, register_folder
+    from fedlog.flower.ops.server import register, register_sites_in_folder
 
     if args.key.is_dir():
         if args.name is not None:
@@ -115,7 +115,7 @@ def _register(folder: ServerFolder, args: argparse.Namespace) -> None:
                 f"--name {args.name} names one site, but {args.key} is a folder of keys: its file names are the names",
                 hint="leave --name out",
             )
-        register_folder(folder, args.key, say)
+        register_sites_in_folder(folder, args.key, say)
         return
     if args.name is None:
         raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
@@ -133,10 +133,10 @@ def _unregister(folder: ServerFolder, args: argparse.Namespace) -> None:
 
 
 def _status(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.overview import view_newest_run
-    from fedlog.flower.ops.server import site_statuses
+    from fedlog.flower.ops.server import read_site_statuses
+    from fedlog.flower.ops.summaries import summarise_newest_run
 
-    statuses, view = site_statuses(folder), view_newest_run(folder)
+    statuses, view = read_site_statuses(folder), summarise_newest_run(folder)
     parts = {} if view is None else view.sites
     if args.json:
         sites = [{**asdict(s), **(asdict(parts[s.name]) if s.name in parts else {})} for s in statuses]

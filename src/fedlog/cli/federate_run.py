@@ -68,7 +68,7 @@ def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
     from fedlog.flower.protocol.plan import make_plan
-    from fedlog.flower.protocol.promise import warn_of_delta
+    from fedlog.flower.protocol.run_privacy import describe_large_delta
     from fedlog.flower.server.run_folder import RoundRules
 
     given = read_given_settings(args)
@@ -77,7 +77,7 @@ def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # A site whose records are protected is warned at the site: only the site knows how many it has.
-    if warning := warn_of_delta(plan.promise, 1, len(folder.read_known_sites())):
+    if warning := describe_large_delta(plan.promise, 1, len(folder.read_known_sites())):
         say(f"warning: {warning}")
     try:
         with stop_on_sigterm():

@@ -99,21 +99,22 @@ def _join(args: argparse.Namespace) -> None:
 
 
 def _print_public_key(folder: SiteFolder, line: str) -> None:
-    from fedlog.flower.folders.keys import fingerprint
+    from fedlog.flower.folders.keys import compute_fingerprint
 
     print(line)
-    say(f"fingerprint {fingerprint(line)}: read it to the operator when you send the line above ({folder.public_key})")
+    mark = compute_fingerprint(line)
+    say(f"fingerprint {mark}: read it to the operator when you send the line above ({folder.public_key})")
 
 
 def _site(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.site_service import serve_site
-    from fedlog.flower.protocol.promise import PrivacyRequirement
-    from fedlog.flower.site.budget import check_record, describe_spending
+    from fedlog.flower.protocol.run_privacy import PrivacyRequirement
     from fedlog.flower.site.data import check_site
+    from fedlog.flower.site.privacy_record import check_record, describe_spending
 
     check_record(folder)
-    config = folder.propose(args.data, args.body, args.hold_out, args.world)
+    config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
         PrivacyRequirement.read(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
@@ -139,7 +140,7 @@ def _caps(folder: SiteFolder, args: argparse.Namespace) -> None:
     if args.only is not None:
         caps = replace(caps, only=AcceptedRuns(args.only))
     for name in args.remove:
-        caps = caps.without(name)
+        caps = caps.without_cap(name)
     if caps != config.caps:
         folder.write_config(replace(config, caps=caps))
     shown = {
@@ -167,16 +168,16 @@ def _rekey(folder: SiteFolder, args: argparse.Namespace) -> None:
 
 
 def _ledger(folder: SiteFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.site import budget
+    from fedlog.flower.site import privacy_record
 
     if args.restore is not None:
-        budget.restore_record(folder, args.restore)
+        privacy_record.restore_record(folder, args.restore)
     elif args.lost:
-        budget.state_record_lost(folder)
+        privacy_record.declare_record_lost(folder)
     elif args.new_rows:
-        budget.begin_for_new_rows(folder)
-    budget.check_record(folder)
-    print(budget.describe_spending(folder) or "nothing of these rows has left this site")
+        privacy_record.start_record_for_new_rows(folder)
+    privacy_record.check_record(folder)
+    print(privacy_record.describe_spending(folder) or "nothing of these rows has left this site")
 
 
 def _roster(args: argparse.Namespace) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
+
+TomlValue = str | float | Sequence[str | float]
 
 
 def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
@@ -35,7 +37,12 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: nested too deeply") from None
 
 
-def quote_toml(value: str | Sequence[str | float]) -> str:
-    """A text, or a list of texts or numbers, in the notation of TOML."""
+def format_toml(values: Mapping[str, TomlValue]) -> str:
+    """The lines NAME = VALUE of a TOML file, one for each value."""
+    return "".join(f"{name} = {quote_toml(value)}\n" for name, value in values.items())
+
+
+def quote_toml(value: TomlValue) -> str:
+    """A text, a number, true or false, or a list of texts or numbers, in the notation of TOML."""
     # JSON is also TOML here, except for the character DEL: JSON does not escape it, and TOML requires that.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

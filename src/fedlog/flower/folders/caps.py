@@ -7,13 +7,14 @@ A cap that is not in the file has its safe default, so deleting a line removes n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
 
 from fedlog.errors import InputError
+from fedlog.files.toml import format_toml
 from fedlog.settings.fields import Section, type_hints
 
 NONE = "none"
@@ -45,21 +46,18 @@ class Caps(Section):
     untrained: bool = False
     """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
 
-    def without(self, name: str) -> Caps:
+    def without_cap(self, name: str) -> Caps:
         """The caps with one of them removed."""
         free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
             raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
         return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
-    def to_toml(self) -> list[str]:
-        """The lines of the TOML table `[caps]`, with the caps that differ from their defaults; empty if none does."""
-        default, found = Caps(), []
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if value != getattr(default, entry.name):
-                found.append(f"{entry.name} = {_format_toml_value(value)}")
-        return ["[caps]", *found] if found else []
+    def to_toml(self) -> str:
+        """The TOML table `[caps]` with the caps that differ from their defaults; empty if none does."""
+        usual = asdict(Caps())
+        changed = {name: NONE if cap is None else cap for name, cap in asdict(self).items() if cap != usual[name]}
+        return f"[caps]\n{format_toml(changed)}" if changed else ""
 
 
 def read_caps(stored: object, where: object) -> Caps:
@@ -74,9 +72,3 @@ def read_caps(stored: object, where: object) -> Caps:
     except InputError as error:
         usual = "`fedlog federate caps DIR --rounds 100` sets a cap, `--remove rounds` removes it"
         raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or usual) from None
-
-
-def _format_toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else f'"{NONE if value is None else value}"'

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.flower.folders.folder import PathIn
+from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.keys import check_secret, write_secret
 
 AUTHORITY_DAYS = 3650
@@ -34,10 +34,10 @@ class CertificateFiles:
 
     path: Path
 
-    authority = PathIn("ca.crt")
-    authority_key = PathIn("ca.key")
-    server = PathIn("server.crt")
-    server_key = PathIn("server.key")
+    authority = SubPath("ca.crt")
+    authority_key = SubPath("ca.key")
+    server = SubPath("server.crt")
+    server_key = SubPath("server.key")
 
 
 def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
@@ -53,14 +53,14 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     certificate = (
-        _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+        _begin_certificate(name, name, key.public_key(), now, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    write_secret(files.authority_key, _private_pem(key))
-    write_file(files.authority, _pem(certificate))
+    write_secret(files.authority_key, _encode_private_key(key))
+    write_file(files.authority, _encode_certificate(certificate))
     _write_server_certificate(files, hosts, now, certificate, key)
 
 
@@ -94,7 +94,7 @@ def _write_server_certificate(
     # A common name holds at most 64 characters; clients check the alternative names, not this one.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     certificate = (
-        _builder(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
+        _begin_certificate(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -104,8 +104,8 @@ def _write_server_certificate(
         )
         .sign(authority_key, hashes.SHA384())
     )
-    write_secret(files.server_key, _private_pem(key))
-    write_file(files.server, _pem(certificate))
+    write_secret(files.server_key, _encode_private_key(key))
+    write_file(files.server, _encode_certificate(certificate))
 
 
 def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
@@ -135,7 +135,7 @@ def _alternative_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _builder(
+def _begin_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
 ) -> x509.CertificateBuilder:
     return (
@@ -149,11 +149,11 @@ def _builder(
     )
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _encode_certificate(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -34,7 +34,7 @@ class HasPath(Protocol):
     def path(self) -> Path: ...
 
 
-class PathIn:
+class SubPath:
     """A path inside a folder, as an attribute of the folder's class."""
 
     def __init__(self, *parts: str) -> None:
@@ -46,14 +46,14 @@ class PathIn:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of a federation."""
+    """The folder of a server or of a site."""
 
     path: Path
 
-    schema_file = PathIn("schema.toml")  # the same at the server and at every site
-    flower_home = PathIn("flower")  # the variable FLWR_HOME of Flower's programs
-    logs = PathIn("logs")  # the log files of Flower's programs
-    event_log = PathIn("logs", "events.jsonl")
+    schema_file = SubPath("schema.toml")  # the same at the server and at every site
+    flower_home = SubPath("flower")  # the variable FLWR_HOME of Flower's programs
+    logs = SubPath("logs")  # the log files of Flower's programs
+    event_log = SubPath("logs", "events.jsonl")
 
     def log(self, event: str, **fields: Value) -> None:
         """Append an event to the log of this folder."""
@@ -76,7 +76,7 @@ def replace_control_characters(text: str) -> str:
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The events in a log so far, without a last line that is still being written."""
-    return [json.loads(line) for line in LineFollower(path).read_new()]
+    return [json.loads(line) for line in LineFollower(path).read_new_lines()]
 
 
 @dataclass
@@ -87,11 +87,11 @@ class LineFollower:
     position: int = 0
 
     @classmethod
-    def from_now(cls, path: Path) -> LineFollower:
+    def from_end(cls, path: Path) -> LineFollower:
         """A follower that skips the lines already in the file."""
         return cls(path, path.stat().st_size if path.exists() else 0)
 
-    def read_new(self) -> list[str]:
+    def read_new_lines(self) -> list[str]:
         """The whole lines that were added since the last call."""
         if not self.path.exists():
             return []
@@ -106,4 +106,4 @@ class LineFollower:
 
     def read_new_events(self) -> list[dict[str, Any]]:
         """The events that were added to the log since the last call."""
-        return [json.loads(line) for line in self.read_new()]
+        return [json.loads(line) for line in self.read_new_lines()]

@@ -73,9 +73,11 @@ def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def fingerprint(text: str) -> str:
+def compute_fingerprint(text: str) -> str:
     """The first 16 hex digits of the SHA-256 of a public key: short enough for two people to compare by telephone."""
-    raw = read_public_key(text).public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return hashlib.sha256(raw).hexdigest()[:16]
+    return hashlib.sha256(encode_public_key(read_public_key(text))).hexdigest()[:16]
+
+
+def encode_public_key(key: ec.EllipticCurvePublicKey) -> bytes:
+    """The public key in the binary format DER."""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

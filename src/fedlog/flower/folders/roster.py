@@ -52,7 +52,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
         roster[check_site_name(name)] = public
     site = SiteFolder(folder)
     if site.config_file.exists():
-        _check_own(roster, site)
+        _check_own_entry(roster, site)
     write_json(folder / ROSTER, {n: roster[n].hex() for n in sorted(roster)})
     return roster
 
@@ -74,11 +74,11 @@ def read_roster(folder: Path) -> Roster:
 def read_own_roster(site: SiteFolder) -> Roster:
     """The roster in a site's folder; InputError if it is missing or lacks the site's public key."""
     roster = read_roster(site.path)
-    _check_own(roster, site)
+    _check_own_entry(roster, site)
     return roster
 
 
-def _check_own(roster: Roster, site: SiteFolder) -> None:
+def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
     own = format_own_entry(site)
     name, _, key = own.partition("=")
     if name not in roster or roster[name].hex() != key:
@@ -90,6 +90,6 @@ def _check_own(roster: Roster, site: SiteFolder) -> None:
 
 
 def number_members(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Number -> key of these members. A site's number is its position in the sorted roster, the same in every sum."""
+    """The members' keys by number. A site's number is its position in the sorted roster, the same in every sum."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

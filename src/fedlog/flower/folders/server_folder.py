@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.files.lock import lock_folder
-from fedlog.files.toml import quote_toml, read_toml
+from fedlog.files.toml import format_toml, quote_toml, read_toml
 from fedlog.flower.folders.certificates import CertificateFiles
-from fedlog.flower.folders.folder import Folder, PathIn
+from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.settings.fields import read_dataclass
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
@@ -29,13 +29,13 @@ class ServerConfig:
 class ServerFolder(Folder):
     """The operator's folder."""
 
-    config_file = PathIn("federation.toml")  # the settings of `init`
-    database = PathIn("superlink.db")  # of the SuperLink: registered keys, runs and messages under way
-    app = PathIn("app")  # the Flower app that `flwr run` starts
-    sites = PathIn("sites")  # public keys by site name
-    runs = PathIn("runs")  # a folder for each run: checkpoints and reports
-    traffic_file = PathIn("logs", "traffic.json")  # calls and bytes by kind of call, since the gate was started
-    presence_file = PathIn("logs", "presence.json")  # who is connected, as the gate wrote it a few seconds ago
+    config_file = SubPath("federation.toml")  # the settings of `init`
+    database = SubPath("superlink.db")  # of the SuperLink: registered keys, runs and messages under way
+    app = SubPath("app")  # the Flower app that `flwr run` starts
+    sites = SubPath("sites")  # public keys by site name
+    runs = SubPath("runs")  # a folder for each run: checkpoints and reports
+    traffic_file = SubPath("logs", "traffic.json")  # calls and bytes by kind of call, since the gate was started
+    presence_file = SubPath("logs", "presence.json")  # who is connected, as the gate wrote it a few seconds ago
 
     @property
     def certificates(self) -> CertificateFiles:
@@ -44,9 +44,7 @@ class ServerFolder(Folder):
 
     def write_config(self, config: ServerConfig) -> None:
         """Write the settings of `init`."""
-        hosts = ", ".join(quote_toml(host) for host in config.hosts)
-        text = f"hosts = [{hosts}]\nlisten = {quote_toml(config.listen)}\nport = {config.port}\n"
-        write_file(self.config_file, text)
+        write_file(self.config_file, format_toml(asdict(config)))
 
     def read_config(self) -> ServerConfig:
         """The settings of `init`; an InputError if this is not a server's folder."""
@@ -63,20 +61,20 @@ class ServerFolder(Folder):
             f'address = "127.0.0.1:{port}"\nroot-certificates = {quote_toml(authority)}\n',
         )
 
-    def remember_site(self, name: str, node_id: str, public_key: str) -> None:
+    def add_known_site(self, name: str, node_id: str, public_key: str) -> None:
         """Store a site's public key and Flower's number for it under its name: Flower lists numbers only."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known({**self.read_known_sites(), name: node_id})
+            self._write_known_sites({**self.read_known_sites(), name: node_id})
 
-    def forget_site(self, name: str) -> None:
+    def remove_known_site(self, name: str) -> None:
         """Remove a site's public key and Flower's number for it."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known({known: node for known, node in self.read_known_sites().items() if known != name})
+            self._write_known_sites({known: node for known, node in self.read_known_sites().items() if known != name})
 
-    def _write_known(self, known: dict[str, str]) -> None:
+    def _write_known_sites(self, known: dict[str, str]) -> None:
         write_json(self.sites / "nodes.json", dict(sorted(known.items())))
 
     def read_known_sites(self) -> dict[str, str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.names import did_you_mean
-from fedlog.files.toml import quote_toml, read_toml
+from fedlog.files.toml import format_toml, read_toml
 from fedlog.flower.folders.caps import Caps, read_caps
-from fedlog.flower.folders.folder import Folder, PathIn
+from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.models.body_files import use_absolute_path
 from fedlog.settings.training import World
 
@@ -45,20 +45,19 @@ class SiteConfig:
 class SiteFolder(Folder):
     """A site's folder."""
 
-    config_file = PathIn("site.toml")
-    authority = PathIn("ca.crt")  # the certificate that proves to the site who the server is
-    private_key = PathIn("site.key")
-    public_key = PathIn("site.pub")  # the operator registers it at the server
-    programs = PathIn("programs")  # the first folder on the SuperNode's PATH
-    state = PathIn("state")  # a folder for each run, with the site's body and other state between rounds
-    took_part_file = PathIn("took-part")  # written at the first upload: from then on a missing record is a lost one
-    models = PathIn("models")  # the finished models, a folder for each run
+    config_file = SubPath("site.toml")
+    authority = SubPath("ca.crt")  # the certificate that proves to the site who the server is
+    private_key = SubPath("site.key")
+    public_key = SubPath("site.pub")  # the operator registers it at the server
+    programs = SubPath("programs")  # the first folder on the SuperNode's PATH
+    state = SubPath("state")  # a folder for each run, with the site's body and other state between rounds
+    took_part_file = SubPath("took-part")  # written at the first upload: from then on a missing record is a lost one
+    models = SubPath("models")  # the finished models, a folder for each run
 
     def write_config(self, config: SiteConfig) -> None:
         """Write the site's settings."""
         texts = {key: value for key, value in asdict(config).items() if isinstance(value, str)}
-        lines = [f"{key} = {quote_toml(value)}" for key, value in texts.items()]
-        write_file(self.config_file, "\n".join([*lines, *config.caps.to_toml()]) + "\n")
+        write_file(self.config_file, format_toml(texts) + config.caps.to_toml())
 
     def read_config(self) -> SiteConfig:
         """The site's settings; an InputError if this is not a site's folder."""
@@ -79,13 +78,13 @@ class SiteFolder(Folder):
         caps = read_caps(stored.get("caps", {}), self.config_file)
         return SiteConfig(texts["name"], texts["server"], **chosen, caps=caps)
 
-    def choose(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+    def choose_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Change the site's data, body and split, and return its new settings; None leaves a setting as it was."""
-        config = self.propose(data, body, hold_out)
+        config = self.propose_config(data, body, hold_out)
         self.write_config(config)
         return config
 
-    def propose(
+    def propose_config(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
         """Return the settings with this data, body, split and world; they are not written until they are checked."""

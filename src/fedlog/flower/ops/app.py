@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedlog import __version__
 from fedlog.files.durable import write_file
-from fedlog.files.toml import quote_toml
-from fedlog.flower.protocol.plan import Plan, SettingValue, plan_settings
+from fedlog.files.toml import format_toml, quote_toml
+from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings
 from fedlog.flower.server.run_folder import RoundRules
 
 PACKAGE = "fedlog_app"
@@ -30,11 +30,11 @@ clientapp = "{PACKAGE}.client:app"
 """
 
 
-def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
+def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
     """The plan and the rules as settings of the app; `flwr run --run-config` may change any of them."""
     usual = rules.refused_share == RoundRules.refused_share
     return {
-        **plan_settings(plan),
+        **format_plan_settings(plan),
         "refused-share": "" if usual else rules.refused_share,
         "minimum-sites": rules.minimum,
         "deadline-seconds": rules.deadline_seconds or 0.0,
@@ -43,8 +43,7 @@ def app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
     """Write the app's folder for `flwr run`, and return it."""
-    lines = [f"{name} = {quote_toml(value) if isinstance(value, str) else value}" for name, value in settings.items()]
-    write_file(folder / "pyproject.toml", PROJECT + "\n".join([*lines, ""]))
+    write_file(folder / "pyproject.toml", PROJECT + format_toml(settings))
     write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):
         # Flower looks for an assignment to `app` in the module's text; an import alone is not enough.

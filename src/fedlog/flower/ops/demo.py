@@ -60,7 +60,7 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
     tables = write_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-    outcome = LocalFederation.make(root, make_demo_schema(), sites).run(Plan("demo", rounds=rounds, seed=seed), say)
+    outcome = LocalFederation.create(root, make_demo_schema(), sites).run(Plan("demo", rounds=rounds, seed=seed), say)
     return {
         "sites": [
             {key: site[key] for key in ("name", "body", "accuracy", "local_only_accuracy", "kept", "test_records")}

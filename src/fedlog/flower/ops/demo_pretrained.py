@@ -66,7 +66,7 @@ def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.concatenate(found), np.array(labels)
 
 
-def write_folders(root: Path, seed: int) -> None:
+def write_site_images(root: Path, seed: int) -> None:
     """Write each site's images into a folder, with a subfolder for each class."""
     patches, labels = cut_patches()
     marks = torch.from_numpy(labels)
@@ -102,15 +102,15 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
     images = (root / "images").resolve()
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
-    federation = LocalFederation.make(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
+    federation = LocalFederation.create(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
     write_key_lists(federation)
     plan = make_demo_plan(seed)
-    start_sites = federation.start(say, lambda: write_folders(images, seed))
+    start_sites = federation.start(say, lambda: write_site_images(images, seed))
     with start_sites as running, ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(pool_records, federation, plan)  # meanwhile, the processes start
         outcome = running.run(plan, say)
     return {
-        "sites": [{"name": name, "body": BODY, **_read_figures(federation, name)} for name in SITES],
+        "sites": [{"name": name, "body": BODY, **_read_site_figures(federation, name)} for name in SITES],
         **outcome.count_traffic(),
         "privacy": outcome.report["privacy"],
         "pooled": compare_with_pooled(federation, plan, pooled.result()),
@@ -126,7 +126,7 @@ def write_key_lists(federation: LocalFederation) -> None:
         write_roster(place, entries)
 
 
-def _read_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
+def _read_site_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
     """The figures of one site; in a real private run only the site itself knows them."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
@@ -147,7 +147,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
     folders = list(federation.sites.values())
     sites = [load_data(folder, folder.read_config(), Preparation.ALONE) for folder in folders]
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
-    guard = plan.protection(len(CLASSES), body.width)
+    guard = plan.build_protection(len(CLASSES), body.width)
     if guard is None:
         raise RunError("expected a private plan for the demo, found one without privacy")
 
@@ -172,7 +172,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
     `noise_found` is the root mean squared difference of the sums divided by `noise_std`: about 1 if the noise is the
     only difference.
     """
-    state = checkpoint.read(RunFolder.of(federation.server, plan.name).checkpoint, lambda _: None).values
+    state = checkpoint.read(RunFolder.of_run(federation.server, plan.name).checkpoint, lambda _: None).values
     away = state["sums"] - pooled.statistics.sums
     heads = {"accuracy": nearest_mean_head(pooled.statistics), "accuracy_with_noise": state[HEAD]}
     right = {

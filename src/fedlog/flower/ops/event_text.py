@@ -72,7 +72,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def describe_presence(event: Mapping[str, Any]) -> str | None:
+def describe_gate_event(event: Mapping[str, Any]) -> str | None:
     """The line for the operator about a site's calls at the gate; None for other events."""
     match event["event"]:
         case "connected":
@@ -109,7 +109,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
                 f"run {event['run']}: kept the {event['kept']} model, {why}; {_describe_test_figures(event)}; "
                 f"model in {event['model']}"
                 f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
-                f"{_describe_unseen(event.get(UNSEEN, 0))}"
+                f"{_describe_unseen_classes(event.get(UNSEEN, 0))}"
             )
         case "warning":
             return f"run {event['run']}: warning: {event['reason']}"
@@ -139,7 +139,7 @@ def _describe_interval(event: Mapping[str, Any]) -> str:
     return f" [{low:.2f}, {high:.2f}] over {records} rows"
 
 
-def _describe_unseen(count: int) -> str:
+def _describe_unseen_classes(count: int) -> str:
     if not count:
         return ""
     words = "1 class of the schema is" if count == 1 else f"{count} classes of the schema are"
@@ -147,12 +147,12 @@ def _describe_unseen(count: int) -> str:
 
 
 @dataclass
-class SiteEventText:
-    """Describes the events at a site, and estimates the time left from the rounds so far."""
+class SiteEventDescriber:
+    """Describes the events at a site, and estimates the time that the run still takes."""
 
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
-    def line(self, event: Mapping[str, Any]) -> str | None:
+    def describe(self, event: Mapping[str, Any]) -> str | None:
         """The line for this event, with the time left if it is a round; None if the event is not shown."""
         text = describe_site_event(event)
         if text is None or event["event"] != "worked":

@@ -17,7 +17,7 @@ from fedlog.data.schema import Schema, dump_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.processes import Say, find_free_port, stop_together
+from fedlog.flower.ops.processes import Say, find_free_port, stop_programs
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import create_server, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
@@ -65,7 +65,7 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
                 continue
             open_sockets.extend((near, far))
             for source, sink, way in ((near, far, "up"), (far, near, "down")):
-                threading.Thread(target=_pump, args=(source, sink, traffic, way), daemon=True).start()
+                threading.Thread(target=_forward_bytes, args=(source, sink, traffic, way), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
@@ -80,7 +80,7 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
         thread.join(2)
 
 
-def _pump(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str) -> None:
+def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str) -> None:
     """Pass on all bytes from one socket to the other, and count them, until one of them is closed."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
@@ -109,7 +109,7 @@ class LocalFederation:
     sites: Mapping[str, SiteFolder]
 
     @classmethod
-    def make(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> LocalFederation:
+    def create(cls, root: Path, schema: Schema, sites: Mapping[str, LocalSite]) -> LocalFederation:
         """Make the folders of the server and of the sites, each site with its own key."""
         agreed = root / "schema.toml"
         agreed.write_text(dump_schema(schema))
@@ -120,22 +120,22 @@ class LocalFederation:
         for name, site in sites.items():
             folder = SiteFolder(root / name)
             create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), server.certificates.authority, agreed)
-            folder.choose(str(site.data), site.body, site.hold_out)
+            folder.choose_data_and_body(str(site.data), site.body, site.hold_out)
             folders[name] = folder
         return cls(server, folders)
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
         """Run the federation, end every process and return the outcome."""
-        return self.run_each([plan], say)[0]
+        return self.run_plans([plan], say)[0]
 
-    def run_each(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
+    def run_plans(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
         """Run one plan after the other with the same processes, end them, and return the outcome of each."""
         with self.start(say) as running:
             return [running.run(plan, say) for plan in plans]
 
     @contextmanager
     def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunningFederation]:
-        """Start the server and the sites, and end all their processes with the block.
+        """Start the server and the sites, and end all their processes when the block ends.
 
         `write_data` writes the sites' data if they are not there yet.
         """
@@ -156,7 +156,7 @@ class LocalFederation:
             self._register(say)
             sites = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
             yield RunningFederation(self.server, len(sites), traffic)
-            stop_together(*sites)
+            stop_programs(*sites)
 
     def _register(self, say: Say) -> None:
         """Register all keys at the same time: each needs a program of Flower, which takes seconds."""
@@ -164,15 +164,15 @@ class LocalFederation:
             keys = {name: folder.public_key.read_text() for name, folder in self.sites.items()}
             list(pool.map(lambda name: register(self.server, name, keys[name], say), keys))
 
-    def calls(self) -> dict[str, Any]:
+    def read_call_counts(self) -> dict[str, Any]:
         """The counts of calls and bytes at the gate, by kind of call."""
         return dict(json.loads(self.server.traffic_file.read_text()))
 
-    def events(self, run: str, event: str) -> list[dict[str, Any]]:
+    def find_events(self, run: str, event: str) -> list[dict[str, Any]]:
         """The server's events of one kind in a run."""
         return [e for e in read_events(self.server.event_log) if e["event"] == event and e["run"] == run]
 
-    def work(self, run: str) -> dict[str, list[dict[str, Any]]]:
+    def find_work_events(self, run: str) -> dict[str, list[dict[str, Any]]]:
         """The events of finished work in a run, by site."""
         found = {name: read_events(folder.event_log) for name, folder in self.sites.items()}
         return {

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,60 +21,58 @@ from fedlog.errors import FedlogError
 from fedlog.flower.folders.certificates import days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.overview import RunView, view_runs, view_site
-from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.ops.summaries import RunSummary, summarise_runs, summarise_site
+from fedlog.flower.protocol.run_privacy import read_privacy_spent
 from fedlog.flower.server.presence import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.flower.site.budget import add_up_site
+from fedlog.flower.site.privacy_record import add_up_releases
 
 WAYS = ("up", "down")
 # The values of the labels, in their order -> the figure.
 Values = Mapping[Any, float]
 
 
-def render_server(folder: ServerFolder) -> bytes:
+def render_server_metrics(folder: ServerFolder) -> bytes:
     """The metrics of the server with this folder, as text."""
-    return _render([*_gate_metrics(folder), *_run_metrics(folder), *_certificate_metrics(folder)])
+    return _render([*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)])
 
 
-def render_site(folder: SiteFolder) -> bytes:
+def render_site_metrics(folder: SiteFolder) -> bytes:
     """The metrics of the site with this folder, as text."""
-    return _render([*_site_events(folder), *_site_privacy(folder)])
+    return _render([*_make_site_work_metrics(folder), *_make_site_privacy_metrics(folder)])
 
 
+@dataclass(frozen=True)
 class _ComputedMetrics(Collector):
-    """Gives Prometheus a list of metrics that are already computed."""
+    """Gives Prometheus metrics that are already computed."""
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = list(metrics)
+    metrics: Sequence[Metric]
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Sequence[Metric]:
         """Return the metrics."""
-        return iter(self._metrics)
+        return self.metrics
 
 
 def _render(metrics: Iterable[Metric]) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    about = _gauge("fedlog_info", "The version of fedlog", {(__version__,): 1.0}, "version")
-    registry.register(_ComputedMetrics([about, *metrics]))
-    return generate_latest(registry)
+    version = _make_gauge("fedlog_info", "The version of fedlog", {(__version__,): 1.0}, "version")
+    return generate_latest(_ComputedMetrics([version, *metrics]))
 
 
-def _gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    return _fill(GaugeMetricFamily(name, help_text, labels=labels), values)
+def _make_gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
+    return _add_values(GaugeMetricFamily(name, help_text, labels=labels), values)
 
 
-def _counter(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    return _fill(CounterMetricFamily(name, help_text, labels=labels), values)
+def _make_counter(name: str, help_text: str, values: Values, *labels: str) -> Metric:
+    return _add_values(CounterMetricFamily(name, help_text, labels=labels), values)
 
 
-def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+def _add_values(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
     return family
 
 
-def _gate_metrics(folder: ServerFolder) -> list[Metric]:
+def _make_gate_metrics(folder: ServerFolder) -> list[Metric]:
     presence, traffic = read_gate_file(folder.presence_file), read_gate_file(folder.traffic_file)
     connected = set(presence.get("connected", ()))
     seen = {
@@ -83,13 +82,15 @@ def _gate_metrics(folder: ServerFolder) -> list[Metric]:
     registered = folder.read_known_sites()
     flags = {(name,): float(name in connected) for name in registered}
     return [
-        _gauge("fedlog_sites_registered", "Sites whose key is registered", {(): len(registered)}),
-        _gauge("fedlog_sites_connected", "Sites that are connected", {(): len(connected)}),
-        _gauge("fedlog_site_connected", "1 for a site that is connected", flags, "site"),
-        _gauge("fedlog_site_last_call_timestamp_seconds", "When a site last called at the gate", seen, "site"),
-        _counter("fedlog_gate_calls", "Calls through the gate", {(c,): n["count"] for c, n in traffic.items()}, "call"),
-        _counter("fedlog_gate_bytes", "Bytes through the gate, headers included", sizes, "call", "direction"),
-        _counter(
+        _make_gauge("fedlog_sites_registered", "Sites whose key is registered", {(): len(registered)}),
+        _make_gauge("fedlog_sites_connected", "Sites that are connected", {(): len(connected)}),
+        _make_gauge("fedlog_site_connected", "1 for a site that is connected", flags, "site"),
+        _make_gauge("fedlog_site_last_call_timestamp_seconds", "When a site last called at the gate", seen, "site"),
+        _make_counter(
+            "fedlog_gate_calls", "Calls through the gate", {(c,): n["count"] for c, n in traffic.items()}, "call"
+        ),
+        _make_counter("fedlog_gate_bytes", "Bytes through the gate, headers included", sizes, "call", "direction"),
+        _make_counter(
             "fedlog_gate_refusals",
             "Calls that the gate refused",
             {(reason,): count for reason, count in presence.get("refusals", {}).items()},
@@ -98,8 +99,8 @@ def _gate_metrics(folder: ServerFolder) -> list[Metric]:
     ]
 
 
-def _run_metrics(folder: ServerFolder) -> list[Metric]:
-    views = {(view.name,): view for view in view_runs(folder)}
+def _make_run_metrics(folder: ServerFolder) -> list[Metric]:
+    views = {(view.name,): view for view in summarise_runs(folder)}
     begun = {key: view for key, view in views.items() if view.rounds}
     seconds = {key: sum(float(line["seconds"]) for line in view.rounds) for key, view in begun.items()}
     bits = {(*key, way): float(view.rounds[-1][f"bits_{way}"]) for key, view in begun.items() for way in WAYS}
@@ -110,22 +111,22 @@ def _run_metrics(folder: ServerFolder) -> list[Metric]:
     last = {key: float(view.rounds[-1]["seconds"]) for key, view in begun.items()}
     ended = {key: float(view.ended is not None) for key, view in views.items()}
     return [
-        _counter("fedlog_rounds", "Rounds done", {key: view.number for key, view in views.items()}, "run"),
-        _gauge("fedlog_rounds_planned", "Rounds to be done", {key: view.of for key, view in views.items()}, "run"),
-        _counter("fedlog_round_seconds", "Seconds of all rounds together", seconds, "run"),
-        _gauge("fedlog_last_round_seconds", "Seconds of the last round", last, "run"),
-        _gauge("fedlog_run_ended", "1 for a run that has ended", ended, "run"),
-        _counter("fedlog_payload_bits", "Bits of messages, as counted by the run", bits, "run", "direction"),
-        _counter("fedlog_site_refusals", "Times that a site was left out or refused", refused, "run", "site"),
-        _gauge("fedlog_site_missing", "1 for a site that missed a deadline", missing, "run", "site"),
-        _gauge("fedlog_privacy_epsilon", "Privacy spent in a run; +Inf if no epsilon bounds it", epsilons, "run"),
+        _make_counter("fedlog_rounds", "Rounds done", {key: view.rounds_done for key, view in views.items()}, "run"),
+        _make_gauge("fedlog_rounds_planned", "Rounds to be done", {key: view.of for key, view in views.items()}, "run"),
+        _make_counter("fedlog_round_seconds", "Seconds of all rounds together", seconds, "run"),
+        _make_gauge("fedlog_last_round_seconds", "Seconds of the last round", last, "run"),
+        _make_gauge("fedlog_run_ended", "1 for a run that has ended", ended, "run"),
+        _make_counter("fedlog_payload_bits", "Bits of messages, as counted by the run", bits, "run", "direction"),
+        _make_counter("fedlog_site_refusals", "Times that a site was left out or refused", refused, "run", "site"),
+        _make_gauge("fedlog_site_missing", "1 for a site that missed a deadline", missing, "run", "site"),
+        _make_gauge("fedlog_privacy_epsilon", "Privacy spent in a run; +Inf if no epsilon bounds it", epsilons, "run"),
     ]
 
 
-def _read_epsilon(folder: ServerFolder, run: RunView) -> float | None:
+def _read_epsilon(folder: ServerFolder, run: RunSummary) -> float | None:
     """The epsilon that a private run has spent so far; None for a run without privacy."""
     try:
-        spent = read_spending(RunFolder.of(folder, run.name).path)
+        spent = read_privacy_spent(RunFolder.of_run(folder, run.name).path)
     except (FedlogError, OSError):
         return None
     if spent is None:
@@ -134,34 +135,36 @@ def _read_epsilon(folder: ServerFolder, run: RunView) -> float | None:
     return float(epsilon) if isinstance(epsilon, int | float) else math.inf
 
 
-def _certificate_metrics(folder: ServerFolder) -> list[Metric]:
+def _make_certificate_metrics(folder: ServerFolder) -> list[Metric]:
     if not folder.certificates.server.exists():
         return []
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
-    return [_gauge("fedlog_certificate_days_left", "Days until the server's certificate ends", {(): left})]
+    return [_make_gauge("fedlog_certificate_days_left", "Days until the server's certificate ends", {(): left})]
 
 
-def _site_events(folder: SiteFolder) -> list[Metric]:
-    view = view_site(folder)
-    work = {(name,): work for name, work in view.runs.items()}
-    rounds = {key: len(found.rounds) for key, found in work.items()}
-    seconds = {key: found.seconds for key, found in work.items()}
-    up, down = ({key: getattr(found, f"bits_{way}") for key, found in work.items()} for way in WAYS)
+def _make_site_work_metrics(folder: SiteFolder) -> list[Metric]:
+    view = summarise_site(folder)
+    rounds = {(name,): len(events) for name, events in view.rounds.items()}
+    loading, working, up, down = (
+        {(name,): sum(event[figure] for event in events) for name, events in view.rounds.items()}
+        for figure in ("load_seconds", "work_seconds", "bits_up", "bits_down")
+    )
+    seconds = {run: loading[run] + working[run] for run in rounds}
     return [
-        _gauge("fedlog_site_connected", "1 while this site is connected", {(): float(view.connected)}),
-        _counter("fedlog_site_rounds", "Rounds of work", rounds, "run"),
-        _counter("fedlog_site_work_seconds", "Seconds of reading and training", seconds, "run"),
-        _counter("fedlog_site_sent_bits", "Bits of messages sent", up, "run"),
-        _counter("fedlog_site_received_bits", "Bits of messages received", down, "run"),
-        _counter("fedlog_site_refusals", "Requests that this site refused or that failed", {(): view.refusals}),
-        _counter("fedlog_site_restarts", "Times that the SuperNode was started again", {(): view.restarts}),
+        _make_gauge("fedlog_site_connected", "1 while this site is connected", {(): float(view.connected)}),
+        _make_counter("fedlog_site_rounds", "Rounds of work", rounds, "run"),
+        _make_counter("fedlog_site_work_seconds", "Seconds of reading and training", seconds, "run"),
+        _make_counter("fedlog_site_sent_bits", "Bits of messages sent", up, "run"),
+        _make_counter("fedlog_site_received_bits", "Bits of messages received", down, "run"),
+        _make_counter("fedlog_site_refusals", "Requests that this site refused or that failed", {(): view.refusals}),
+        _make_counter("fedlog_site_restarts", "Times that the SuperNode was started again", {(): view.restarts}),
     ]
 
 
-def _site_privacy(folder: SiteFolder) -> list[Metric]:
-    epsilon, releases = add_up_site(folder)
+def _make_site_privacy_metrics(folder: SiteFolder) -> list[Metric]:
+    epsilon, releases = add_up_releases(folder)
     spent = {} if epsilon is None else {(): epsilon}
     return [
-        _counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
-        _gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf if no epsilon bounds it", spent),
+        _make_counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
+        _make_gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf if no epsilon bounds it", spent),
     ]

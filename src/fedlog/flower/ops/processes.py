@@ -47,7 +47,7 @@ class Command:
 SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
 
 
-def flower_environment(
+def make_flower_environment(
     home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> dict[str, str]:
     """The variables for Flower's programs: their home, no telemetry, no update check, no proxy for the loopback.
@@ -90,7 +90,7 @@ def find_free_port() -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Running:
+class RunningProgram:
     """A started command; its output goes to the log file."""
 
     command: Command
@@ -100,31 +100,24 @@ class Running:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None while it runs. Once it has ended, this call also removes it from the system's list."""
+        """The exit code; None while the program runs. A call after its end frees its place in the process list."""
         return self.process.poll()
 
-    def log_tail(self, lines: int = 12) -> str:
+    def read_log_end(self, lines: int = 12) -> str:
         """The last lines that this process wrote to the log."""
         written = self.log.read_bytes()
         if len(written) >= self.log_start:  # else the log was rotated
             written = written[self.log_start :]
         return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
-    def descendants(self) -> list[psutil.Process]:
-        """All processes that it started, directly or indirectly."""
-        try:
-            return _descendants(psutil.Process(self.process.pid))
-        except psutil.NoSuchProcess:
-            return []
-
     def stop(self) -> None:
-        """End it and all processes that it started."""
-        stop_together(self)
+        """End the program and all processes that it started."""
+        stop_programs(self)
 
 
-def stop_together(*running: Running) -> None:
+def stop_programs(*running: RunningProgram) -> None:
     """End these processes and all that they started; kill those that do not end in time."""
-    below = [child for each in running for child in each.descendants()]
+    below = [child for each in running for child in find_descendants(each.process.pid)]
     alive = [each.process for each in running if each.exit_code is None]
     for process in alive:
         process.terminate()
@@ -136,15 +129,13 @@ def stop_together(*running: Running) -> None:
             process.kill()
             process.wait()
     # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
-    deadline = time.monotonic() + STOP_SECONDS
-    while any(map(_is_alive, below)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    _wait_for_end(below, STOP_SECONDS)
     _kill(below)
     for each in running:
         _pid_file(each.log).unlink(missing_ok=True)
 
 
-def start(command: Command, log: Path, say: Say | None = None) -> Running:
+def start(command: Command, log: Path, say: Say | None = None) -> RunningProgram:
     """Start the command in its own session, so that a Ctrl-C in our terminal does not reach it.
 
     A log file belongs to one command. If the command still runs from an earlier start, because we were killed, it is
@@ -153,7 +144,7 @@ def start(command: Command, log: Path, say: Say | None = None) -> Running:
     if say is not None:
         say(f"$ {command}")
     log.parent.mkdir(parents=True, exist_ok=True)
-    _end_earlier(log)
+    _end_earlier_process(log)
     with log.open("ab") as output:
         log_start = output.tell()
         try:
@@ -169,8 +160,8 @@ def start(command: Command, log: Path, say: Say | None = None) -> Running:
             raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
     with suppress(psutil.NoSuchProcess):  # it has ended already
         started = psutil.Process(process.pid).create_time()
-        write_file(_pid_file(log), f"{process.pid} {started} {_describe_place(log)}\n")
-    return Running(command, process, log, log_start)
+        write_file(_pid_file(log), f"{process.pid} {started} {_identify_log(log)}\n")
+    return RunningProgram(command, process, log, log_start)
 
 
 def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
@@ -195,7 +186,7 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
     return done.stdout
 
 
-def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_seconds: float = 180.0) -> None:
+def wait_for_port(running: RunningProgram, port: int, host: str = "127.0.0.1", timeout_seconds: float = 180.0) -> None:
     """Wait until the program accepts connections on the port; RunError if it ends or takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
@@ -208,7 +199,7 @@ def wait_for_port(running: Running, port: int, host: str = "127.0.0.1", timeout_
             time.sleep(0.1)
     found = "nothing" if running.exit_code is None else f"exit code {running.exit_code}"
     name = Path(running.command.arguments[0]).name
-    raise RunError(f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.log_tail()}")
+    raise RunError(f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.read_log_end()}")
 
 
 class StopRequestedError(Exception):
@@ -233,7 +224,7 @@ def _pid_file(log: Path) -> Path:
     return log.with_suffix(".pid")
 
 
-def _end_earlier(log: Path) -> None:
+def _end_earlier_process(log: Path) -> None:
     """End the process of an earlier start, which the file beside the log names, and all that it started."""
     path = _pid_file(log)
     if not path.exists():
@@ -242,12 +233,12 @@ def _end_earlier(log: Path) -> None:
         number, since, place = path.read_text().strip().split(" ", 2)
         earlier = psutil.Process(int(number))
         # Not another process that got the same number later, nor the process of the folder that this one is a copy of.
-        if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS and place == _describe_place(log):
-            _kill([earlier, *_descendants(earlier)])
+        if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS and place == _identify_log(log):
+            _kill([earlier, *find_descendants(earlier.pid)])
     path.unlink()
 
 
-def _describe_place(log: Path) -> str:
+def _identify_log(log: Path) -> str:
     """A text that identifies this boot of this machine and this log file; it differs for a copy of the file."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
@@ -258,16 +249,20 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    # A killed process ends when it runs next, which may take a while on a busy machine.
-    deadline = time.monotonic() + KILL_SECONDS
+    _wait_for_end(processes, KILL_SECONDS)  # a killed process ends when it runs next: later on a busy machine
+
+
+def _wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """Wait until all these processes have ended, or until the time is over."""
+    deadline = time.monotonic() + seconds
     while any(map(_is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    """All processes that this one started, directly or indirectly; none if it has ended."""
+def find_descendants(number: int) -> list[psutil.Process]:
+    """All processes that the process with this number started, directly or indirectly; none if it has ended."""
     try:
-        return process.children(recursive=True)
+        return psutil.Process(number).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 

@@ -11,13 +11,13 @@ from fedlog.files.durable import is_disk_nearly_full
 from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
-from fedlog.flower.ops.app import app_settings, write_app
+from fedlog.flower.ops.app import make_app_settings, write_app
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Say, start
-from fedlog.flower.ops.server import flwr_command, unregister
+from fedlog.flower.ops.server import make_flwr_command, unregister
 from fedlog.flower.protocol.plan import Plan, check_plan
-from fedlog.flower.server.leave import check_leave, take_site_out
 from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
+from fedlog.flower.server.site_removal import check_removal, remove_statistics
 
 FOLLOW_SECONDS = 0.3
 
@@ -26,7 +26,7 @@ def choose_run_name(folder: ServerFolder) -> str:
     """Return the name of the newest numbered run if it is not finished, else the next one: run-1, run-2, ..."""
     numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
     last = max(numbers, default=0)
-    if last and RunFolder.of(folder, f"run-{last}").report() is None:
+    if last and RunFolder.of_run(folder, f"run-{last}").read_report() is None:
         return f"run-{last}"
     return f"run-{last + 1}"
 
@@ -41,7 +41,7 @@ def find_newest_run(folder: ServerFolder) -> str:
 
 def find_open_run(folder: ServerFolder) -> str:
     """Return the name of the newest run that is not finished."""
-    found = [path for path in folder.runs.glob("*") if (path / PLAN).exists() and RunFolder(path).report() is None]
+    found = [path for path in folder.runs.glob("*") if (path / PLAN).exists() and RunFolder(path).read_report() is None]
     if not found:
         raise InputError(f"expected a run that is not finished, found none: {folder.runs}")
     return max(found, key=lambda path: (path / PLAN).stat().st_mtime).name
@@ -49,46 +49,46 @@ def find_open_run(folder: ServerFolder) -> str:
 
 def drop_site(folder: ServerFolder, site: str, name: str) -> None:
     """Drop a site from a run: from now on it is not asked and not waited for."""
-    home = _check_drop(folder, site, name)
-    write_json(home.dropped_file, sorted({*home.dropped(), site}))
+    run_folder = _check_site_and_run(folder, site, name)
+    write_json(run_folder.dropped_file, sorted({*run_folder.read_dropped_sites(), site}))
     folder.log("dropped", run=name, site=site)
 
 
 def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
     """Ask a dropped site again from the next round on."""
-    home = _check_drop(folder, site, name)
-    if site not in home.dropped():
+    run_folder = _check_site_and_run(folder, site, name)
+    if site not in run_folder.read_dropped_sites():
         raise InputError(
             f"expected a site that was dropped from {name}, found: {site}",
-            hint=f"dropped: {', '.join(sorted(home.dropped())) or 'none'}",
+            hint=f"dropped: {', '.join(sorted(run_folder.read_dropped_sites())) or 'none'}",
         )
-    write_json(home.dropped_file, sorted(home.dropped() - {site}))
+    write_json(run_folder.dropped_file, sorted(run_folder.read_dropped_sites() - {site}))
     folder.log("taken back", run=name, site=site)
 
 
-def _check_drop(folder: ServerFolder, site: str, name: str) -> RunFolder:
-    home, known = RunFolder.of(folder, name), folder.read_known_sites()
-    if not (home.path / PLAN).exists():
-        raise InputError(f"expected a run of this server, found none: {home.path}", hint="is --run right?")
+def _check_site_and_run(folder: ServerFolder, site: str, name: str) -> RunFolder:
+    run_folder, known = RunFolder.of_run(folder, name), folder.read_known_sites()
+    if not (run_folder.path / PLAN).exists():
+        raise InputError(f"expected a run of this server, found none: {run_folder.path}", hint="is --run right?")
     if site not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {site}")
-    return home
+    return run_folder
 
 
 def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say) -> dict[str, Any]:
     """Let Flower conduct the run, and return its report; RunError if it did not finish, with how to go on."""
     folder.read_config()
-    home = RunFolder.of(folder, check_plan(plan).name)
-    home.claim(plan)
-    if checkpoint.exists(home.checkpoint):
+    run_folder = RunFolder.of_run(folder, check_plan(plan).name)
+    run_folder.accept_plan(plan)
+    if checkpoint.exists(run_folder.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")
     if (fewest := rules.fewest_sites(plan)) > rules.minimum:
         say(f"at least {fewest} sites a round: the secure sums of this run need as many")
-    if dropped := home.dropped():
+    if dropped := run_folder.read_dropped_sites():
         say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")
-    write_app(folder.app, app_settings(plan, rules))
-    follower = LineFollower.from_now(folder.event_log)
-    command = flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
+    write_app(folder.app, make_app_settings(plan, rules))
+    follower = LineFollower.from_end(folder.event_log)
+    command = make_flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
     running = start(command, folder.logs / "run.log", say)
     try:
         while True:
@@ -100,7 +100,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                     say(line)
                 if event["event"] == "failed":
                     raise RunError(str(event["reason"]), hint=str(event["hint"]) if event["hint"] else None)
-                if event["event"] == "finished" and (report := home.report()) is not None:
+                if event["event"] == "finished" and (report := run_folder.read_report()) is not None:
                     return report
             if ended and is_disk_nearly_full(folder.path):
                 raise RunError(
@@ -109,7 +109,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
                 )
             if ended:
                 raise RunError(
-                    f"Flower ended run {plan.name} before it was finished; its log ends:\n{running.log_tail()}",
+                    f"Flower ended run {plan.name} before it was finished; its log ends:\n{running.read_log_end()}",
                     hint=f"when the server runs again, the same command with --name {plan.name} continues the run",
                 )
             time.sleep(FOLLOW_SECONDS)
@@ -119,9 +119,9 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
 
 def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
     """Unregister a site and remove its statistics from the head of a run; return the sites that remain."""
-    check_leave(folder, site, name)
+    check_removal(folder, site, name)
     if site in folder.read_known_sites():
         unregister(folder, site, say)
-    if site not in RunFolder.of(folder, name).uploads():
+    if site not in RunFolder.of_run(folder, name).read_uploads():
         say(f"{site} has no part in the present head of {name}")
-    return take_site_out(folder, site, name)
+    return remove_statistics(folder, site, name)

@@ -18,27 +18,27 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.certificates import create_certificates, days_left
 from fedlog.flower.folders.folder import LineFollower, check_site_name
-from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, fingerprint
+from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, compute_fingerprint
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
-from fedlog.flower.ops.app import app_settings, write_app
-from fedlog.flower.ops.event_text import describe_presence
-from fedlog.flower.ops.metrics import render_server
+from fedlog.flower.ops.app import make_app_settings, write_app
+from fedlog.flower.ops.event_text import describe_gate_event
+from fedlog.flower.ops.metrics import render_server_metrics
 from fedlog.flower.ops.processes import (
     Command,
-    Running,
+    RunningProgram,
     Say,
     find_free_port,
     find_program,
-    flower_environment,
+    make_flower_environment,
     run_command,
     start,
-    stop_together,
+    stop_programs,
     wait_for_port,
 )
 from fedlog.flower.ops.status_page import render_server_page
-from fedlog.flower.ops.watch import Watch, is_loopback, serve_watch
+from fedlog.flower.ops.status_server import is_loopback, serve_status
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.database import pack_database
+from fedlog.flower.server.database import erase_deleted_rows
 from fedlog.flower.server.run_folder import RoundRules
 
 WATCH_SECONDS = 0.5
@@ -58,11 +58,11 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
     create_certificates(folder.certificates, config.hosts, now)
     if schema.resolve() != folder.schema_file.resolve():
         shutil.copyfile(schema, folder.schema_file)
-    write_app(folder.app, app_settings(Plan("run-1"), RoundRules()))
+    write_app(folder.app, make_app_settings(Plan("run-1"), RoundRules()))
     folder.write_config(config)
 
 
-def default_listen(hosts: tuple[str, ...]) -> str:
+def choose_listen_address(hosts: tuple[str, ...]) -> str:
     """Return the address to listen on: the loopback if all host names mean this machine, else all interfaces."""
     return "127.0.0.1" if all(is_loopback(host) for host in hosts) else "0.0.0.0"
 
@@ -71,15 +71,17 @@ def default_listen(hosts: tuple[str, ...]) -> str:
 class RunningServer:
     """A SuperLink on the loopback and the gate in front of it."""
 
-    superlink: Running
-    gate: Running
+    superlink: RunningProgram
+    gate: RunningProgram
 
     def check(self) -> None:
         """Raise RunError, with the end of the log, if the SuperLink or the gate has ended."""
         for running in (self.superlink, self.gate):
             if running.exit_code is not None:
                 name = Path(running.log).stem
-                raise RunError(f"{name} ended with exit code {running.exit_code}; its log ends:\n{running.log_tail()}")
+                raise RunError(
+                    f"{name} ended with exit code {running.exit_code}; its log ends:\n{running.read_log_end()}"
+                )
 
 
 @contextmanager
@@ -90,49 +92,49 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
     if left < RENEW_WITHIN_DAYS:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
-    _pack(folder, say)
+    _erase_deleted_rows(folder, say)
     inner = find_free_port()
     folder.write_connection(inner)
-    superlink = start(superlink_command(folder, inner), folder.logs / "superlink.log", say)
+    superlink = start(make_superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
         # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
-        gate = start(gate_command(folder, config, inner), folder.logs / "gate.log", say)
+        gate = start(make_gate_command(folder, inner), folder.logs / "gate.log", say)
         try:
             wait_for_port(superlink, inner)
             host = "127.0.0.1" if config.listen == "0.0.0.0" else config.listen
             wait_for_port(gate, config.port, host)
             yield RunningServer(superlink, gate)
         finally:
-            stop_together(gate, superlink)
+            stop_programs(gate, superlink)
     finally:
         superlink.stop()
-        _pack(folder, say)
+        _erase_deleted_rows(folder, say)
 
 
-def _pack(folder: ServerFolder, say: Say) -> None:
+def _erase_deleted_rows(folder: ServerFolder, say: Say) -> None:
     """Remove deleted rows from the file of Flower's database; warn the operator if that fails."""
-    if reason := pack_database(folder.database):
+    if reason := erase_deleted_rows(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
-def serve(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
+def serve_federation(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
     """Run the server until a signal, or until one of its programs ends; serve metrics and a page at `watch`."""
     with ExitStack() as stack:
         if watch is not None:
-            seen = Watch(lambda: render_server(folder), lambda: render_server_page(folder))
-            say(f"metrics and a page: {stack.enter_context(serve_watch(watch, seen))}")
+            pages = serve_status(watch, lambda: render_server_metrics(folder), lambda: render_server_page(folder))
+            say(f"metrics and a page: {stack.enter_context(pages)}")
         server = stack.enter_context(run_server(folder, say))
         config = folder.read_config()
         say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
-        follower = LineFollower.from_now(folder.event_log)
+        follower = LineFollower.from_end(folder.event_log)
         while True:
             server.check()
-            for line in filter(None, map(describe_presence, follower.read_new_events())):
+            for line in filter(None, map(describe_gate_event, follower.read_new_events())):
                 say(line)
             time.sleep(WATCH_SECONDS)
 
 
-def superlink_command(folder: ServerFolder, port: int) -> Command:
+def make_superlink_command(folder: ServerFolder, port: int) -> Command:
     """The command that starts Flower's SuperLink, on the loopback only, with TLS and registered keys."""
     files = folder.certificates
     return Command(
@@ -145,41 +147,35 @@ def superlink_command(folder: ServerFolder, port: int) -> Command:
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         ),
-        flower_environment(folder.flower_home.resolve(), {"FEDLOG_FEDERATION": str(folder.path.resolve())}),
+        make_flower_environment(folder.flower_home.resolve(), {"FEDLOG_FEDERATION": str(folder.path.resolve())}),
     )
 
 
-def gate_command(folder: ServerFolder, config: ServerConfig, inner: int) -> Command:
-    """The command that starts the gate, on the address that the sites call."""
-    files = folder.certificates
+def make_gate_command(folder: ServerFolder, inner: int) -> Command:
+    """The command that starts the gate on the address that the sites call; the SuperLink is at port `inner`."""
+    place = str(folder.path.resolve())
     return Command(
-        (
-            sys.executable,
-            *("-m", "fedlog.flower.server.gate"),
-            *("--host", config.listen, "--port", str(config.port), "--upstream-port", str(inner)),
-            *("--certificate", str(files.server.resolve()), "--key", str(files.server_key.resolve())),
-            *("--authority", str(files.authority.resolve())),
-            *("--sites", str(folder.sites.resolve()), "--traffic", str(folder.traffic_file.resolve())),
-            *("--presence", str(folder.presence_file.resolve()), "--events", str(folder.event_log.resolve())),
-        ),
-        flower_environment(folder.flower_home.resolve()),
+        (sys.executable, "-m", "fedlog.flower.server.gate", place, str(inner)),
+        make_flower_environment(folder.flower_home.resolve()),
     )
 
 
-def flwr_command(folder: ServerFolder, *arguments: str) -> Command:
+def make_flwr_command(folder: ServerFolder, *arguments: str) -> Command:
     """The command that runs `flwr` with these arguments, connected to the running server."""
-    return Command((find_program("flwr"), *arguments), flower_environment(folder.flower_home.resolve()))
+    return Command((find_program("flwr"), *arguments), make_flower_environment(folder.flower_home.resolve()))
 
 
 def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
     """Register a site's public key with the running server and return Flower's number for the site."""
-    _check_new(folder, name, public_key)
-    say(f"key of {name}: fingerprint {fingerprint(public_key)}; compare it with what the site reads to you")
+    _check_new_site(folder, name, public_key)
+    say(f"key of {name}: fingerprint {compute_fingerprint(public_key)}; compare it with what the site reads to you")
     # Not named NAME.pub yet: the gate takes every key in such a file for a registered one.
     candidate = folder.sites / f"{name}.candidate"
     candidate.parent.mkdir(parents=True, exist_ok=True)
     candidate.write_text(public_key.strip() + "\n")
-    command = flwr_command(folder, "supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, *JSON)
+    command = make_flwr_command(
+        folder, "supernode", "register", str(candidate.resolve()), CONNECTION, "--name", name, *JSON
+    )
     say(f"$ {command}")
     try:
         node = str(_call_flwr(command, "node-id"))
@@ -192,20 +188,20 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
         ) from None
     finally:
         candidate.unlink()
-    folder.remember_site(name, node, public_key)
+    folder.add_known_site(name, node, public_key)
     say(f"registered {name} (Flower node {node})")
     return node
 
 
-def register_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
+def register_sites_in_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
     """Check all files NAME.pub in a folder, register their keys, and return name -> Flower's number."""
     found = {path.stem: path.read_text() for path in sorted(keys.glob("*.pub"))}
     if not found:
         raise InputError(f"expected keys in files NAME.pub, found none: {keys}")
     seen: dict[str, str] = {}
     for name, text in found.items():
-        _check_new(folder, name, text)
-        if (other := seen.setdefault(fingerprint(text), name)) != name:
+        _check_new_site(folder, name, text)
+        if (other := seen.setdefault(compute_fingerprint(text), name)) != name:
             raise InputError(f"expected a different key for every site, found the same key at: {other}, {name}")
     # Several at the same time: each needs a program of Flower, which takes seconds to start.
     with ThreadPoolExecutor(REGISTERED_AT_ONCE) as pool:
@@ -220,9 +216,9 @@ def register_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str
     return {name: task.result() for name, task in tasks.items()}
 
 
-def _check_new(folder: ServerFolder, name: str, public_key: str) -> None:
+def _check_new_site(folder: ServerFolder, name: str, public_key: str) -> None:
     """Raise InputError if the name or the key is registered already."""
-    mark, known = fingerprint(public_key), folder.read_known_sites()
+    mark, known = compute_fingerprint(public_key), folder.read_known_sites()
     if check_site_name(name) in known:
         raise InputError(
             f"expected a new site name, found one that is registered: {name}",
@@ -230,13 +226,13 @@ def _check_new(folder: ServerFolder, name: str, public_key: str) -> None:
         )
     for other in known:
         path = folder.sites / f"{other}.pub"
-        if path.exists() and _same_key(path.read_text(), mark):
+        if path.exists() and _has_fingerprint(path.read_text(), mark):
             raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}")
 
 
-def _same_key(text: str, mark: str) -> bool:
+def _has_fingerprint(text: str, mark: str) -> bool:
     try:
-        return fingerprint(text) == mark
+        return compute_fingerprint(text) == mark
     except InputError:
         return False
 
@@ -246,10 +242,10 @@ def unregister(folder: ServerFolder, name: str, say: Say) -> None:
     known = folder.read_known_sites()
     if name not in known:
         raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
-    command = flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
+    command = make_flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
     say(f"$ {command}")
     _call_flwr(command, "node-id")
-    folder.forget_site(name)
+    folder.remove_known_site(name)
 
 
 @dataclass(frozen=True)
@@ -261,9 +257,9 @@ class SiteStatus:
     since: str
 
 
-def site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
+def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     """Return the state of each registered site's connection, sorted by name."""
-    listed = _call_flwr(flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
+    listed = _call_flwr(make_flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
     for name, node_id in sorted(folder.read_known_sites().items()):

@@ -17,15 +17,15 @@ from fedlog.flower.folders.roster import KEY
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
     Command,
-    Running,
+    RunningProgram,
     Say,
     find_free_port,
     find_program,
-    flower_environment,
+    make_flower_environment,
     start,
 )
-from fedlog.flower.site.budget import restore_record
-from fedlog.flower.site.guard import write_guard
+from fedlog.flower.site.guard import write_guard_programs
+from fedlog.flower.site.privacy_record import restore_record
 
 
 def create_site(
@@ -74,7 +74,7 @@ def replace_keys(folder: SiteFolder) -> str:
     return line
 
 
-def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
+def make_supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
     """The command that starts Flower's SuperNode with the site's key; its API listens on the loopback only."""
     find_program("flower-supernode")
     return Command(
@@ -85,16 +85,16 @@ def supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Comm
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--node-config", f"folder={quote_toml(str(folder.path.resolve()))}"),
         ),
-        flower_environment(folder.flower_home.resolve(), first_on_path=folder.programs.resolve()),
+        make_flower_environment(folder.flower_home.resolve(), first_on_path=folder.programs.resolve()),
     )
 
 
 @contextmanager
-def run_site(folder: SiteFolder, say: Say) -> Iterator[Running]:
+def run_site(folder: SiteFolder, say: Say) -> Iterator[RunningProgram]:
     """Run the site's SuperNode until the block ends."""
     check_secret(folder.private_key)
-    write_guard(folder.programs)
-    command = supernode_command(folder, folder.read_config(), find_free_port())
+    write_guard_programs(folder.programs)
+    command = make_supernode_command(folder, folder.read_config(), find_free_port())
     running = start(command, folder.logs / "supernode.log", say)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""Keep a site in the federation: start its SuperNode again if that may help, else say why it does not."""
+"""Keep a site connected: start its SuperNode again if that may help, else stop with the reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from fedlog.files.durable import is_disk_nearly_full
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.event_text import SiteEventText
-from fedlog.flower.ops.metrics import render_site
+from fedlog.flower.ops.event_text import SiteEventDescriber
+from fedlog.flower.ops.metrics import render_site_metrics
 from fedlog.flower.ops.processes import Say, StopRequestedError
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_trouble import (
     SET_THE_CLOCK,
-    Restart,
+    RestartChance,
     Trouble,
     UnreachableError,
     check_in,
@@ -24,8 +24,8 @@ from fedlog.flower.ops.site_trouble import (
     report_state,
 )
 from fedlog.flower.ops.status_page import render_site_page
-from fedlog.flower.ops.watch import Watch, serve_watch
-from fedlog.flower.protocol.check_in import News, describe_clock
+from fedlog.flower.ops.status_server import serve_status
+from fedlog.flower.protocol.check_in import SiteState, describe_clock
 
 WATCH_SECONDS = 0.5
 RETRY_SECONDS = 5.0
@@ -35,23 +35,23 @@ PATIENCE_SECONDS = 120.0
 LONGEST_PAUSE = 60.0
 LONG_LIFE_SECONDS = 600.0
 MOST_ENDS = 8
-NOT_LET_IN = (Restart.UNKNOWN_KEY, Restart.STILL_LISTED)
+NOT_LET_IN = (RestartChance.UNKNOWN_KEY, RestartChance.STILL_LISTED)
 # Flower's texts in the log of a SuperNode.
 LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retrying", "Connection successful after"
 
 
 @dataclass
-class NodeLog:
+class SuperNodeLog:
     """Follows the state of the connection in a SuperNode's log."""
 
     lines: LineFollower
     lost: bool = False
     connected: bool = False
 
-    def read_news(self) -> list[str]:
+    def read_connection_events(self) -> list[str]:
         """The events since the last call, by name: connected, server lost, server found."""
         found = []
-        for line in self.lines.read_new():
+        for line in self.lines.read_new_lines():
             if LET_IN in line and not self.connected:
                 self.connected, self.lost = True, False
                 found.append("connected")
@@ -71,7 +71,7 @@ class SiteService:
     folder: SiteFolder
     say: Say
     patience_seconds: float = PATIENCE_SECONDS
-    event_text: SiteEventText = field(default_factory=SiteEventText)
+    describer: SiteEventDescriber = field(default_factory=SiteEventDescriber)
     disk_full: bool = False
     was_connected: bool = False
     refused_since: float | None = None
@@ -80,14 +80,14 @@ class SiteService:
     def serve(self) -> None:
         """Run the SuperNode; start it again after ever longer pauses if that may help, else raise RunError."""
         self._check_clock()
-        follower = LineFollower.from_now(self.folder.event_log)
+        follower = LineFollower.from_end(self.folder.event_log)
         while True:
             started = time.monotonic()
             code, tail = self._run_once(follower)
             trouble = find_trouble(self.folder, code, tail)
             if trouble.news is not None:
                 report_state(self.folder, trouble.news)
-            if self._gives_up(trouble, time.monotonic() - started):
+            if self._should_give_up(trouble, time.monotonic() - started):
                 self.folder.log("ended", reason=trouble.reason)
                 raise trouble.error
             seconds = RETRY_SECONDS if trouble.kind in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
@@ -95,35 +95,35 @@ class SiteService:
             self.say(f"{trouble.reason}\nnext try in {seconds:.0f} s")
             time.sleep(seconds)
 
-    def _gives_up(self, trouble: Trouble, lived_seconds: float) -> bool:
+    def _should_give_up(self, trouble: Trouble, lived_seconds: float) -> bool:
         """Whether to stop for good, because another start would not help."""
-        if trouble.kind is Restart.FINAL or (trouble.kind is Restart.UNKNOWN_KEY and self.was_connected):
+        if trouble.kind is RestartChance.FINAL or (trouble.kind is RestartChance.UNKNOWN_KEY and self.was_connected):
             return True
         if trouble.kind in NOT_LET_IN:
             self.refused_since = self.refused_since or time.monotonic()
             return time.monotonic() - self.refused_since > self.patience_seconds
         self.refused_since = None
-        if trouble.kind is Restart.UNREACHABLE:
+        if trouble.kind is RestartChance.UNREACHABLE:
             return False
         self.ends = 1 if lived_seconds > LONG_LIFE_SECONDS else self.ends + 1
         if self.ends > MOST_ENDS:
-            report_state(self.folder, News.GIVES_UP)
+            report_state(self.folder, SiteState.GIVES_UP)
         return self.ends > MOST_ENDS
 
     def _run_once(self, follower: LineFollower) -> tuple[int, str]:
         """Run the SuperNode to its end, and return its exit code and the end of its log."""
         with run_site(self.folder, self.say) as running:
-            log = NodeLog(LineFollower(running.log, running.log_start))
+            log = SuperNodeLog(LineFollower(running.log, running.log_start))
             while (code := running.exit_code) is None:
                 time.sleep(WATCH_SECONDS)
-                for event in log.read_news():
-                    self._note(event)
-                for line in filter(None, map(self.event_text.line, follower.read_new_events())):
+                for event in log.read_connection_events():
+                    self._report_connection(event)
+                for line in filter(None, map(self.describer.describe, follower.read_new_events())):
                     self.say(line)
-                self._check_space()
-            return code, running.log_tail(25)
+                self._check_disk_space()
+            return code, running.read_log_end(25)
 
-    def _note(self, event: str) -> None:
+    def _report_connection(self, event: str) -> None:
         """Log and say that the connection has changed: connected, server lost or server found."""
         with suppress(OSError):
             self.folder.log(event)
@@ -136,28 +136,28 @@ class SiteService:
                 self.say(f"lost the server at {server}: asking again until it answers")
             case "server found":
                 self.say(f"found the server at {server} again")
-                report_state(self.folder, News.FOUND)
+                report_state(self.folder, SiteState.FOUND)
 
     def _check_clock(self) -> None:
         """Stop if this machine's clock is too far off; warn if it is a little off."""
         try:
-            answer = check_in(self.folder, News.STARTS)
+            answer = check_in(self.folder, SiteState.STARTS)
         except UnreachableError as error:
             self.say(f"{error.message}; trying until it answers")
             return
         if trouble := find_clock_trouble(answer):
-            report_state(self.folder, News.CLOCK)
+            report_state(self.folder, SiteState.CLOCK)
             self.folder.log("ended", reason=trouble.reason)
             raise trouble.error
         if difference := describe_clock(answer.ahead_seconds):
             self.say(f"warning: the clock of this machine is {difference}; {SET_THE_CLOCK}")
 
-    def _check_space(self) -> None:
+    def _check_disk_space(self) -> None:
         """If the disk is full, say so once, here and at the server."""
         full = is_disk_nearly_full(self.folder.path)
         if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
-            report_state(self.folder, News.NO_SPACE)
+            report_state(self.folder, SiteState.NO_SPACE)
         self.disk_full = full
 
 
@@ -165,11 +165,11 @@ def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
     """Run the site until a signal; RunError if it ends before. Serve metrics and a page at `watch`."""
     with ExitStack() as stack:
         if watch is not None:
-            seen = Watch(lambda: render_site(folder), lambda: render_site_page(folder))
-            say(f"metrics and a page: {stack.enter_context(serve_watch(watch, seen))}")
+            pages = serve_status(watch, lambda: render_site_metrics(folder), lambda: render_site_page(folder))
+            say(f"metrics and a page: {stack.enter_context(pages)}")
         try:
             SiteService(folder, say).serve()
         except (StopRequestedError, KeyboardInterrupt):
             folder.log("stopped")
-            report_state(folder, News.STOPS)
+            report_state(folder, SiteState.STOPS)
             raise

@@ -21,9 +21,9 @@ from fedlog.flower.protocol.check_in import (
     BEHIND_SECONDS,
     CHECK_IN_PATH,
     CheckInAnswer,
-    News,
+    SiteState,
     describe_clock,
-    encode_news,
+    encode_site_state,
     read_check_in_answer,
 )
 from fedlog.flower.server.callers import sign_call
@@ -41,7 +41,7 @@ class CertificateError(RunError):
     """The program that answers is not the server that this site knows."""
 
 
-def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
+def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
     """Report the site's state to the gate, and return whether the key is registered and the clock right.
 
     `now` is the time on this machine's clock. UnreachableError if no server answers, CertificateError if another one
@@ -55,7 +55,7 @@ def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | No
     headers = sign_call(key, now or dt.datetime.now(dt.UTC))
     try:
         with httpx.Client(verify=trust, timeout=TIMEOUT_SECONDS) as client:
-            answer = client.post(f"https://{server}{CHECK_IN_PATH}", content=encode_news(news), headers=headers)
+            answer = client.post(f"https://{server}{CHECK_IN_PATH}", content=encode_site_state(news), headers=headers)
         answer.raise_for_status()
         return read_check_in_answer(answer.content)
     except httpx.ConnectError as error:
@@ -69,13 +69,13 @@ def check_in(folder: SiteFolder, news: News | None = None, now: dt.datetime | No
         raise UnreachableError(f"expected the gate of a federation at {server}, found: {error}") from None
 
 
-def report_state(folder: SiteFolder, news: News) -> None:
+def report_state(folder: SiteFolder, news: SiteState) -> None:
     """Report the site's state to the gate, if it can be reached."""
     with suppress(RunError, InputError, OSError):
         check_in(folder, news)
 
 
-class Restart(Enum):
+class RestartChance(Enum):
     """Whether another start of the SuperNode would help."""
 
     FINAL = "end in the same way"
@@ -89,10 +89,10 @@ class Restart(Enum):
 class Trouble:
     """The reason why a SuperNode ended, whether to start it again, and a hint."""
 
-    kind: Restart
+    kind: RestartChance
     reason: str
     hint: str | None = None
-    news: News | None = None  # the state that the site reports to the gate
+    news: SiteState | None = None  # the state that the site reports to the gate
 
     @property
     def error(self) -> RunError:
@@ -104,30 +104,30 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
     """Return why the SuperNode ended; `tail` is the end of its log."""
     if is_disk_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
-        return Trouble(Restart.FINAL, reason, "make room and start the site again", News.NO_SPACE)
+        return Trouble(RestartChance.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
     try:
         standing = check_in(folder)
     except CertificateError as error:
-        return Trouble(Restart.FINAL, error.message, error.hint)
+        return Trouble(RestartChance.FINAL, error.message, error.hint)
     except UnreachableError as error:
-        return Trouble(Restart.UNREACHABLE, f"the server does not answer: {error.message}")
+        return Trouble(RestartChance.UNREACHABLE, f"the server does not answer: {error.message}")
     if trouble := find_clock_trouble(standing):
         return trouble
     if not standing.registered:
         return Trouble(
-            Restart.UNKNOWN_KEY,
+            RestartChance.UNKNOWN_KEY,
             "the server refuses this site's key: the operator has not registered it, or has unregistered it",
             f"the operator registers it with `fedlog federate register`: {folder.public_key}; a key that was "
             f"unregistered cannot be registered again: `fedlog federate rekey {folder.path}` makes a new one",
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
-        return Trouble(Restart.ENDED, f"the SuperNode was killed ({name})", news=News.KILLED)
+        return Trouble(RestartChance.ENDED, f"the SuperNode was killed ({name})", news=SiteState.KILLED)
     if NOT_ACTIVATED in tail:
         reason = "not let in yet: the server still lists an earlier process of this site, for up to a minute"
-        return Trouble(Restart.STILL_LISTED, reason)
+        return Trouble(RestartChance.STILL_LISTED, reason)
     reason = f"the SuperNode ended with exit code {exit_code}; its log ends:\n{tail}"
-    return Trouble(Restart.ENDED, reason, news=News.ENDED)
+    return Trouble(RestartChance.ENDED, reason, news=SiteState.ENDED)
 
 
 def find_clock_trouble(standing: CheckInAnswer) -> Trouble | None:
@@ -136,9 +136,9 @@ def find_clock_trouble(standing: CheckInAnswer) -> Trouble | None:
         return None
     told = describe_clock(standing.ahead_seconds) or f"{standing.ahead_seconds:.1f} s off"
     return Trouble(
-        Restart.FINAL,
+        RestartChance.FINAL,
         f"the clock of this machine is {told}, and the server takes no call from more than {AHEAD_SECONDS:.0f} s ahead "
         f"or {BEHIND_SECONDS:.0f} s behind",
         SET_THE_CLOCK,
-        News.CLOCK,
+        SiteState.CLOCK,
     )

@@ -1,4 +1,4 @@
-"""Bounds on the numbers in a plan. A plan beyond them makes no sense, or would fail in the middle of a run."""
+"""Refuse plans with numbers that make no sense, or that would fail in the middle of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_options(options: Mapping[str, object]) -> None:
             continue
         most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
         if not (math.isfinite(value) and abs(value) <= most):
-            raise InputError(f"option {name} must be -{most:g} to {most:g}, found: {_show(value)}")
+            raise InputError(f"option {name} must be -{most:g} to {most:g}, found: {_shorten_number(value)}")
 
 
 def check_gaussians(algorithm: Algorithm) -> None:
@@ -45,15 +45,11 @@ def check_gaussians(algorithm: Algorithm) -> None:
             )
 
 
-def check_seed(seed: int) -> None:
-    """Refuse a seed of more than 64 bits."""
+def check_seed_and_decay(seed: int, weight_decay: float) -> None:
+    """Refuse a seed of more than 64 bits, and a weight decay that is not finite, or far too large."""
     if not -LARGEST_SEED <= seed < LARGEST_SEED:
-        raise InputError(f"a seed must fit 64 bits, found: {_show(seed)}")
-
-
-def check_weight_decay(value: float) -> None:
-    """Refuse a weight decay that is not finite, or far too large."""
-    _check_within("weight decay", value, (0.0, LARGEST_NUMBER))
+        raise InputError(f"a seed must fit 64 bits, found: {_shorten_number(seed)}")
+    _check_within("weight decay", weight_decay, (0.0, LARGEST_NUMBER))
 
 
 def check_clip(clip: str | None) -> None:
@@ -76,7 +72,7 @@ def _check_within(what: str, value: float, bounds: tuple[float, float]) -> None:
         raise InputError(f"{what} must be {bounds[0]:g} to {bounds[1]:g}, found: {value!r}")
 
 
-def _show(value: float) -> str:
+def _shorten_number(value: float) -> str:
     """The number as a short text, also for a whole number of many thousand digits."""
     return f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"
 

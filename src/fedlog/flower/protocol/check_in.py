@@ -20,7 +20,7 @@ AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 305.0
 NAMED_SECONDS = 5.0  # a smaller difference between two clocks may be the travel time of the message
 
 
-class News(StrEnum):
+class SiteState(StrEnum):
     """The states that a site can report to the gate."""
 
     STARTS = "the site starts"
@@ -53,14 +53,14 @@ def read_check_in_answer(payload: bytes) -> CheckInAnswer:
         raise InputError("expected the gate's answer to a check-in, found something else") from None
 
 
-def encode_news(news: News | None) -> bytes:
+def encode_site_state(news: SiteState | None) -> bytes:
     """The bytes that a site sends in a check-in; empty if it has nothing to report."""
     return b"" if news is None else news.name.encode("ascii")
 
 
-def read_news(payload: bytes) -> News | None:
+def read_site_state(payload: bytes) -> SiteState | None:
     """The state that a site reports in these bytes; None if there is none, or an unknown one."""
-    return News.__members__.get(payload[:32].decode("ascii", "replace"))
+    return SiteState.__members__.get(payload[:32].decode("ascii", "replace"))
 
 
 def describe_clock(ahead_seconds: float) -> str | None:

@@ -42,7 +42,7 @@ class FrameError(WireError):
 
 
 @contextmanager
-def as_refusal() -> Iterator[None]:
+def turn_errors_into_refusals() -> Iterator[None]:
     """Turn an InputError in the block into a FrameError: its message may be sent to the other side."""
     try:
         yield
@@ -108,7 +108,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
     return Frame(FrameKind(kind), run, round_number, exchange, data[HEADER_BYTES:])
 
 
-def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
+def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
     """Return the answer; raise FrameError if it is of another kind, or answers another request."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
@@ -120,12 +120,12 @@ def expect_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
     return answer
 
 
-def to_content(frame: Frame) -> RecordDict:
+def wrap_frame(frame: Frame) -> RecordDict:
     """The frame as the content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: frame.encode()})})
 
 
-def from_content(message: Message) -> Frame:
+def unwrap_frame(message: Message) -> Frame:
     """The frame in a Flower message; FrameError if the message holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
@@ -138,7 +138,7 @@ def from_content(message: Message) -> Frame:
 
 
 @dataclass(frozen=True)
-class Opening:
+class SumOpening:
     """The opening of a secure sum, which the server puts in front of the broadcast in a WORK frame.
 
     All other facts about the sum are in the plan and in each site's list of keys.
@@ -148,19 +148,19 @@ class Opening:
     number: int
     members: tuple[str, ...]
 
-    def payload(self, broadcast: bytes) -> bytes:
+    def encode_with(self, broadcast: bytes) -> bytes:
         """The payload of a WORK frame: this opening, then the broadcast."""
         facts = {"session": self.session.hex(), "number": self.number, "members": list(self.members)}
         text = json.dumps(facts).encode()
         return len(text).to_bytes(_LENGTH, "little") + text + broadcast
 
 
-def read_opening(payload: bytes) -> tuple[Opening, bytes]:
+def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
     """The opening in the payload of a WORK frame, and the broadcast after it; FrameError for any other content."""
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
         facts = json.loads(payload[_LENGTH : _LENGTH + min(length, 2**20)])
-        opening = Opening(bytes.fromhex(facts["session"]), int(facts["number"]), tuple(map(str, facts["members"])))
+        opening = SumOpening(bytes.fromhex(facts["session"]), int(facts["number"]), tuple(map(str, facts["members"])))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise FrameError(f"expected the opening of a secure sum, found bytes: {payload[:16].hex()}...") from None
     # Checked here, before anything is spent: a number that is too large would fail after the release was counted.

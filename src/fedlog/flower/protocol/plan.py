@@ -1,4 +1,4 @@
-"""The plan of a run, which the server sends to every site, and the profile with which a site answers."""
+"""The plan of a run: the settings that the server sends to every site, with all checks of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ from fedlog.flower.protocol.bounds import (
     check_gaussians,
     check_options,
     check_promise_numbers,
-    check_seed,
-    check_weight_decay,
+    check_seed_and_decay,
 )
-from fedlog.flower.protocol.frame import FrameError, as_refusal
-from fedlog.flower.protocol.handshake import Identity, read_greeting, time_field
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
 from fedlog.privacy.protection import Protection
@@ -59,7 +56,6 @@ DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
 Option = str | int | float | bool | None
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 SettingValue = str | int | float
-LONGEST_BODY_NAME = 1000  # a body's name may be the path of a file
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class Plan(Section):
     secure: SumRules | None = None
 
     def list_changes(self, later: Plan) -> list[str]:
-        """The settings that keep a run with the later plan from continuing this run; empty if it may.
+        """The settings that differ in the later plan and must not; empty if a run with that plan may continue this one.
 
         Only the number of rounds may differ, and not even that with a privacy promise or a falling learning rate: both
         depend on the number of rounds.
@@ -126,7 +122,7 @@ class Plan(Section):
         return self.clip if self.promise is None else self.promise.clip
 
     @property
-    def equal_bodies(self) -> bool:
+    def needs_equal_bodies(self) -> bool:
         """Whether all sites must have the same untrained body, so that their features can be added up."""
         return registry.find_method_rounds(self.method) is not None or (
             self.promise is not None and self.promise.needs_frozen_bodies
@@ -137,17 +133,17 @@ class Plan(Section):
         """Whether a site does not tell the server its accuracy and its number of records."""
         return self.promise is not None or self.secure is not None
 
-    def algorithm(self, n_class: int, width: int) -> Algorithm:
+    def build_algorithm(self, n_class: int, width: int) -> Algorithm:
         """The run's method, for heads of this shape."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.make_method(self.method, self.model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
-    def protection(self, n_class: int, width: int) -> Protection | None:
+    def build_protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without privacy."""
         check_noise_fits_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
-        algorithm, shape = self.algorithm(n_class, width), self.model_plan(n_class, width)
+        algorithm, shape = self.build_algorithm(n_class, width), self.model_plan(n_class, width)
         return plan_protection(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)
 
     @staticmethod
@@ -159,39 +155,6 @@ class Plan(Section):
         """The plan as JSON values; settings that are None are left out."""
         values = {**asdict(self), "options": dict(self.options)}
         return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class SiteProfile:
-    """The facts about itself that a site tells the server when it joins a run."""
-
-    body: str
-    width: Annotated[int, Meta(gt=0, lt=2**20)]
-    digest: Annotated[str, Meta(min_length=64, max_length=64)] | None = None
-    """The digest of the body and its parameters; only in runs where all sites must have the same untrained body."""
-    closed_world: bool = False
-    """Whether the site meets only the classes in its training rows; asked for in runs with `--world closed`."""
-
-    @property
-    def equal_body(self) -> EqualBody:
-        """This site's body, in the form in which other sites' bodies are compared with it."""
-        return EqualBody(self.body, self.digest)
-
-
-@dataclass(frozen=True)
-class EqualBody:
-    """The untrained body that all sites must have: its name and its digest."""
-
-    name: str
-    digest: str | None
-
-    def difference(self, profile: SiteProfile) -> str | None:
-        """How a site's body differs from the required one, in words; None if it is the same, even from another file."""
-        if self.digest == profile.digest:
-            return None
-        if self.name != profile.body:
-            return f"expected body {self.name} at every site, found: {profile.body}"
-        return f"expected the same parameters of body {self.name} at every site, found different ones"
 
 
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
@@ -228,7 +191,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     )
 
 
-def plan_settings(plan: Plan) -> dict[str, SettingValue]:
+def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
     """The plan as settings of the Flower app; an unset one is an empty text, so that `flwr run` can still set it."""
     values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
     if plan.promise is not None:
@@ -268,19 +231,18 @@ def check_plan(plan: Plan) -> Plan:
     check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
     check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
     check_differences(plan.transport, hidden=plan.hides_figures)
-    check_seed(plan.seed)
+    check_seed_and_decay(plan.seed, plan.optimiser.weight_decay)
     check_options(plan.options)
-    check_weight_decay(plan.optimiser.weight_decay)
     if plan.clip is not None:
         parse_clip(plan.clip)
         check_clip(plan.clip)
     if plan.promise is not None:
         _check_promise(plan.promise)
-    algorithm = plan.algorithm(2, 2)
+    algorithm = plan.build_algorithm(2, 2)
     check_gaussians(algorithm)
     check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
     check_transport_fits_method(algorithm, plan.transport)
-    plan.protection(2, 2)
+    plan.build_protection(2, 2)
     return plan
 
 
@@ -301,41 +263,3 @@ def _check_promise(promise: Promise) -> None:
 def read_plan(values: object) -> Plan:
     """The plan in these JSON values; InputError if they are not a plan that a site accepts."""
     return check_plan(read_dataclass(Plan, values, "a plan"))
-
-
-def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
-    """The payload of a HELLO frame; `now` is the time on the server's clock."""
-    return json.dumps({**asdict(ours), "plan": plan.as_plain(), **time_field(now)}).encode()
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """The plan in a greeting, as JSON values that are not checked yet."""
-
-    plan: Any
-
-
-def read_hello(payload: bytes) -> Plan:
-    """The plan in a HELLO payload; FrameError if there is none that a site accepts."""
-    with as_refusal():
-        return read_plan(read_greeting(payload, _Offer, "a plan").plan)
-
-
-def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = None) -> bytes:
-    """The payload of a WELCOME frame; `now` is the time on the site's clock."""
-    facts = {name: value for name, value in asdict(profile).items() if value}
-    return json.dumps({**asdict(ours), **facts, **time_field(now)}).encode()
-
-
-def read_welcome(payload: bytes) -> SiteProfile:
-    """The site's profile in a WELCOME payload; FrameError if there is none."""
-    what = "a body and its number of features"
-    profile = read_greeting(payload, SiteProfile, what)
-    if not is_body_name(profile.body):
-        raise FrameError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
-    return profile
-
-
-def is_body_name(value: str) -> bool:
-    """Whether a site's name for its body can be shown to the operator: one line of text that is not too long."""
-    return value.isprintable() and len(value) <= LONGEST_BODY_NAME

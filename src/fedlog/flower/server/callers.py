@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError
-from fedlog.flower.folders.keys import read_public_key
+from fedlog.flower.folders.keys import encode_public_key, read_public_key
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 
 PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"
@@ -45,8 +45,8 @@ def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str
     return {name.decode(): value.decode() for name, value in values.items()}
 
 
-def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
-    """The caller, from the signed headers of a call, also of an old one; None if the signature is missing or wrong."""
+def verify_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
+    """The caller who signed these headers, however long ago; None if the signature is missing or wrong."""
     given = {name.lower(): value for name, value in headers}
     try:
         key = serialization.load_pem_public_key(b64decode(given[PUBLIC_KEY], validate=True))
@@ -57,7 +57,7 @@ def read_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Cal
         key.verify(signature, given[TIMESTAMP], ec.ECDSA(hashes.SHA256()))
     except (KeyError, ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return None
-    return Caller(_encode_key(key), ahead)
+    return Caller(encode_public_key(key), ahead)
 
 
 @dataclass
@@ -68,23 +68,19 @@ class RegisteredKeys:
     _read: dict[str, tuple[int, int]] = field(default_factory=dict)
     _keys: dict[bytes, str] = field(default_factory=dict)
 
-    def find_name(self, key: bytes) -> str | None:
+    def find_site_name(self, key: bytes) -> str | None:
         """The name under which the operator registered this key; None if it is not registered."""
         found = {entry.name: entry.stat() for entry in os.scandir(self.folder)} if self.folder.is_dir() else {}
         files = {name: (at.st_mtime_ns, at.st_ino) for name, at in found.items() if name.endswith(".pub")}
         if files != self._read:
-            read = {_key_in(self.folder / name): name.removesuffix(".pub") for name in sorted(files)}
+            read = {_read_key_file(self.folder / name): name.removesuffix(".pub") for name in sorted(files)}
             self._keys = {found: name for found, name in read.items() if found is not None}
             self._read = files
         return self._keys.get(key)
 
 
-def _key_in(path: Path) -> bytes | None:
+def _read_key_file(path: Path) -> bytes | None:
     try:
-        return _encode_key(read_public_key(path.read_text()))
+        return encode_public_key(read_public_key(path.read_text()))
     except (InputError, OSError, UnicodeDecodeError):
         return None  # the file is being written or removed, and will be read again when that is done
-
-
-def _encode_key(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -13,7 +13,7 @@ from pathlib import Path
 PATIENCE_SECONDS = 30.0
 
 
-def pack_database(database: Path) -> str | None:
+def erase_deleted_rows(database: Path) -> str | None:
     """Rewrite the database without its deleted rows; return the reason if that failed, else None.
 
     The SuperLink may be running: SQLite's locks make the two processes wait for each other.

@@ -43,7 +43,7 @@ class Deadline:
         """How long to wait for sites to connect if there are too few of them."""
         return FIRST_SECONDS if self.fixed is None else self.fixed
 
-    def lifetime(self, awaited: bool) -> float:
+    def request_lifetime(self, awaited: bool) -> float:
         """How long a site can answer a request; `awaited`: whether the server waits for this site."""
         if self.fixed is not None:
             return self.fixed
@@ -53,7 +53,7 @@ class Deadline:
         usual = max(self.slowest, default=FIRST_SECONDS)
         return min(self.seconds, max(SHORTEST_OPEN_SECONDS, OPEN_ROUNDS * usual))
 
-    def learn(self, seconds: Iterable[float]) -> None:
-        """Store the slowest of these answers: those of a round, or late ones."""
+    def learn_from_answers(self, seconds: Iterable[float]) -> None:
+        """Store the longest of these times, from which the next deadlines are computed."""
         if taken := list(seconds):
             self.slowest.append(max(taken))

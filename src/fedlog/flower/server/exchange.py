@@ -10,7 +10,7 @@ from typing import Protocol
 from flwr.app import Message, MessageType
 
 from fedlog.errors import InputError
-from fedlog.flower.protocol.frame import Frame, FrameKind, expect_reply, from_content, to_content
+from fedlog.flower.protocol.frame import Frame, FrameKind, check_reply, unwrap_frame, wrap_frame
 
 POLL_SECONDS = 0.2
 
@@ -51,7 +51,7 @@ class Replies:
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitingRules:
     """How long to wait for answers, and for which sites."""
 
     seconds: float
@@ -118,7 +118,7 @@ def ask(
     nodes: Mapping[str, int],
     requests: Mapping[str, Frame],
     kind: FrameKind,
-    wait: Wait,
+    wait: WaitingRules,
     clock: Clock,
 ) -> Replies:
     """Send the requests and return the answers of this kind, once all awaited sites have answered or at the deadline.
@@ -129,22 +129,22 @@ def ask(
     """
     asking = _OpenRequest(nodes, requests, kind, wait)
     begun = clock.now()
-    asking.sites = _push(grid, nodes, requests, wait, 0.0)
-    asking.refuse(set(requests) - set(asking.sites.values()), "Flower did not take the message")
+    asking.sites = _send_requests(grid, nodes, requests, wait, 0.0)
+    asking.mark_refused(set(requests) - set(asking.sites.values()), "Flower did not take the message")
     while asking.sites or asking.overdue:
         for message in grid.pull_messages(list(asking.sites)) if asking.sites else ():
-            asking.take(message, clock.now() - begun)
+            asking.take_message(message, clock.now() - begun)
         if asking.overdue:
-            asking.refuse(asking.overdue.difference(wait.heard()), _describe_error(NOT_CONNECTED))
+            asking.mark_refused(asking.overdue.difference(wait.heard()), _describe_error(NOT_CONNECTED))
         if not asking.is_awaiting() or clock.now() >= begun + wait.seconds:
             break
         if back := asking.overdue.intersection(find_connected_sites(grid)) if asking.overdue else set():
             again = {site: requests[site] for site in sorted(back)}
-            asking.sites |= _push(grid, nodes, again, wait, clock.now() - begun)
+            asking.sites |= _send_requests(grid, nodes, again, wait, clock.now() - begun)
             asking.overdue -= back
         clock.sleep(POLL_SECONDS)
-    asking.refuse(set(asking.overdue), _describe_error(NOT_CONNECTED))
-    return asking.replies()
+    asking.mark_refused(set(asking.overdue), _describe_error(NOT_CONNECTED))
+    return asking.make_replies()
 
 
 @dataclass
@@ -154,7 +154,7 @@ class _OpenRequest:
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
     kind: FrameKind
-    wait: Wait
+    wait: WaitingRules
     sites: dict[str, str] = field(default_factory=dict)  # message -> site that has not answered yet
     overdue: set[str] = field(default_factory=set)  # gone by Flower's heartbeats, but still heard at the gate
     answers: dict[str, Frame] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class _OpenRequest:
     late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def take(self, message: Message, took: float) -> None:
+    def take_message(self, message: Message, took: float) -> None:
         """Store a message that came `took` seconds after the request as an answer, a refusal or a late site."""
         # Flower sends its own errors from the SuperLink's node, so the site is found by the request's number.
         site = self.sites.pop(message.metadata.reply_to_message_id, None)
@@ -175,12 +175,12 @@ class _OpenRequest:
             self.overdue.add(site)
         else:
             try:
-                self.answers[site] = _answer(message, self.nodes[site], self.requests[site], self.kind)
+                self.answers[site] = _read_answer(message, self.nodes[site], self.requests[site], self.kind)
                 self.seconds[site] = took
             except InputError as error:
                 self.refused[site] = error.message
 
-    def refuse(self, sites: Collection[str], reason: str) -> None:
+    def mark_refused(self, sites: Collection[str], reason: str) -> None:
         """Mark these sites as refused, for this reason."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
@@ -189,7 +189,7 @@ class _OpenRequest:
         """Whether a site that is waited for has not answered yet."""
         return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
 
-    def replies(self) -> Replies:
+    def make_replies(self) -> Replies:
         """The answers and refusals so far, and the sites that have not answered."""
         missing, awaited = sorted([*self.late, *self.sites.values()]), self.wait.select_awaited(self.requests)
         silent = tuple(site for site in missing if site in awaited)
@@ -197,13 +197,16 @@ class _OpenRequest:
         return Replies(self.answers, self.refused, silent, others, self.sites, self.seconds)
 
 
-def _push(
-    grid: MessageGrid, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: Wait, elapsed: float
+def _send_requests(
+    grid: MessageGrid, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: WaitingRules, elapsed: float
 ) -> dict[str, str]:
-    """Send the requests, `elapsed` seconds after the first time; return message -> site for those that Flower took."""
+    """Send the requests and return message -> site for those that Flower took.
+
+    `elapsed` is how many seconds ago they were sent for the first time.
+    """
     messages = [
         Message(
-            to_content(frame),
+            wrap_frame(frame),
             nodes[site],
             MessageType.TRAIN,
             ttl=max(1.0, wait.lifetimes.get(site, wait.seconds) - elapsed),
@@ -216,16 +219,16 @@ def _push(
     return {sent: site for sent, site in zip(taken, requests, strict=True) if sent}
 
 
-def _answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
+def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
     if message.metadata.src_node_id != node:
         raise InputError(f"expected an answer from node {node}, found one from: {message.metadata.src_node_id}")
-    frame = from_content(message)
+    frame = unwrap_frame(message)
     if frame.kind is FrameKind.REFUSAL:
         raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")
-    return expect_reply(request, frame, kind)
+    return check_reply(request, frame, kind)
 
 
 def _describe_error(code: int) -> str:

@@ -25,8 +25,9 @@ import httpx
 import uvicorn
 
 from fedlog.files.json_text import write_json
-from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, read_news
-from fedlog.flower.server.callers import Caller, RegisteredKeys, read_caller
+from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, read_site_state
+from fedlog.flower.server.callers import Caller, RegisteredKeys, verify_caller
 from fedlog.flower.server.presence import Presence
 
 Scope = MutableMapping[str, Any]
@@ -68,7 +69,7 @@ class TooLargeError(Exception):
 
 
 @dataclass
-class Calls:
+class CallCounts:
     """How often one kind of call came through the gate, and its bytes: HTTP with headers, before encryption."""
 
     count: int = 0
@@ -76,7 +77,7 @@ class Calls:
     bytes_down: int = 0
 
 
-def _size(first_line: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
+def _count_bytes(first_line: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
     """The bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the body."""
     return first_line + 2 + sum(len(name) + len(value) + 4 for name, value in headers) + 2 + len(body)
 
@@ -92,16 +93,16 @@ class Gate:
     traffic: Path | None = None  # the file for the counts of calls and bytes
     presence: Presence = field(default_factory=Presence)
     presence_file: Path | None = None
-    calls: dict[str, Calls] = field(default_factory=dict)
+    calls: dict[str, CallCounts] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, send)
+            await self._answer_http(scope, receive, send)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._keep_writing())
         while True:
             event = await receive()
@@ -128,12 +129,12 @@ class Gate:
             if path is not None:
                 write_json(path, content)
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: bytes = scope["raw_path"]
         if scope["method"] in ("GET", "HEAD") and path == b"/health":
-            await _answer(send, 200)
+            await _send_answer(send, 200)
         elif scope["method"] != "POST" or path not in {*ALLOWED, CHECK_IN} or scope["query_string"]:
-            await _answer(send, 404)
+            await _send_answer(send, 404)
         else:
             await self._answer_signed_call(path, scope["headers"], receive, send)
 
@@ -142,63 +143,63 @@ class Gate:
     ) -> None:
         """Answer a call that must be signed."""
         now = dt.datetime.now(dt.UTC)
-        caller = read_caller(headers, now)
-        site = None if caller is None else self.callers.find_name(caller.key)
+        caller = verify_caller(headers, now)
+        site = None if caller is None else self.callers.find_site_name(caller.key)
         if caller is None:
-            self.presence.refuse("no good signature", None, now)
-            await _answer(send, 401)
+            self.presence.count_refusal("no good signature", None, now)
+            await _send_answer(send, 401)
         elif path == CHECK_IN:
             await self._check_in(caller, site, receive, send)
         elif not caller.is_recent:
-            self.presence.refuse("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
-            await _answer(send, 401)
+            self.presence.count_refusal("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
+            await _send_answer(send, 401)
         else:
             await self._forward(path.decode("ascii"), headers, receive, send, site)
 
     async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
         """Tell a site whether its clock and its key are right; if it is registered, log the state that it reports."""
         try:
-            news = read_news(await _body(receive, LIMIT_BYTES))
+            news = read_site_state(await _read_body(receive, LIMIT_BYTES))
         except TooLargeError:
-            await _answer(send, 413)
+            await _send_answer(send, 413)
             return
         if site is not None and news is not None and caller.is_recent:
-            self.presence.note_news(site, news, dt.datetime.now(dt.UTC))
-        await _answer(send, 200, None, CheckInAnswer(site is not None, caller.ahead_seconds).encode())
+            self.presence.record_site_state(site, news, dt.datetime.now(dt.UTC))
+        await _send_answer(send, 200, None, CheckInAnswer(site is not None, caller.ahead_seconds).encode())
 
     async def _forward(
         self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, site: str | None
     ) -> None:
         now = dt.datetime.now(dt.UTC)
         try:
-            body = await _body(
+            body = await _read_body(
                 receive, self.limit_bytes if site is not None else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
             )
         except TooLargeError:
-            self.presence.refuse("too large", site, now)
-            await _answer(send, 413)
+            self.presence.count_refusal("too large", site, now)
+            await _send_answer(send, 413)
             return
         kept = [(name, value) for name, value in headers if name.lower() not in CONNECTION_HEADERS]
         try:
             reply = await self.client.post(self.upstream + path, content=body, headers=kept)
         except httpx.HTTPError:
-            await _answer(send, 503)  # Flower's client tries again after 503
+            await _send_answer(send, 503)  # Flower's client tries again after 503
             return
         if site is not None:
-            self.presence.note_call(site, path.removeprefix(FLEET_PREFIX), reply.status_code, now)
+            self.presence.record_call(site, path.removeprefix(FLEET_PREFIX), reply.status_code, now)
         elif reply.status_code == 401:
-            self.presence.refuse("the key is not registered", None, now)
+            self.presence.count_refusal("the key is not registered", None, now)
         # `content` is already unpacked, so the SuperLink's content-encoding does not hold any more.
         dropped = ANSWER_HEADERS | {b"content-encoding"}
         answer = [(name, value) for name, value in reply.headers.raw if name.lower() not in dropped]
-        await _answer(send, reply.status_code, answer, reply.content)
-        counted = self.calls.setdefault(path.removeprefix(FLEET_PREFIX), Calls())
+        await _send_answer(send, reply.status_code, answer, reply.content)
+        counted = self.calls.setdefault(path.removeprefix(FLEET_PREFIX), CallCounts())
         counted.count += 1
-        counted.bytes_up += _size(len(f"POST {path} HTTP/1.1"), headers, body)
-        counted.bytes_down += _size(len("HTTP/1.1 200 OK"), answer, reply.content)
+        counted.bytes_up += _count_bytes(len(f"POST {path} HTTP/1.1"), headers, body)
+        counted.bytes_down += _count_bytes(len("HTTP/1.1 200 OK"), answer, reply.content)
 
 
-async def _body(receive: Receive, limit_bytes: int) -> bytes:
+async def _read_body(receive: Receive, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -214,7 +215,9 @@ async def _body(receive: Receive, limit_bytes: int) -> bytes:
             return b"".join(parts)
 
 
-async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]] | None = None, body: bytes = b"") -> None:
+async def _send_answer(
+    send: Send, status: int, headers: list[tuple[bytes, bytes]] | None = None, body: bytes = b""
+) -> None:
     sized = [*(headers or []), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": sized})
     await send({"type": "http.response.body", "body": body})
@@ -223,32 +226,27 @@ async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]] | 
 def main(arguments: list[str] | None = None) -> int:
     """Run the gate until a signal; `fedlog federate server` starts it as `python -m fedlog.flower.server.gate`."""
     parser = argparse.ArgumentParser(prog="fedlog-gate", description=main.__doc__)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--upstream-port", type=int, required=True)
-    parser.add_argument("--certificate", required=True)
-    parser.add_argument("--key", required=True)
-    parser.add_argument("--authority", required=True)
-    parser.add_argument("--sites", type=Path, required=True, help="folder of the registered public keys")
-    parser.add_argument("--traffic", type=Path, help="write here how many calls and bytes came through")
-    parser.add_argument("--presence", type=Path, help="write here who is connected")
-    parser.add_argument("--events", type=Path, help="log here which sites come and go, and refused calls")
-    parser.add_argument("--limit-bytes", type=int, default=DEFAULT_LIMIT_BYTES)
+    parser.add_argument("folder", type=Path, help="the server's folder")
+    parser.add_argument("upstream_port", type=int, help="the port of the SuperLink on the loopback")
     chosen = parser.parse_args(arguments)
-    trust = ssl.create_default_context(cafile=chosen.authority)
-    # No proxy and no other setting of the environment: this connection never leaves the machine.
-    client = httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0))
-    upstream = f"https://127.0.0.1:{chosen.upstream_port}"
-    presence = Presence(chosen.events)
+    folder = ServerFolder(chosen.folder)
+    config, files = folder.read_config(), folder.certificates
+    trust = ssl.create_default_context(cafile=files.authority)
     gate = Gate(
-        upstream, client, RegisteredKeys(chosen.sites), chosen.limit_bytes, chosen.traffic, presence, chosen.presence
+        f"https://127.0.0.1:{chosen.upstream_port}",
+        # No proxy and no other setting of the environment: this connection never leaves the machine.
+        httpx.AsyncClient(verify=trust, trust_env=False, timeout=httpx.Timeout(60.0)),
+        RegisteredKeys(folder.sites),
+        traffic=folder.traffic_file,
+        presence=Presence(folder.event_log),
+        presence_file=folder.presence_file,
     )
     uvicorn.run(
         gate,
-        host=chosen.host,
-        port=chosen.port,
-        ssl_certfile=chosen.certificate,
-        ssl_keyfile=chosen.key,
+        host=config.listen,
+        port=config.port,
+        ssl_certfile=files.server,
+        ssl_keyfile=files.server_key,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=2,

@@ -11,9 +11,17 @@ from fedlog.data.schema import Schema
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
-from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
-from fedlog.flower.protocol.plan import Plan, SiteProfile, encode_hello, read_welcome
-from fedlog.flower.server.exchange import Clock, MessageGrid, Wait, ask, find_connected_sites
+from fedlog.flower.protocol.greeting import (
+    SiteProfile,
+    check_identity,
+    encode_hello,
+    make_identity,
+    read_identity,
+    read_time,
+    read_welcome,
+)
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
 
 # During a run, new sites are greeted between two rounds, and the others wait that long at most.
@@ -28,7 +36,7 @@ class Participants:
     grid: MessageGrid
     plan: Plan
     schema: Schema
-    home: RunFolder
+    run_folder: RunFolder
     clock: Clock
     log: Callable[..., None]
     heard: Callable[[], Collection[str]] = frozenset  # the sites whose calls the gate hears
@@ -41,7 +49,7 @@ class Participants:
         end = self.clock.now() + patience_seconds
         refused: set[str] = set()
         while True:
-            dropped = self.home.dropped()
+            dropped = self.run_folder.read_dropped_sites()
             nodes = {name: node for name, node in find_connected_sites(self.grid).items() if name not in dropped}
             newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
             if newcomers:
@@ -58,18 +66,18 @@ class Participants:
         self.width = widths.most_common(1)[0][0]
         for site, profile in sorted(self.known.items()):
             if profile.width != self.width:
-                self._leave_out(site, _other_width(profile, self.width))
+                self._leave_out(site, _describe_other_width(profile, self.width))
         self._leave_out_other_bodies()
 
     def _leave_out_other_bodies(self) -> None:
         """If the run needs equal bodies, leave out sites with another body than most: features must mean the same."""
-        if not self.plan.equal_bodies:
+        if not self.plan.needs_equal_bodies:
             return
         found = Counter(profile.digest for _, profile in sorted(self.known.items())).most_common(1)[0][0]
-        usual = next(profile.equal_body for _, profile in sorted(self.known.items()) if profile.digest == found)
-        write_json(self.home.body_file, asdict(usual))
+        usual = next(profile.as_required_body for _, profile in sorted(self.known.items()) if profile.digest == found)
+        write_json(self.run_folder.body_file, asdict(usual))
         for site, profile in sorted(self.known.items()):
-            if reason := usual.difference(profile):
+            if reason := usual.describe_difference(profile):
                 self._leave_out(site, reason)
 
     def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
@@ -87,11 +95,11 @@ class Participants:
 
     def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
         """Greet new sites, add those that can take part, and return those that refused or cannot."""
-        ours = identity(self.schema.digest)
+        ours = make_identity(self.schema.digest)
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
-        wait = Wait(seconds, dropped=self.home.dropped, heard=self.heard)
+        wait = WaitingRules(seconds, dropped=self.run_folder.read_dropped_sites, heard=self.heard)
         replies = ask(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):
@@ -99,8 +107,10 @@ class Participants:
                 check_identity(ours, read_identity(answer.payload), site)
                 profile = read_welcome(answer.payload)
                 if self.width and profile.width != self.width:
-                    raise FrameError(_other_width(profile, self.width))
-                if (body := self.home.body()) is not None and (reason := body.difference(profile)):
+                    raise FrameError(_describe_other_width(profile, self.width))
+                if (body := self.run_folder.read_required_body()) is not None and (
+                    reason := body.describe_difference(profile)
+                ):
                     raise FrameError(reason)
                 self.known[site] = profile
                 self._check_clock(site, answer.payload, sent)
@@ -115,5 +125,5 @@ class Participants:
         return set(reasons)
 
 
-def _other_width(profile: SiteProfile, width: int) -> str:
+def _describe_other_width(profile: SiteProfile, width: int) -> str:
     return f"expected a body with {width} features, found {profile.width}: {profile.body}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import Value, log_event
-from fedlog.flower.protocol.check_in import News
+from fedlog.flower.protocol.check_in import SiteState
 
 # A SuperNode asks for work every few seconds; heartbeats come every ten seconds or so also while it is busy.
 LOST_SECONDS = 75.0
@@ -26,8 +26,8 @@ def read_gate_file(path: Path) -> dict[str, Any]:
         return {}
 
 
-def read_heard(presence_file: Path) -> frozenset[str]:
-    """The sites whose calls the gate hears, as it last wrote them down; none if it has not run."""
+def read_connected_sites(presence_file: Path) -> frozenset[str]:
+    """The sites that were connected when the gate last wrote its file; none if it has not run."""
     return frozenset(map(str, read_gate_file(presence_file).get("connected", ())))
 
 
@@ -41,7 +41,7 @@ class Presence:
     refusals: Counter[str] = field(default_factory=Counter)  # reason -> calls
     _logged: dict[tuple[str, str], dt.datetime] = field(default_factory=dict)  # site and event -> when
 
-    def note_call(self, site: str, call: str, status: int, now: dt.datetime) -> None:
+    def record_call(self, site: str, call: str, status: int, now: dt.datetime) -> None:
         """Record a call of a registered site, which the SuperLink answered with this HTTP status."""
         self.last_call[site] = now
         if call == "deactivate-node" and status == 200:
@@ -52,13 +52,13 @@ class Presence:
             self.connected.add(site)
             self._log("connected", site=site)
 
-    def refuse(self, reason: str, site: str | None, now: dt.datetime, **fields: Value) -> None:
+    def count_refusal(self, reason: str, site: str | None, now: dt.datetime, **fields: Value) -> None:
         """Count a refused call, and log it if a registered site made it."""
         self.refusals[reason] += 1
         if site is not None and self._is_new(site, reason, now):
             self._log("call refused", site=site, reason=reason, **fields)
 
-    def note_news(self, site: str, news: News, now: dt.datetime) -> None:
+    def record_site_state(self, site: str, news: SiteState, now: dt.datetime) -> None:
         """Log the state that a registered site reports."""
         if self._is_new(site, news.name, now):
             self._log("news", site=site, news=str(news))
@@ -80,7 +80,7 @@ class Presence:
         }
 
     def _is_new(self, site: str, what: str, now: dt.datetime) -> bool:
-        """Whether this event of this site was not logged in the last minute; from now on it is."""
+        """Whether to log this event of this site: no, if the same one was logged in the last minute."""
         before = self._logged.get((site, what))
         if before is not None and (now - before).total_seconds() < LOGGED_AGAIN_SECONDS:
             return False

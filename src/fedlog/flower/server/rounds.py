@@ -21,21 +21,23 @@ from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.protocol.promise import record_run_release
-from fedlog.flower.server.broadcasts import finish_frames, forget_sites, work_frames
+from fedlog.flower.protocol.run_privacy import record_run_release
 from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
-from fedlog.flower.server.engine_state import (
-    begin_server,
-    restore_server,
-    save_server,
+from fedlog.flower.server.engine_server import (
+    create_engine_server,
+    forget_sites,
+    make_finish_frames,
+    make_work_frames,
+    restore_engine_server,
+    save_engine_server,
     select_summed_uploads,
 )
-from fedlog.flower.server.exchange import Clock, MessageGrid, Replies, SilentSites, Wait, ask
+from fedlog.flower.server.exchange import Clock, MessageGrid, Replies, SilentSites, WaitingRules, ask
 from fedlog.flower.server.participants import Participants
-from fedlog.flower.server.presence import read_heard
+from fedlog.flower.server.presence import read_connected_sites
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.server.run_report import Ending, read_reports, run_report
-from fedlog.flower.server.secure_rounds import SumAtServer
+from fedlog.flower.server.run_report import RunEnding, make_run_report, read_reports
+from fedlog.flower.server.secure_sums import ServerSecureSums
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 
@@ -60,24 +62,24 @@ class Run:
 
     def __post_init__(self) -> None:
         reports = self._log_event, self._find_heard
-        self.participants = Participants(self.grid, self.plan, self.schema, self.home, self.clock, *reports)
+        self.participants = Participants(self.grid, self.plan, self.schema, self.run_folder, self.clock, *reports)
         self.deadline = Deadline(self.rules.deadline_seconds)
 
     def conduct(self) -> None:
         """Conduct the run from its start, or from its checkpoint if it has one, to the sites' reports."""
-        self.home.claim(self.plan)
+        self.run_folder.accept_plan(self.plan)
         server, done = self._restore() or (self._begin(), 0)
-        self._open(server, done)
-        empty, ending = 0, Ending(done)
+        self._conduct_opening(server, done)
+        empty, ending = 0, RunEnding(done)
         for number in range(done + 1, self.plan.rounds + 1):
             try:
-                record = self._round(server, number)
+                record = self._conduct_round(server, number)
             except BudgetSpentError as error:
                 # A round that was begun twice was paid for twice, so the budget may end early: finish with this head.
                 self._log_event("budget spent", round=number, reason=error.message)
-                ending = Ending(number - 1, error.message)
+                ending = RunEnding(number - 1, error.message)
                 break
-            empty, ending = 0 if record["full"] else empty + 1, Ending(number)
+            empty, ending = 0 if record["full"] else empty + 1, RunEnding(number)
             self._save(server, number)
             # Logged last, so that a round which the log shows is never done again after a crash.
             self._log_event("round", **record)
@@ -90,9 +92,9 @@ class Run:
         self._finish(server, ending)
 
     @property
-    def home(self) -> RunFolder:
+    def run_folder(self) -> RunFolder:
         """The run's folder."""
-        return RunFolder.of(self.folder, self.plan.name)
+        return RunFolder.of_run(self.folder, self.plan.name)
 
     @property
     def minimum(self) -> int:
@@ -100,7 +102,7 @@ class Run:
         return self.rules.fewest_sites(self.plan)
 
     def _find_heard(self) -> frozenset[str]:
-        return read_heard(self.folder.presence_file)
+        return read_connected_sites(self.folder.presence_file)
 
     def _log_event(self, event: str, **fields: Value) -> None:
         self.folder.log(event, run=self.plan.name, **fields)
@@ -109,13 +111,13 @@ class Run:
 
     def _restore(self) -> tuple[Server, int] | None:
         """Return the server and the last finished round of the checkpoint; None without one."""
-        if not checkpoint.exists(self.home.checkpoint):
+        if not checkpoint.exists(self.run_folder.checkpoint):
             return None
-        self.participants.width = self.home.width()
-        for line in self.home.rounds()[-REMEMBERED_ROUNDS:]:
+        self.participants.width = self.run_folder.read_width()
+        for line in self.run_folder.read_rounds()[-REMEMBERED_ROUNDS:]:
             if (seconds := line.get("slowest_seconds")) is not None:
-                self.deadline.learn([seconds])
-        server, done = restore_server(self.home, self.plan, self.schema, self.rules.refused_share)
+                self.deadline.learn_from_answers([seconds])
+        server, done = restore_engine_server(self.run_folder, self.plan, self.schema, self.rules.refused_share)
         self._log_event("resumed", after_round=done)
         return server, done
 
@@ -128,17 +130,17 @@ class Run:
                 hint="`fedlog federate status` shows who is connected",
             )
         self.participants.choose_width()
-        return begin_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
+        return create_engine_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
 
     def _save(self, server: Server, number: int) -> None:
-        write_json(self.home.width_file, self.participants.width)
-        save_server(self.home, server, number)
+        write_json(self.run_folder.width_file, self.participants.width)
+        save_engine_server(self.run_folder, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
         """Return the connected sites that take part; they may be too few if others do not connect in time."""
         return self.participants.gather(self.minimum, self.deadline.gathering_seconds)
 
-    def _open(self, server: Server, done: int) -> None:
+    def _conduct_opening(self, server: Server, done: int) -> None:
         opening = server.algorithm.schedule.opening
         if opening is None or done:
             return
@@ -149,13 +151,13 @@ class Run:
                 f"found: {', '.join(sorted({profile.body for profile in participants}))}",
                 hint="--set first_head=random",
             )
-        self._exchange(server, 0, 0, opening)
+        self._conduct_exchange(server, 0, 0, opening)
 
-    def _round(self, server: Server, number: int) -> dict[str, Value]:
+    def _conduct_round(self, server: Server, number: int) -> dict[str, Value]:
         """Conduct one round and return its record; `full` is 0 if too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
-        full = all(self._exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
+        full = all(self._conduct_exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
         ledger = server.ledger
         record: dict[str, Value] = {
             "round": number,
@@ -170,26 +172,26 @@ class Run:
         }
         if server.protection is not None:
             record["kept_old_head"] = int(full and server.kept_state)
-        self.home.record({**record, "refused": self.refused})
-        self.deadline.learn(self.answer_seconds.values())
+        self.run_folder.add_round({**record, "refused": self.refused})
+        self.deadline.learn_from_answers(self.answer_seconds.values())
         self.refused, self.answer_seconds = [], {}
         return record
 
-    def _exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
+    def _conduct_exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
         nodes = self._gather_sites()
         if len(nodes) < self.minimum:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
-        record_run_release(self.home.path, server.protection, number, exchange.name)
-        requests = work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
+        record_run_release(self.run_folder.path, server.protection, number, exchange.name)
+        requests = make_work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
         if self.plan.secure is not None:
-            sums = self._secure_sums(self.plan.secure)
+            sums = self._make_secure_sums(self.plan.secure)
             survivors = sums.make_sum(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
             if survivors is not None:  # the server knows no single upload, so it keeps none
                 self._log_uploads(number, list(survivors))
             return survivors is not None
-        self.deadline.learn(self.silent.take_late_answers(self.grid, self.clock.now()))
+        self.deadline.learn_from_answers(self.silent.take_late_answers(self.grid, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum)
         asked = self.clock.now()
         replies = self._ask(nodes, requests, FrameKind.UPLOAD, awaited)
@@ -198,7 +200,7 @@ class Run:
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         forget_sites(server, set(nodes) - set(uploads))
         before = server.state, None if server.memory is None else dict(server.memory)
-        for site in self._receive(server, number, exchange, uploads):
+        for site in self._sum_uploads(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.minimum:
             server.state, server.memory = before
@@ -206,7 +208,7 @@ class Run:
             self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
             return False
         if self.plan.promise is None:  # in a private run no site can be removed later, so no upload is kept for that
-            self.home.write_uploads(select_summed_uploads(server, self.home.uploads(), uploads))
+            self.run_folder.write_uploads(select_summed_uploads(server, self.run_folder.read_uploads(), uploads))
         self._log_uploads(number, sorted(uploads))
         return True
 
@@ -219,9 +221,9 @@ class Run:
         seconds: float | None = None,
     ) -> Replies:
         """Ask these sites within the deadline, or within `seconds`, and store how long each of them took."""
-        lifetimes = {site: self.deadline.lifetime(site in awaited) for site in nodes}
+        lifetimes = {site: self.deadline.request_lifetime(site in awaited) for site in nodes}
         patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
-        wait = Wait(patience, awaited, lives, self.home.dropped, self._find_heard)
+        wait = WaitingRules(patience, awaited, lives, self.run_folder.read_dropped_sites, self._find_heard)
         replies = ask(self.grid, nodes, requests, kind, wait, self.clock)
         for site, took in replies.seconds.items():
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
@@ -231,7 +233,7 @@ class Run:
         seconds = [round(self.answer_seconds.get(site, 0.0), 2) for site in sites]
         self._log_event("uploads", round=number, sites=sites, seconds=seconds)
 
-    def _receive(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
+    def _sum_uploads(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
         """Sum the uploads and return the sites with refused uploads; raise RunError if these are too many."""
         known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
@@ -246,16 +248,16 @@ class Run:
             self._log_event("capped", site=one.client, round=number, stated_share=round(one.stated_share, 4))
         if stopped is not None:
             line = {"round": number, "of": self.plan.rounds, "full": 0, "seconds": 0.0, "refused": self.refused}
-            self.home.record({**line, "stopped": stopped.message})
+            self.run_folder.add_round({**line, "stopped": stopped.message})
             raise stopped
         return [refusal.client for refusal in refused]
 
-    def _secure_sums(self, secure: SumRules) -> SumAtServer:
+    def _make_secure_sums(self, secure: SumRules) -> ServerSecureSums:
         def ask(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
             return self._ask(some, frames, kind, some)
 
         seconds, name = self.deadline.seconds, self.plan.name
-        return SumAtServer(self.folder, self.home, name, secure, ask, self._log_event, seconds, self.minimum)
+        return ServerSecureSums(self.folder, self.run_folder, name, secure, ask, self._log_event, seconds, self.minimum)
 
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
         for site, reason in sorted(replies.refused.items()):
@@ -264,23 +266,24 @@ class Run:
             self.participants.known.pop(site, None)
         for site in replies.silent:
             self._log_event("silent", site=site, round=number, deadline_seconds=patience_seconds)
-        dropped = self.home.dropped()
+        dropped = self.run_folder.read_dropped_sites()
         for site in replies.not_awaited:
             if site in dropped:
                 self._log_event("given up", site=site, round=number)
             else:
                 self._log_event("not awaited", site=site, round=number, since=self.silent.since[site])
 
-    def _finish(self, server: Server, ending: Ending) -> None:
+    def _finish(self, server: Server, ending: RunEnding) -> None:
         """Send the last head to the sites, and write the report of the run from their reports."""
-        if not (self.home.uploads() or self.home.had_full_round()):
+        rounds = self.run_folder.read_rounds()
+        if not (self.run_folder.read_uploads() or any(line["full"] for line in rounds)):
             why = "" if ending.reason is None else f": {ending.reason}"
             raise RunError(f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}")
         nodes = self._gather_sites()
         number = ending.round
-        requests = finish_frames(server, self.plan.name, number, self.participants.known, nodes)
+        requests = make_finish_frames(server, self.plan.name, number, self.participants.known, nodes)
         # Each site now trains its local-only model, which takes as long as its work in all rounds together.
-        patience = self.deadline.seconds + self.home.seconds()
+        patience = self.deadline.seconds + sum(float(line["seconds"]) for line in rounds)
         replies = self._ask(nodes, requests, FrameKind.REPORT, nodes, patience)
         forget_sites(server, replies.refused)
         self._log_missing(replies, number, patience)
@@ -290,5 +293,5 @@ class Run:
         if not sites:
             raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
         self._save(server, number)
-        write_json(self.home.report_file, run_report(self.plan, server, ending, sites, self.home))
+        write_json(self.run_folder.report_file, make_run_report(self.plan, server, ending, sites, self.run_folder))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])

@@ -11,9 +11,10 @@ from typing import Any
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import read_json, write_json
-from fedlog.flower.folders.folder import PathIn
+from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.plan import EqualBody, Plan, read_plan
+from fedlog.flower.protocol.greeting import RequiredBody
+from fedlog.flower.protocol.plan import Plan, read_plan
 from fedlog.privacy.secagg.terms import FEWEST
 from fedlog.settings.training import REFUSED_SHARE
 
@@ -47,70 +48,62 @@ class RunFolder:
 
     path: Path
 
-    checkpoint = PathIn("checkpoint")
-    report_file = PathIn(REPORT)  # of a finished run
-    width_file = PathIn("width.json")  # of the features of the checkpoint's head
-    body_file = PathIn("body.json")  # the body that every site must have, if they must have the same
-    dropped_file = PathIn("dropped.json")  # sites that the operator has dropped; a run under way notices at once
-    uploads_folder = PathIn("uploads")
+    checkpoint = SubPath("checkpoint")
+    report_file = SubPath(REPORT)  # of a finished run
+    width_file = SubPath("width.json")  # of the features of the checkpoint's head
+    body_file = SubPath("body.json")  # the body that every site must have, if they must have the same
+    dropped_file = SubPath("dropped.json")  # sites that the operator has dropped; a run under way notices at once
+    uploads_folder = SubPath("uploads")
 
     @classmethod
-    def of(cls, folder: ServerFolder, name: str) -> RunFolder:
+    def of_run(cls, folder: ServerFolder, name: str) -> RunFolder:
         """The folder of the run with this name."""
         return cls(folder.runs / name)
 
-    def claim(self, plan: Plan) -> None:
+    def accept_plan(self, plan: Plan) -> None:
         """Write the plan into the folder; refuse if the folder is that of a run with another plan."""
         path = self.path / PLAN
-        if path.exists() and (changed := self.plan().list_changes(plan)):
+        if path.exists() and (changed := self.read_plan().list_changes(plan)):
             raise InputError(
                 f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
                 hint=f"{path} has the earlier values; give a new run another --name",
             )
         write_json(path, plan.as_plain())
 
-    def plan(self) -> Plan:
+    def read_plan(self) -> Plan:
         """The plan of the run."""
         return read_plan(json.loads((self.path / PLAN).read_text()))
 
-    def report(self) -> dict[str, Any] | None:
+    def read_report(self) -> dict[str, Any] | None:
         """The report of a finished run; None if it is not finished."""
         found: dict[str, Any] | None = read_json(self.report_file, None)
         return found
 
-    def record(self, line: Mapping[str, Any]) -> None:
+    def add_round(self, line: Mapping[str, Any]) -> None:
         """Append the line of one round to the file of rounds."""
         append_line(self.path / ROUNDS, json.dumps(line))
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def read_rounds(self) -> list[dict[str, Any]]:
         """The lines of the rounds so far."""
         path = self.path / ROUNDS
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def had_full_round(self) -> bool:
-        """Whether some round had enough sites for a new head."""
-        return any(line["full"] for line in self.rounds())
-
     def count_new_heads(self) -> int:
         """The number of rounds with a new head: enough sites took part, and the sum did not drown in its noise."""
-        return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.rounds())
+        return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.read_rounds())
 
-    def seconds(self) -> float:
-        """The seconds that all rounds so far have taken together."""
-        return sum(float(line["seconds"]) for line in self.rounds())
-
-    def dropped(self) -> frozenset[str]:
+    def read_dropped_sites(self) -> frozenset[str]:
         """The sites that the operator has dropped from this run."""
         return frozenset(read_json(self.dropped_file, ()))
 
-    def width(self) -> int:
+    def read_width(self) -> int:
         """The feature width of the checkpoint's head."""
         return int(json.loads(self.width_file.read_text()))
 
-    def body(self) -> EqualBody | None:
+    def read_required_body(self) -> RequiredBody | None:
         """The body that every site must have; None if they may differ."""
         found = read_json(self.body_file, None)
-        return None if found is None else EqualBody(**found)
+        return None if found is None else RequiredBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
         """Store only the uploads that the head was made from, so that a site can be removed from the head later."""
@@ -123,6 +116,6 @@ class RunFolder:
             if old.stem not in uploads:
                 old.unlink()
 
-    def uploads(self) -> dict[str, bytes]:
+    def read_uploads(self) -> dict[str, bytes]:
         """The uploads that the present head was made from, by site."""
         return {path.stem: path.read_bytes() for path in sorted(self.uploads_folder.glob("*.bin"))}

@@ -14,15 +14,16 @@ from fedlog.engine.software import software_versions
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.protocol.frame import Frame, FrameError
-from fedlog.flower.protocol.plan import Plan, is_body_name
-from fedlog.flower.protocol.promise import read_spending
+from fedlog.flower.protocol.greeting import is_body_name
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.protocol.run_privacy import read_privacy_spent
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.settings.fields import NotNegative, Share, read_dataclass
 from fedlog.wire.ledger import Direction
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunEnding:
     """The last round of a run, and the reason if it ended early."""
 
     round: int
@@ -52,17 +53,9 @@ class PrivateSiteReport:
     body: str
 
 
-def read_private_report(payload: bytes) -> dict[str, Any]:
-    """Return the body in a REPORT payload of a run that hides figures; raise FrameError for any other content."""
-    return _read(payload, PrivateSiteReport, "the name of a body in a private report")
-
-
-def read_report(payload: bytes) -> dict[str, Any]:
-    """Return the figures of a REPORT payload; raise FrameError for any other content."""
-    return _read(payload, SiteReport, "a site's figures in a report")
-
-
-def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str) -> dict[str, Any]:
+def read_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
+    """Return the values in a REPORT payload; raise FrameError if they are not a report of this kind."""
+    what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
     try:
         report = read_dataclass(kind, parse_json(payload[:65536]), what)
         good = is_body_name(report.body)
@@ -75,19 +68,19 @@ def _read(payload: bytes, kind: type[SiteReport | PrivateSiteReport], what: str)
 
 def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return the readable reports, and for each site with an unreadable report what is wrong with it."""
-    read = read_private_report if plan.hides_figures else read_report
+    kind = PrivateSiteReport if plan.hides_figures else SiteReport
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
     for site, answer in sorted(answers.items()):
         try:
-            sites.append({"name": site, **read(answer.payload)})
+            sites.append({"name": site, **read_report(answer.payload, kind)})
         except FrameError as error:
             wrong[site] = error.message
     return sites, wrong
 
 
-def run_report(
-    plan: Plan, server: Server, ending: Ending, sites: list[dict[str, Any]], home: RunFolder
+def make_run_report(
+    plan: Plan, server: Server, ending: RunEnding, sites: list[dict[str, Any]], run_folder: RunFolder
 ) -> dict[str, Any]:
     """Return the report of the run; if it ended early, with the number of planned rounds and the reason."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
@@ -105,6 +98,6 @@ def run_report(
         **(
             {}
             if server.protection is None
-            else {"privacy": read_spending(home.path), "new_heads": home.count_new_heads()}
+            else {"privacy": read_privacy_spent(run_folder.path), "new_heads": run_folder.count_new_heads()}
         ),
     }

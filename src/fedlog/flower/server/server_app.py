@@ -18,7 +18,7 @@ from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.roster import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings
-from fedlog.flower.server.database import pack_database
+from fedlog.flower.server.database import erase_deleted_rows
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.settings.training import REFUSED_SHARE
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         try:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
-            if plan.promise is not None and (reason := pack_database(folder.database)) is not None:
+            if plan.promise is not None and (reason := erase_deleted_rows(folder.database)) is not None:
                 folder.log("not packed", run=name, reason=reason)
     except OSError as error:
         if is_disk_full_error(error):

@@ -26,21 +26,27 @@ from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, as_refusal, run_tag
-from fedlog.flower.protocol.handshake import check_identity, identity, read_identity, read_time
-from fedlog.flower.protocol.plan import encode_welcome, read_hello
-from fedlog.flower.protocol.promise import PrivacyRequirement
-from fedlog.flower.site.budget import (
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag, turn_errors_into_refusals
+from fedlog.flower.protocol.greeting import (
+    check_identity,
+    encode_welcome,
+    make_identity,
+    read_hello,
+    read_identity,
+    read_time,
+)
+from fedlog.flower.protocol.run_privacy import PrivacyRequirement
+from fedlog.flower.site.cap_checks import check_plain_runs, check_training
+from fedlog.flower.site.context import SiteContext
+from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
+from fedlog.flower.site.finish import finish_run
+from fedlog.flower.site.privacy_record import (
     record_exact_statistics,
     record_release_at_site,
-    refuse_beyond_limit,
+    refuse_run_beyond_limit,
     refuse_run_without_record,
 )
-from fedlog.flower.site.caps import check_plain_runs, check_training
-from fedlog.flower.site.context import SiteContext
-from fedlog.flower.site.data import refuse_body_across_records, refuse_trained_body
-from fedlog.flower.site.finish import finish
-from fedlog.flower.site.run_state import RunState, step_of
+from fedlog.flower.site.run_state import RunState, parse_step_number
 from fedlog.settings.training import Judge, World
 from fedlog.wire.codec import WireError
 
@@ -59,7 +65,7 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     server learns only the class of the error; the site's log also has the file and the line.
     """
     try:
-        return respond(request, folder)
+        return answer_request(request, folder)
     except FrameError as error:
         folder.log("refused", reason=error.message, round=request.round_number)
         # The message of a FrameError says nothing about the site's data, so it may be sent.
@@ -75,22 +81,22 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
         return request.reply(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
 
 
-def respond(request: Frame, folder: SiteFolder) -> Frame:
+def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     """Do what the request asks for and return the reply."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return answer_greeting(request, folder)
     if request.kind not in (*WORK_KINDS, FrameKind.FINISH, FrameKind.SECURE):
         raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
-    state = RunState.of(folder, request.run)
+    state = RunState.of_run(folder, request.run)
     context = load_context(folder, state)
-    check_plan(context)  # again, after the greeting: the site may have set or lowered its limit since then
-    if context.by_record:
+    refuse_unacceptable_plan(context)  # again: the site may have set or lowered its limit since the greeting
+    if context.protects_records:
         state.check_body(context.profile)
     if context.plan.world is World.CLOSED:
         state.check_world(context.profile)
     if request.kind is FrameKind.SECURE:
-        return request.reply(FrameKind.SECURED, context.secure_sum(state).answer_step(request))
+        return request.reply(FrameKind.SECURED, context.make_secure_sums(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
     stored = state.find_stored_reply((request.round_number, request.exchange), request.payload)
     if stored is not None:
@@ -101,12 +107,12 @@ def respond(request: Frame, folder: SiteFolder) -> Frame:
     state.count_answer(context.most_answers)
     if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
-    cohort = context.new_cohort(context.algorithm, None)
-    earlier = state.state_before((request.round_number, request.exchange))
+    cohort = context.make_cohort(context.algorithm, None)
+    earlier = state.find_state_before((request.round_number, request.exchange))
     if earlier is not None:
         cohort.load([earlier])
-    _hear(context, cohort, request.payload)
-    return request.reply(kind, finish(request, context, state, cohort))
+    _give_broadcast(context, cohort, request.payload)
+    return request.reply(kind, finish_run(request, context, state, cohort))
 
 
 def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
@@ -127,13 +133,8 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
     return context
 
 
-def forget_contexts() -> None:
-    """Drop the contexts that this process keeps between messages."""
-    _kept.clear()
-
-
 def _digest_sources(context: SiteContext, state: RunState) -> str | None:
-    """Return the digest of the files that a context is made from; None if a function makes the data."""
+    """Return the digest of the files that a context is made from; None if some of it comes from no readable file."""
     folder, data = context.folder, Path(context.config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]
     files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
@@ -148,13 +149,13 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
     return found.hexdigest()
 
 
-def check_plan(context: SiteContext) -> None:
+def refuse_unacceptable_plan(context: SiteContext) -> None:
     """Refuse a plan that promises less than this site requires, or needs something that the site lacks.
 
     The data are not read, so that a FrameError tells nothing about them.
     """
     config, plan = context.config, context.plan
-    with as_refusal():
+    with turn_errors_into_refusals():
         if context.plan_error is not None:
             raise context.plan_error
         if config.privacy is not None:
@@ -162,13 +163,13 @@ def check_plan(context: SiteContext) -> None:
         if plan.secure is not None:
             with _hide_details(context, "expected the list of the sites' keys with this site's key, found none"):
                 read_own_roster(context.folder)
-        if context.by_record:
+        if context.protects_records:
             refuse_split_by_time(context.schema)
             trained = "expected bodies that never saw private data, found one that a run has trained"
             with _hide_details(context, trained):
                 refuse_trained_body(config)
         if plan.promise is not None:
-            refuse_body_across_records(context.body)
+            refuse_body_that_mixes_records(context.body)
 
 
 @contextmanager
@@ -184,20 +185,20 @@ def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     """Check and store the plan of a new run, and return a WELCOME frame."""
     config = folder.read_config()
-    ours = identity(load_schema(folder.schema_file).digest)
+    ours = make_identity(load_schema(folder.schema_file).digest)
     check_identity(ours, read_identity(request.payload), "the server")
     plan = read_hello(request.payload)
     if request.run != run_tag(plan.name):  # one run must not have several states here, each with its own caps
         expected = run_tag(plan.name).hex()
         raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
-    check_plan(context)
+    refuse_unacceptable_plan(context)
     refuse_run_without_record(folder)
-    with as_refusal():
+    with turn_errors_into_refusals():
         check_plain_runs(folder, config.caps, plan)
-    state = RunState.of(folder, request.run)
-    if context.guard is not None:
-        refuse_beyond_limit(folder, state.path, context.guard.make_release_event(1, plan.method))
+    state = RunState.of_run(folder, request.run)
+    if context.protection is not None:
+        refuse_run_beyond_limit(folder, state.path, context.protection.make_release_event(1, plan.method))
     state.accept_plan(plan, context.profile)
     folder.log("welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=context.body.name)
     _check_clock(context, request.payload)
@@ -216,40 +217,40 @@ def _check_clock(context: SiteContext, hello: bytes) -> None:
 
 
 def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
-    """Do the local work of one exchange and return the upload; the site's new state is saved before it is sent."""
+    """Do the local work of one exchange and return the upload, after the site's new state is saved."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
-    earlier = state.state_before(step)
+    earlier = state.find_state_before(step)
     if earlier is None:  # the body has not been trained yet: the exchange must train it
-        with as_refusal():
+        with turn_errors_into_refusals():
             check_training(context.config.caps, context.plan, exchange.phases, context.config)
     state.count_answer(context.most_answers)
     if earlier is None:
-        context.renew_cohort()
+        context.restart_cohort()
     else:
         context.cohort.load([earlier])  # replaces all that a message changes, also if the last one failed halfway
     cohort = context.cohort
     loaded = time.perf_counter()
     if earlier is None:
-        context.warn()
+        context.log_warnings()
     opening, broadcast = None, request.payload
     if context.plan.secure is not None:
-        opening, broadcast = context.secure_sum(state).open(request.payload)
-    _hear(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
-    head_since = None if context.guard is None else state.record_head(request.round_number, broadcast)
+        opening, broadcast = context.make_secure_sums(state).open_sum(request.payload)
+    _give_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
+    head_since = None if context.protection is None else state.record_head(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
-    if context.guard is not None:
-        release = context.guard.make_release_event(request.round_number, exchange.name)
-        record_release_at_site(context.folder, state.path, context.guard, release)
+    if context.protection is not None:
+        release = context.protection.make_release_event(request.round_number, exchange.name)
+        record_release_at_site(context.folder, state.path, context.protection, release)
     elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if opening is None:
         ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
     else:
         ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
-        upload = None if message is None else context.secure_sum(state).advertise(opening, message, step)
+        upload = None if message is None else context.make_secure_sums(state).advertise_keys(opening, message, step)
     if upload is None:
         raise FrameError(f"expected a method in which sites send uploads, found: {context.plan.method}")
     state.save_step(step, request.payload, upload, cohort.save)
@@ -259,7 +260,7 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
         round=request.round_number,
         of=context.plan.rounds,
         head_since=head_since,
-        own_state_of_round=None if earlier is None else step_of(earlier)[0],
+        own_state_of_round=None if earlier is None else parse_step_number(earlier)[0],
         # In a regression a site has no model before the exchange, and so no accuracy.
         validation_accuracy=score.correct / score.records if score.records and score.rmse is None else None,
         bits_up=8 * len(upload),
@@ -283,7 +284,7 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
     return with_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
 
 
-def _hear(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
+def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
     """Give a broadcast to the cohort; with `anew`, the cohort first forgets which messages it received and sent.
 
     Numbers that are not finite are refused here, before the answer is counted as a release.

@@ -16,7 +16,7 @@ from fedlog.data.site import Preparation, Site, load_site, split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.site.budget import read_limit
+from fedlog.flower.site.privacy_record import read_privacy_limit
 from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
@@ -37,13 +37,13 @@ def load_data(
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
-    _refuse_range_of_encoder(schema, body)
+    _refuse_wide_image_range(schema, body)
     key = split_key(config.name)
-    site = load_site(config.data, schema, config.name, key, read_shares(config.hold_out), preparation, bad_rows)
+    site = load_site(config.data, schema, config.name, key, parse_shares(config.hold_out), preparation, bad_rows)
     return replace(site, federation=encode_federation(site.federation, body))
 
 
-def _refuse_range_of_encoder(schema: Schema, body: str) -> None:
+def _refuse_wide_image_range(schema: Schema, body: str) -> None:
     """Raise InputError if the schema's range of images is more than 0 to 1 and the body is an image encoder.
 
     The schema decides, not the rows: one bright image would otherwise refuse all the others in a private run.
@@ -58,7 +58,7 @@ def _refuse_range_of_encoder(schema: Schema, body: str) -> None:
         )
 
 
-def read_shares(text: str | None) -> HeldOutShares:
+def parse_shares(text: str | None) -> HeldOutShares:
     """Return the shares of the rows for validation and test from `VALIDATION,TEST`; the defaults for None."""
     if text is None:
         return HeldOutShares()
@@ -87,7 +87,7 @@ def refuse_trained_body(config: SiteConfig) -> None:
         refuse_trained(Path(name.removeprefix(FROZEN)))
 
 
-def refuse_body_across_records(body: Body) -> None:
+def refuse_body_that_mixes_records(body: Body) -> None:
     """Refuse a body in which the records of a batch influence each other.
 
     Batch normalisation cannot train on one record, and its error would tell the server how many records there are. The
@@ -98,14 +98,14 @@ def refuse_body_across_records(body: Body) -> None:
         layer.training and (layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm))
         for layer in norms
     )
-    if across or not _trains_on_one(body):
+    if across or not _trains_on_one_record(body):
         raise InputError(
             f"a private run takes bodies that see each record by itself (no batch normalisation), found: {body.name}",
             hint="for example mlp:64,64 or cnn; or frozen:FILE, whose normalisation no longer moves",
         )
 
 
-def _trains_on_one(body: Body) -> bool:
+def _trains_on_one_record(body: Body) -> bool:
     """Whether the body can be trained on a batch of one record."""
     masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
     try:
@@ -115,7 +115,7 @@ def _trains_on_one(body: Body) -> bool:
     return True
 
 
-def body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
+def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
     """The SHA-256 of an untrained body: of its architecture, its clip and every parameter.
 
     For an encoder the content of its file counts, not the file's path.
@@ -133,7 +133,7 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     A site that requires record privacy may lack rows for training, validation or test; any other site must have some
     of each.
     """
-    limit = read_limit(config)
+    limit = read_privacy_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD
     site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
     body = load_body(config, load_schema(folder.schema_file).shape)

@@ -15,7 +15,7 @@ from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, compute_metrics
 from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
-from fedlog.data.schema import Range, half_width
+from fedlog.data.schema import half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool, with_learning_rates
 from fedlog.files.json_text import write_json
@@ -41,34 +41,34 @@ class ScoredModel:
     test: Metrics | NumberMetrics
 
     @property
-    def merit(self) -> float:
+    def validation_score(self) -> float:
         """How good the model is on validation rows; higher is better: its accuracy, or for numbers minus its error."""
         if isinstance(self.validation, NumberMetrics):
             return -(math.inf if self.validation.rmse is None else self.validation.rmse)
         return self.validation.accuracy or 0.0
 
 
-def finish(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
+def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
     The cohort has heard the last broadcast. If single records are protected, the federated model is always kept, and
     the local-only one is saved beside it under a name that says so.
     """
     models = {
-        "federated": _score(context, _take_model(cohort, context.algorithm)),
+        "federated": _score(context, _make_personal_model(cohort, context.algorithm)),
         "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
     }
     # A tie keeps the federated model; test rows decide nothing. If records are protected, nothing is chosen: the
     # local-only model saw them without noise, and the choice itself would tell something about them.
-    kept = "federated" if context.by_record else max(models, key=lambda name: models[name].merit)
+    kept = "federated" if context.protects_records else max(models, key=lambda name: models[name].validation_score)
     folder = context.folder.models / context.plan.name
     _save(context, folder, kept, models)
-    beside = folder.with_name(f"{folder.name}.local-only") if context.by_record else None
+    beside = folder.with_name(f"{folder.name}.local-only") if context.protects_records else None
     if beside is not None:
         _save(context, beside, "local-only", models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
-    moved = {} if context.guard is None else {"head_moved": state.has_head_moved(request.payload)}
-    unseen = _find_unseen(context)
+    moved = {} if context.protection is None else {"head_moved": state.has_head_moved(request.payload)}
+    unseen = _find_unseen_classes(context)
     write_json(folder / "report.json", {"kept": kept, **moved, UNSEEN: unseen, **figures})
     report = json.dumps(_report(context, kept, models)).encode()
     state.save_step((request.round_number, request.exchange), request.payload, report, cohort.save)
@@ -77,8 +77,8 @@ def finish(request: Frame, context: SiteContext, state: RunState, cohort: Cohort
         run=context.plan.name,
         model=str(folder),
         kept=kept,
-        **_figures("test_{}", models[kept]),
-        **_figures("local_only_test_{}", models["local-only"]),
+        **_name_figures("test_{}", models[kept]),
+        **_name_figures("local_only_test_{}", models["local-only"]),
         **moved,
         test_records=models[kept].test.records,
         **({UNSEEN: len(unseen)} if unseen else {}),  # only their number: a log names no label
@@ -87,11 +87,11 @@ def finish(request: Frame, context: SiteContext, state: RunState, cohort: Cohort
     return report
 
 
-def _find_unseen(context: SiteContext) -> list[str]:
+def _find_unseen_classes(context: SiteContext) -> list[str]:
     """Return the classes of the schema that no training row of this site has."""
     if context.schema.number is not None:
         return []
-    federation, shard = context.site.federation, context.site.shard
+    federation, shard = context.data.federation, context.data.shard
     seen = set(federation.train.labels[shard.train].tolist())
     return [name for at, name in enumerate(context.schema.label_values) if at not in seen]
 
@@ -104,14 +104,14 @@ def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) 
         "body": context.body.name,
         "kept": kept,
         "test_records": models[kept].test.records,
-        **_figures("{}", models[kept]),
-        **_figures("federated_{}", models["federated"]),
-        **_figures("local_only_{}", models["local-only"]),
+        **_name_figures("{}", models[kept]),
+        **_name_figures("federated_{}", models["federated"]),
+        **_name_figures("local_only_{}", models["local-only"]),
     }
 
 
-def _figures(name: str, model: ScoredModel) -> dict[str, float | None]:
-    """A model's accuracy on its test rows, named by the template `name` (`federated_{}`: `federated_accuracy`).
+def _name_figures(name: str, model: ScoredModel) -> dict[str, float | None]:
+    """A model's test accuracy under a name made from a template: `federated_{}` gives `federated_accuracy`.
 
     For a model that predicts numbers: the share of test rows inside the model's intervals, and the error `rmse`.
     """
@@ -129,46 +129,40 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
         "kept": name,
     }
     if context.plan.promise is not None:
-        provenance["privacy"] = _describe_protection(context.plan.promise, name, context.by_record)
-    if not context.by_record:  # a figure about the records would leave with the model, and no budget counts it
-        merit = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
-        provenance[merit] = {name: found.merit for name, found in models.items()}
-        provenance[UNSEEN] = _find_unseen(context)
-    site, params = context.site, models[name].params
+        provenance["privacy"] = _describe_protection(context.plan.promise, name, context.protects_records)
+    if not context.protects_records:  # a figure about the records would leave with the model, and no budget counts it
+        figure = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
+        provenance[figure] = {name: found.validation_score for name, found in models.items()}
+        provenance[UNSEEN] = _find_unseen_classes(context)
+    site, params = context.data, models[name].params
     save_model(folder, Model(context.body, params, context.schema, site.encoder, site.federation.transform, provenance))
 
 
-def _describe_protection(promise: Promise, name: str, by_record: bool) -> str:
+def _describe_protection(promise: Promise, name: str, protects_records: bool) -> str:
     """Return a sentence that says which part of a model from a private run is protected."""
     if name == "local-only":
         return "not protected: trained on this site's records without noise, by this site alone"
     promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
-    if by_record:
+    if protects_records:
         return f"protected by the run's promise ({promised}): the body never saw the records, the head is from the run"
     return f"the head is protected by the run's promise ({promised}); the body is not: it was trained without noise"
 
 
 def _score(context: SiteContext, params: Params) -> ScoredModel:
-    if context.schema.number is not None:
-        return _score_numbers(context, params, context.schema.number)
-    federation, shard = context.site.federation, context.site.shard
+    federation, shard, number = context.data.federation, context.data.shard, context.schema.number
     model = Model(context.body, params, context.schema, None, federation.transform, {})
-    found = []
+    found: list[Metrics | NumberMetrics] = []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
         records = pool.records(federation).at(positions)
-        probabilities = model.probabilities(federation.transform.prepare(records.inputs))
-        found.append(compute_metrics(probabilities.double().numpy(), records.labels.numpy()))
-    return ScoredModel(params, *found)
-
-
-def _score_numbers(context: SiteContext, params: Params, number: Range) -> ScoredModel:
-    federation, shard = context.site.federation, context.site.shard
-    head, found = find_number_head(params), []
-    for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
-        records = pool.records(federation).at(positions)
-        with torch.no_grad():
-            features = context.body.features(params, federation.transform.prepare(records.inputs), None)
-        found.append(compute_number_metrics(head, features, records.numbers, half_width(number)))
+        inputs = federation.transform.prepare(records.inputs)
+        if number is None:
+            found.append(compute_metrics(model.probabilities(inputs).double().numpy(), records.labels.numpy()))
+        else:
+            with torch.no_grad():
+                features = context.body.features(params, inputs, None)
+            found.append(
+                compute_number_metrics(find_number_head(params), features, records.numbers, half_width(number))
+            )
     return ScoredModel(params, *found)
 
 
@@ -179,17 +173,17 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     """
     if context.schema.number is not None:
         return _solve_alone(context)
-    cohort = context.new_cohort(context.local_only, context.guard)
+    cohort = context.make_cohort(context.local_only_method, context.protection)
     for number in range(1, rounds + 1):
-        for exchange in context.local_only.schedule.round:
+        for exchange in context.local_only_method.schedule.round:
             now = with_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
             cohort.exchange(number, now, ONE)
-    return _take_model(cohort, context.local_only)
+    return _make_personal_model(cohort, context.local_only_method)
 
 
 def _solve_alone(context: SiteContext) -> Params:
     """Solve the regression on this site's training rows alone; without rows, the result is the method's first head."""
-    cohort, algorithm = context.new_cohort(context.algorithm, None), context.algorithm
+    cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
     cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
     ((_, message),) = cohort.make_uploads(1, exchange, ONE)
@@ -197,9 +191,9 @@ def _solve_alone(context: SiteContext) -> Params:
         raise FrameError(f"expected a method in which sites send uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
     cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
-    return _take_model(cohort, algorithm)
+    return _make_personal_model(cohort, algorithm)
 
 
-def _take_model(cohort: Cohort, algorithm: Algorithm) -> Params:
+def _make_personal_model(cohort: Cohort, algorithm: Algorithm) -> Params:
     ((_, params),) = cohort.make_personal_models(algorithm.schedule.closing, ONE)
     return {name: value.contiguous().clone() for name, value in params.items()}

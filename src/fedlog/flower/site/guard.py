@@ -20,7 +20,6 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ GUARDED = "flower-superexec"
 WAKE_PIPE = "FEDLOG_WAKE_PIPE"  # the variable that holds the descriptor of the pipe on which a new task is announced
 NAP_SECONDS = 3.0  # the longest sleep between two looks for a task, as long as a SuperNode's between two calls
 REFUSED = ("flwr-clientapp", "flwr-agentapp", "flwr-serverapp", "flwr-simulation", "flwr-model", "flwr-connector")
-WARM = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
+PRELOADED = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_app"]
 
 
 def check_flower_version() -> None:
@@ -46,8 +45,8 @@ def check_flower_version() -> None:
         raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
 
 
-def write_guard(folder: Path) -> Path:
-    """Write programs that hide Flower's task programs of the same names on the PATH, and return their folder."""
+def write_guard_programs(folder: Path) -> Path:
+    """Write programs that the PATH finds before Flower's task programs of the same names, and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
@@ -81,9 +80,8 @@ def serve_task(
     for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
         if not callable(getattr(run_clientapp, name, None)):
             raise RunError(f"expected the name {name} in flwr.supernode.runtime.run_clientapp, found none")
-    run_clientapp.install_from_fab = _do_nothing
-    run_clientapp.install_app_dependencies = _do_nothing
-    run_clientapp.get_load_client_app_fn = _load_installed_app
+    run_clientapp.install_from_fab = run_clientapp.install_app_dependencies = lambda *_, **__: None
+    run_clientapp.get_load_client_app_fn = lambda **_: load_installed_app
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
 
 
@@ -94,7 +92,7 @@ def serve_worker(socket: str, secret: bytes) -> None:
     serve_frames(socket, secret)
 
 
-class WarmExecutor:
+class ForkingExecutor:
     """Runs the tasks of Flower's SuperNode, each in a fork of a process that has all modules loaded already."""
 
     def __init__(self) -> None:
@@ -102,7 +100,7 @@ class WarmExecutor:
 
         # A fork of this very process would copy the locks of its threads as they are; the fork server has no threads.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(WARM)
+        self._context.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
         self._start_worker()
 
@@ -175,7 +173,7 @@ def main() -> None:
     if pipe := os.environ.pop(WAKE_PIPE, None):
         os.set_inheritable(int(pipe), False)
         run_superexec.time = WakeableSleep(int(pipe))
-    executor = WarmExecutor()
+    executor = ForkingExecutor()
     run_superexec.get_executor = lambda *_, **__: executor
     try:
         flower_superexec()
@@ -183,14 +181,6 @@ def main() -> None:
         # This is how Flower ends this program when the SuperNode is gone. Both write to one log, whose last lines must
         # be those of the SuperNode, which say why it ended: so no traceback here.
         sys.exit(1)
-
-
-def _do_nothing(*_: object, **__: object) -> None:
-    return None
-
-
-def _load_installed_app(**_: object) -> Callable[..., ClientApp]:
-    return load_installed_app
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from fedlog.files.durable import move_folder, write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.plan import Plan, SiteProfile, read_plan
+from fedlog.flower.protocol.greeting import SiteProfile
+from fedlog.flower.protocol.plan import Plan, read_plan
 
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
@@ -38,8 +39,8 @@ class RunState:
     path: Path
 
     @classmethod
-    def of(cls, folder: SiteFolder, run: bytes) -> RunState:
-        """Return the files of the run with this tag."""
+    def of_run(cls, folder: SiteFolder, run: bytes) -> RunState:
+        """Return the folder of the run with this tag."""
         return cls(folder.state / run.hex())
 
     @property
@@ -64,7 +65,7 @@ class RunState:
         write_json(self.plan_file, agreed)
 
     def check_body(self, profile: SiteProfile) -> None:
-        """Refuse if this is not the body, with the same parameters, with which this site began the run."""
+        """Refuse a body that is not the one with which this site began the run, or has other parameters."""
         stored = self._read_plan_file()
         if stored["body"] != profile.body:
             raise FrameError(
@@ -91,22 +92,22 @@ class RunState:
 
     def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
         """Return the reply that this site gave to the same request before; None for a new request."""
-        place = self._place(step)
+        place = self._step_folder(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
-    def state_before(self, step: StepNumber) -> Path | None:
+    def find_state_before(self, step: StepNumber) -> Path | None:
         """Return the file with the newest state before this step; None if there is none."""
-        earlier = [found for found in self.list_steps() if found < step and (self._place(found) / STATE).exists()]
-        return self._place(max(earlier)) / STATE if earlier else None
+        earlier = [found for found in self.list_steps() if found < step and (self._step_folder(found) / STATE).exists()]
+        return self._step_folder(max(earlier)) / STATE if earlier else None
 
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
         """Store the state after a step, the reply to it and a digest of its request, all of it or nothing.
 
         Only the newest steps up to this one are kept. Later steps are removed, because the server has abandoned them.
         """
-        place = self._place(step)
+        place = self._step_folder(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
@@ -117,7 +118,7 @@ class RunState:
         kept = sorted(found for found in self.list_steps() if found <= step)[-KEPT_STEPS:]
         for found in self.list_steps():
             if found not in kept:
-                shutil.rmtree(self._place(found))
+                shutil.rmtree(self._step_folder(found))
 
     def record_head(self, round_number: int, broadcast: bytes) -> int | None:
         """Store the digest of a round's head; return the first earlier round with the same head, None for a new one."""
@@ -150,12 +151,12 @@ class RunState:
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _place(self, step: StepNumber) -> Path:
+    def _step_folder(self, step: StepNumber) -> Path:
         return self.path / f"step-{step[0]:010d}-{step[1]:03d}"
 
 
-def step_of(state: Path) -> StepNumber:
-    """Return the number of the step that a state file belongs to."""
+def parse_step_number(state: Path) -> StepNumber:
+    """Return the round and exchange of the step that a state file belongs to."""
     _, number, exchange = state.parent.name.split("-")
     return int(number), int(exchange)
 

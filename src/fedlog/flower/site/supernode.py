@@ -111,11 +111,11 @@ def main() -> None:
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     check_flower_version()
-    replace_parts()
+    replace_flower_parts()
     flower_supernode()
 
 
-def replace_parts() -> None:
+def replace_flower_parts() -> None:
     """Replace parts of Flower with our guard, pauses and heartbeats; RunError if Flower's parts are not as expected."""
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_client, start_client_internal

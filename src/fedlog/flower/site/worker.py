@@ -45,9 +45,9 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def serve_frames(socket: str, secret: bytes) -> None:
-    """Answer one frame after the other until the process that started this one ends."""
+    """Answer one frame after the other, until the process that started this worker ends."""
     folder = Path(socket).parent
-    signal.signal(signal.SIGTERM, lambda *_: _end(folder))
+    signal.signal(signal.SIGTERM, lambda *_: _end_process(folder))
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     with Listener(socket, family="AF_UNIX", backlog=16, authkey=secret) as listener:
         while True:
@@ -72,10 +72,10 @@ def _end_with_parent(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        _end(folder)
+        _end_process(folder)
 
 
-def _end(folder: Path) -> None:
+def _end_process(folder: Path) -> None:
     """Remove the folder of the socket and end this process at once: everything that must be kept is on disk."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

@@ -6,7 +6,6 @@ import ipaddress
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fedlog.errors import InputError
@@ -22,15 +21,7 @@ PAGE_HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class Watch:
-    """The functions that make the metrics and the page, called for each request."""
-
-    metrics: Callable[[], bytes]
-    page: Callable[[], str]
-
-
-def parse_watch_address(text: str) -> tuple[str, int]:
+def parse_status_address(text: str) -> tuple[str, int]:
     """HOST and PORT from the text `[HOST:]PORT`; without a host it is the loopback."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 <= int(port) < 65536:
@@ -39,11 +30,14 @@ def parse_watch_address(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def serve_watch(address: str, watch: Watch) -> Iterator[str]:
-    """Serve the page at `/` and the metrics at `/metrics` until the block ends; yield the address."""
-    host, port = parse_watch_address(address)
+def serve_status(address: str, make_metrics: Callable[[], bytes], make_page: Callable[[], str]) -> Iterator[str]:
+    """Serve the page at `/` and the metrics at `/metrics`, made anew for each request, until the block ends.
+
+    Yield the address.
+    """
+    host, port = parse_status_address(address)
     try:
-        server = ThreadingHTTPServer((host, port), _make_handler(watch, local=is_loopback(host)))
+        server = ThreadingHTTPServer((host, port), _make_handler(make_metrics, make_page, local=is_loopback(host)))
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}:{port}: {error.strerror}", hint="give --metrics another port"
@@ -66,7 +60,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _make_handler(watch: Watch, local: bool) -> type[BaseHTTPRequestHandler]:
+def _make_handler(
+    make_metrics: Callable[[], bytes], make_page: Callable[[], str], local: bool
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Answers GET requests for `/` and `/metrics`."""
 
@@ -76,9 +72,9 @@ def _make_handler(watch: Watch, local: bool) -> type[BaseHTTPRequestHandler]:
             if local and host not in LOCAL_NAMES:
                 self._answer(403, "text/plain", b"this address is for this machine\n")
             elif self.path == "/metrics":
-                self._answer(200, METRICS_TYPE, watch.metrics())
+                self._answer(200, METRICS_TYPE, make_metrics())
             elif self.path == "/":
-                self._answer(200, "text/html; charset=utf-8", watch.page().encode())
+                self._answer(200, "text/html; charset=utf-8", make_page().encode())
             else:
                 self._answer(404, "text/plain", b"/ is the page, /metrics the metrics\n")
 

@@ -48,7 +48,7 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
 
 
 def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
-    """Raise InputError if these phases, the first that train the body, hardly train it.
+    """Raise InputError if these phases, the first ones that train the body, change it too little.
 
     It is checked for the plan, and again for the step that really comes first: the learning rate may fall during a run,
     and a server may ask for the last round first.
@@ -65,14 +65,9 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
         )
 
 
-def count_allowed_answers(caps: Caps, algorithm: Algorithm) -> int | None:
-    """How many different answers a site gives in a run: as many as its rounds can need; None if rounds have no cap."""
-    return None if caps.rounds is None else caps.rounds * len(algorithm.schedule.round) + SPARE_ANSWERS
-
-
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
     """Raise InputError if the site has begun as many plain runs in the last 24 hours as its caps allow."""
-    own = RunState.of(folder, run_tag(plan.name)).plan_file
+    own = RunState.of_run(folder, run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _is_plain(plan.as_plain()) or own.exists():
         return
     begun = 0
@@ -87,12 +82,12 @@ def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
 
 
 def _is_private(plan: Plan) -> bool:
-    """Whether a plan has enough noise to hide something, whether sites or the server add it."""
+    """Whether a plan has enough noise to hide something, no matter who adds it."""
     return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
 
 
 def _is_plain(plan: dict[str, Any]) -> bool:
-    """Whether under this stored plan the server gets statistics of a single site that are exact, or nearly so."""
+    """Whether a run with this stored plan shows the server exact, or nearly exact, statistics of a single site."""
     promise = plan.get("promise")
     hides = promise is not None and promise["trust"] != Trust.CENTRAL and promise["epsilon"] <= WEAKEST_EPSILON
     return plan.get("secure") is None and not hides

@@ -18,7 +18,7 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, encode_as_words,
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.roster import load_sum_key, number_members, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, Opening, read_opening
+from fedlog.flower.protocol.frame import Frame, FrameError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
@@ -39,23 +39,23 @@ STATES: dict[Step, Any] = {
 
 
 @dataclass(frozen=True)
-class SumAtSite:
+class SiteSecureSums:
     """The secure sums of a run, seen from one site."""
 
     folder: SiteFolder
     secure: SumRules
-    guard: Protection | None
+    protection: Protection | None
     state: RunState
 
     @property
-    def _home(self) -> Path:
+    def _folder(self) -> Path:
         return self.state.path / "secure"
 
     @property
     def _used(self) -> UsedStepsOnDisk:
-        return UsedStepsOnDisk(self._home / "used")
+        return UsedStepsOnDisk(self._folder / "used")
 
-    def open(self, payload: bytes) -> tuple[Opening, bytes]:
+    def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
         """Return the opening in a WORK frame and the broadcast after it.
 
         An opening that cannot lead to a sum is refused before any work is done and any privacy is spent.
@@ -66,19 +66,19 @@ class SumAtSite:
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
         return opening, broadcast
 
-    def advertise(self, opening: Opening, message: Message, step: tuple[int, int]) -> bytes:
-        """Store the site's vector for this sum, remove the files of an earlier sum, and return the site's keys."""
+    def advertise_keys(self, opening: SumOpening, message: Message, step: tuple[int, int]) -> bytes:
+        """Store the vector that this site adds to the sum, remove an earlier sum's files, and return its keys."""
         # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = make_contribution(replace(message, arrays=arrays))
-        if self.guard is not None:
-            contribution = self.guard.to_feature_units(contribution)
-        vector = encode_as_words(contribution, self.guard, len(opening.members))
+        if self.protection is not None:
+            contribution = self.protection.to_feature_units(contribution)
+        vector = encode_as_words(contribution, self.protection, len(opening.members))
         client = self._client(opening, len(vector))
         following, keys = client.make_keys()
-        shutil.rmtree(self._home / "sum", ignore_errors=True)
+        shutil.rmtree(self._folder / "sum", ignore_errors=True)
         self._store("vector", pack_words(vector, client.terms.value_bytes))
-        opened = {"opening": opening.payload(b"").hex(), "step": list(step), "coordinates": len(vector)}
+        opened = {"opening": opening.encode_with(b"").hex(), "step": list(step), "coordinates": len(vector)}
         self._store("opening", json.dumps(opened).encode())
         self._store("state", bytes([Step.SHARES]) + encode(following))
         return keys
@@ -86,9 +86,9 @@ class SumAtSite:
     def answer_step(self, request: Frame) -> bytes:
         """Return the reply to a SECURE frame; the site's new state is on disk when this returns."""
         try:
-            opened = json.loads((self._home / "sum" / "opening").read_bytes())
+            opened = json.loads((self._folder / "sum" / "opening").read_bytes())
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))
-            kept = (self._home / "sum" / "state").read_bytes()
+            kept = (self._folder / "sum" / "state").read_bytes()
         except FileNotFoundError:
             raise FrameError("expected the opening of a secure sum first, found a later step") from None
         if [request.round_number, request.exchange] != opened["step"] or not request.payload:
@@ -97,20 +97,20 @@ class SumAtSite:
             raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
         client = self._client(opening, int(opened["coordinates"]))
-        path = self._home / "sum" / "vector"
+        path = self._folder / "sum" / "vector"
         vector = (
             unpack_words(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack_words(b"", 1)
         )
         following, reply = answer_step(client, step, decode(STATES[step], kept[1:]), request.payload[1:], vector)
         if step is Step.UNMASK or following is None:
-            shutil.rmtree(self._home / "sum")
+            shutil.rmtree(self._folder / "sum")
             return reply
         self._store("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
         if step is Step.MASKED:
             path.unlink()  # it is sent, and must never be sent again
         return reply
 
-    def _client(self, opening: Opening, coordinates: int) -> SumClient:
+    def _client(self, opening: SumOpening, coordinates: int) -> SumClient:
         """Return this site as a client of the sum; FrameError if the plan or the list of keys forbids the opening."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
@@ -125,7 +125,7 @@ class SumAtSite:
             )
         if len(members) > self.secure.sites:
             raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
-        value_bytes = choose_encoding(self.guard).value_bytes
+        value_bytes = choose_encoding(self.protection).value_bytes
         terms = make_sum_terms(
             opening.session,
             opening.number,
@@ -138,6 +138,6 @@ class SumAtSite:
         return SumClient(terms, identity, self._used, os.urandom)
 
     def _store(self, name: str, content: bytes) -> None:
-        folder = self._home / "sum"
+        folder = self._folder / "sum"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(folder / name, content, PRIVATE_MODE)

@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.promise import PrivacyRequirement
+from fedlog.flower.protocol.run_privacy import PrivacyRequirement
 from fedlog.privacy.accounting import (
     BudgetSpentError,
     Event,
@@ -46,37 +46,37 @@ from fedlog.privacy.release_log import (
 LOST = "the record of what left before is lost"
 
 
-def read_limit(config: SiteConfig) -> PrivacyRequirement | None:
+def read_privacy_limit(config: SiteConfig) -> PrivacyRequirement | None:
     """Return the privacy that the site requires of all runs; None if it requires none."""
     return None if config.privacy is None else PrivacyRequirement.read(config.privacy)
 
 
-def record_release_at_site(folder: SiteFolder, run: Path, guard: Protection, upcoming: Release) -> None:
+def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
     """Record the release in the site's record and in the run's, or in neither if a budget does not cover it.
 
     FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
     """
     run.mkdir(parents=True, exist_ok=True)
-    own = start_or_resume_log(run / FILE_NAME, guard.budget)
+    own = start_or_resume_log(run / FILE_NAME, protection.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
     add_if_within_budget(own.events, upcoming, own.budget)
-    limit, path = read_limit(folder.read_config()), folder.state / FILE_NAME
-    earlier = _find_earlier(folder)
+    limit, path = read_privacy_limit(folder.read_config()), folder.state / FILE_NAME
+    earlier = _find_earlier_releases(folder)
     try:
         if limit is None:
-            record_across_runs_unchecked(path, upcoming, guard.budget, earlier)
+            record_across_runs_unchecked(path, upcoming, protection.budget, earlier)
         else:
             record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
-        raise FrameError(_limit_message(error)) from None
+        raise FrameError(_describe_limit(error)) from None
     _mark_as_participant(folder)
     record_release(run / FILE_NAME, upcoming)
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave in this run; once is enough, since no epsilon bounds the first of them."""
-    event = UnboundedLoss(round_number, exchange, _exact_reason(run))
-    record_unbounded_losses(folder.state / FILE_NAME, [event], _find_earlier(folder))
+    """Record that exact statistics leave the site in this run. Once is enough: no epsilon bounds even the first."""
+    event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
+    record_unbounded_losses(folder.state / FILE_NAME, [event], _find_earlier_releases(folder))
     _mark_as_participant(folder)
 
 
@@ -115,18 +115,18 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
             f"{folder.path} --lost`, which states that the releases of one record are missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    restore_log(path, source, _find_missing(copied.events, _read_run_logs(folder)))
+    restore_log(path, source, _find_uncounted(copied.events, _read_run_logs(folder)))
     _mark_as_participant(folder)
 
 
-def state_record_lost(folder: SiteFolder) -> None:
+def declare_record_lost(folder: SiteFolder) -> None:
     """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
     folder.state.mkdir(parents=True, exist_ok=True)
     record_unbounded_losses(folder.state / FILE_NAME, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder))
     _mark_as_participant(folder)
 
 
-def begin_for_new_rows(folder: SiteFolder) -> None:
+def start_record_for_new_rows(folder: SiteFolder) -> None:
     """Rename the folder with the state of the earlier rows, and begin an empty record."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
@@ -135,25 +135,25 @@ def begin_for_new_rows(folder: SiteFolder) -> None:
     record_unbounded_losses(folder.state / FILE_NAME, [], ())
 
 
-def refuse_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
+def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
     """Refuse a new run if the site's limit does not cover its first release.
 
     A site that has already taken part in the run stays in it: it may still get the last head, which costs no privacy.
     """
-    limit, own = read_limit(folder.read_config()), run / FILE_NAME
+    limit, own = read_privacy_limit(folder.read_config()), run / FILE_NAME
     try:
         if limit is None or (own.exists() and read_log(own).events):
             return
         add_if_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
-        raise FrameError(_limit_message(error)) from None
+        raise FrameError(_describe_limit(error)) from None
     except InputError:
         raise FrameError("this site cannot read its record of what it has released") from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
     """Return a sentence on the privacy spent in all runs of the site and on its limit; None before any release."""
-    events, limit = _read_releases(folder), read_limit(folder.read_config())
+    events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
     if not events:
         return None
     path = folder.state / FILE_NAME
@@ -173,12 +173,12 @@ def describe_spending(folder: SiteFolder) -> str | None:
     return sentence
 
 
-def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
+def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
     """Return the epsilon of everything that has left this site, and the number of releases.
 
     The epsilon is None before the first release, and infinite if exact statistics have left.
     """
-    events, limit = _read_releases(folder), read_limit(folder.read_config())
+    events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
     if not events:
         return None, 0
     if explain_missing_guarantee(events) is not None:
@@ -187,7 +187,7 @@ def add_up_site(folder: SiteFolder) -> tuple[float | None, int]:
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
-def _find_earlier(folder: SiteFolder) -> tuple[Event, ...]:
+def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
     """The releases from before the site had a record of all runs; FrameError if its record is missing."""
     refuse_run_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
@@ -206,10 +206,10 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     if not path.exists():
         return _read_run_logs(folder)
     counted = read_log(path).events
-    return (*counted, *_find_missing(counted, _find_exact_runs(folder)))
+    return (*counted, *_find_uncounted(counted, _find_exact_runs(folder)))
 
 
-def _find_missing(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
+def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
     """The found events that are not counted yet; losses without bound count once for each reason."""
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
@@ -236,13 +236,13 @@ def _find_exact_runs(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]
         if plan.get("promise") is None and any(path.parent.glob("step-*-*/")):
-            found.append(UnboundedLoss(0, str(plan.get("method")), _exact_reason(str(plan["name"]))))
+            found.append(UnboundedLoss(0, str(plan.get("method")), _describe_exact_release(str(plan["name"]))))
     return tuple(found)
 
 
-def _exact_reason(run: str) -> str:
+def _describe_exact_release(run: str) -> str:
     return f"exact statistics of these rows left in {run}"
 
 
-def _limit_message(error: BudgetSpentError) -> str:
+def _describe_limit(error: BudgetSpentError) -> str:
     return f"the limit of this site on all its runs together: {error.message}"

@@ -17,17 +17,17 @@ from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, star
 from fedlog.settings.promise import Promise
 
 
-def record_run_release(folder: Path, guard: Protection | None, round_number: int, exchange: str) -> None:
+def record_run_release(folder: Path, protection: Protection | None, round_number: int, exchange: str) -> None:
     """Record the release of one exchange in the run's folder; RunError if the run's budget does not cover it."""
-    if guard is None:
+    if protection is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    start_or_resume_log(path, guard.budget)
-    record_release(path, guard.make_release_event(round_number, exchange))
+    start_or_resume_log(path, protection.budget)
+    record_release(path, protection.make_release_event(round_number, exchange))
 
 
-def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | None:
+def describe_large_delta(promise: Promise | None, records: int, sites: int) -> str | None:
     """A warning if delta is above 1/n, for n protected records or sites; else None."""
     if promise is None:
         return None
@@ -35,7 +35,7 @@ def warn_of_delta(promise: Promise | None, records: int, sites: int) -> str | No
     return warn_of_large_delta(promise.delta, max(1, protected), promise.unit)
 
 
-def read_spending(folder: Path) -> dict[str, object] | None:
+def read_privacy_spent(folder: Path) -> dict[str, object] | None:
     """The guarantee for all releases of the run in this folder, as JSON values; None if nothing was released."""
     log = read_log(folder / FILE_NAME)
     found = compute_spending(log.events, log.budget.delta).guarantee

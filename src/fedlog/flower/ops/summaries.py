@@ -1,4 +1,4 @@
-"""Summaries of the event logs: of a run at the server, with each site's part in it, and of a site."""
+"""Summarise event logs: a run at the server, with each site's part in it, and the work of a site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAG_TIMES, LAG_SECONDS = 3.0, 5.0
 
 
 @dataclass(frozen=True)
-class SitePart:
+class SiteProgress:
     """A site's part in a run so far."""
 
     answered: int | None = None  # the last round with this site in its sum
@@ -45,68 +45,68 @@ class SitePart:
 
 
 @dataclass(frozen=True)
-class RunView:
+class RunSummary:
     """The progress of a run so far."""
 
     name: str
     rounds: tuple[Mapping[str, Any], ...] = ()  # the records of the rounds
     of: int = 0
     ended: str | None = None  # finished, or why it failed
-    sites: Mapping[str, SitePart] = field(default_factory=dict)
+    sites: Mapping[str, SiteProgress] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)  # site -> how often it was left out or refused
 
     @property
-    def number(self) -> int:
+    def rounds_done(self) -> int:
         """The last round that is done."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def describe(self) -> str:
         """How far the run is, in words."""
-        text = f"{self.name}: round {self.number} of {self.of}" if self.of else f"{self.name}: no round yet"
+        text = f"{self.name}: round {self.rounds_done} of {self.of}" if self.of else f"{self.name}: no round yet"
         return f"{text}; {self.ended}" if self.ended else text
 
 
-def view_newest_run(folder: ServerFolder) -> RunView | None:
+def summarise_newest_run(folder: ServerFolder) -> RunSummary | None:
     """The run that the server's log mentioned last; None if there was no run yet."""
-    views = view_runs(folder)
+    views = summarise_runs(folder)
     return views[-1] if views else None
 
 
-def view_runs(folder: ServerFolder) -> list[RunView]:
+def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
     """The runs in the server's log; the one that it mentioned last is at the end."""
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
     newest_last = list(reversed(dict.fromkeys(reversed(names))))
-    return [_complete(folder, read_run(name, events)) for name in newest_last]
+    return [_mark_sites(folder, summarise_run(name, events)) for name in newest_last]
 
 
-def _complete(folder: ServerFolder, view: RunView) -> RunView:
+def _mark_sites(folder: ServerFolder, view: RunSummary) -> RunSummary:
     """Mark the sites that were dropped, and those that lag."""
-    dropped = RunFolder.of(folder, view.name).dropped()
-    parts = {site: replace(view.sites.get(site, SitePart()), dropped=True) for site in dropped}
+    dropped = RunFolder.of_run(folder, view.name).read_dropped_sites()
+    parts = {site: replace(view.sites.get(site, SiteProgress()), dropped=True) for site in dropped}
     return replace(view, sites=_mark_lagging({**view.sites, **parts}))
 
 
-def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
+def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
     """Summarise the run of this name from these events."""
-    view, sites, rounds = RunView(name), dict[str, SitePart](), dict[int, Mapping[str, Any]]()
+    view, sites, rounds = RunSummary(name), dict[str, SiteProgress](), dict[int, Mapping[str, Any]]()
     refusals: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == name):
         match event["event"]:
             case "greeted":
-                sites |= {site: replace(sites.get(site, SitePart()), refused=None) for site in event["sites"]}
+                sites |= {site: replace(sites.get(site, SiteProgress()), refused=None) for site in event["sites"]}
                 view = replace(view, ended=None)
             case "uploads":
                 seconds = event.get("seconds") or [None] * len(event["sites"])
                 for site, took in zip(event["sites"], seconds, strict=True):
-                    sites[site] = SitePart(int(event["round"]), took)
+                    sites[site] = SiteProgress(int(event["round"]), took)
             case "silent":
-                part = sites.get(event["site"], SitePart())
+                part = sites.get(event["site"], SiteProgress())
                 since = event["round"] if part.missing_since is None else part.missing_since
                 sites[event["site"]] = replace(part, missing_since=int(since))
             case "refused" | "left out":
                 refusals[event["site"]] += 1
-                sites[event["site"]] = replace(sites.get(event["site"], SitePart()), refused=str(event["reason"]))
+                sites[event["site"]] = replace(sites.get(event["site"], SiteProgress()), refused=str(event["reason"]))
             case "resumed":
                 view = replace(view, ended=None)
             case "round":
@@ -120,7 +120,7 @@ def read_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunView:
     return replace(view, rounds=done, sites=dict(sorted(sites.items())), refusals=refusals)
 
 
-def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
+def _mark_lagging(sites: Mapping[str, SiteProgress]) -> dict[str, SiteProgress]:
     """Mark the sites whose answers take much longer than those of the other sites."""
     times = {name: part.seconds for name, part in sites.items() if part.seconds is not None}
     marked = dict(sorted(sites.items()))
@@ -132,48 +132,24 @@ def _mark_lagging(sites: Mapping[str, SitePart]) -> dict[str, SitePart]:
 
 
 @dataclass
-class SiteWork:
-    """The work of one site in one run."""
-
-    rounds: list[Mapping[str, Any]] = field(default_factory=list)  # the events of its rounds
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of reading and training in all rounds together."""
-        return sum(float(event["load_seconds"]) + float(event["work_seconds"]) for event in self.rounds)
-
-    @property
-    def bits_up(self) -> int:
-        """The bits that the site sent."""
-        return sum(int(event["bits_up"]) for event in self.rounds)
-
-    @property
-    def bits_down(self) -> int:
-        """The bits that the site received."""
-        return sum(int(event["bits_down"]) for event in self.rounds)
-
-
-@dataclass
-class SiteView:
-    """The state of a site, and its work so far."""
+class SiteSummary:
+    """The state of a site's connection, and its work so far."""
 
     connected: bool = False
     refusals: int = 0
     restarts: int = 0
-    runs: dict[str, SiteWork] = field(default_factory=dict)  # the newest last
+    rounds: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # run -> its events; the newest run last
 
 
-def view_site(folder: SiteFolder) -> SiteView:
+def summarise_site(folder: SiteFolder) -> SiteSummary:
     """Summarise the site of this folder from its log."""
-    view = SiteView()
+    view = SiteSummary()
     for event in read_events(folder.event_log):
-        run = event.get("run")
-        work = view.runs.pop(str(run), SiteWork()) if run is not None else SiteWork()
-        if run is not None:
-            view.runs[str(run)] = work
+        if (run := event.get("run")) is not None:
+            view.rounds[run] = view.rounds.pop(run, [])  # now the last one
         match event["event"]:
             case "worked":
-                work.rounds.append(event)
+                view.rounds[event["run"]].append(event)
             case "refused" | "failed":
                 view.refusals += 1
             case "starting again":

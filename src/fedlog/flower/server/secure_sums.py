@@ -12,9 +12,9 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, make_sum_terms, 
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
-from fedlog.flower.folders.roster import Roster, number_members, read_roster
+from fedlog.flower.folders.roster import number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import Frame, FrameKind, Opening, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, run_tag
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
@@ -28,11 +28,11 @@ Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Replies]
 
 
 @dataclass(frozen=True)
-class SumAtServer:
+class ServerSecureSums:
     """The secure sums of one run; `ask` sends a frame to each site and returns the answers that came in time."""
 
     folder: ServerFolder
-    home: RunFolder
+    run_folder: RunFolder
     run: str
     secure: SumRules
     ask: Ask
@@ -54,17 +54,21 @@ class SumAtServer:
             raise RunError(f"expected uploads to sum in {exchange.name}, found none: {server.algorithm.name}")
         shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]
         opening = self._open_sum(members)
-        terms = self._terms(opening, roster, server, sum(prod(shape) for shape in shapes))
+        keys, coordinates = number_members(roster, members), sum(prod(shape) for shape in shapes)
+        value_bytes = choose_encoding(server.protection).value_bytes
+        terms = make_sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
         try:
-            found = self._sum(server, terms, opening.payload(broadcast), step, {n: nodes[n] for n in members}, names)
+            found = self._collect_sum(
+                server, terms, opening.encode_with(broadcast), step, {n: nodes[n] for n in members}, names
+            )
         except RoundFailedError as error:
             self.log("secure sum failed", round=step[0], reason=error.message)
             return None
         server.apply_sum(step[0], exchange, read_sum(found[0], server.protection, shapes))
         return found[1]
 
-    def _sum(
+    def _collect_sum(
         self,
         server: Server,
         terms: Terms,
@@ -77,7 +81,7 @@ class SumAtServer:
         frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
         while True:
-            state = self._receive(server, state, replies, step[0])
+            state = self._take_replies(server, state, replies, step[0])
             if state.step is Step.UNMASK:
                 total = unmask_sum(state)
                 if total.doubted is not None:
@@ -93,7 +97,7 @@ class SumAtServer:
             }
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
-    def _receive(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
+    def _take_replies(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
         for site, reason in sorted(replies.refused.items()):
             self.log("refused", site=site, round=round_number, reason=reason)
         for site in replies.silent:
@@ -110,14 +114,9 @@ class SumAtServer:
     def _frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
         return Frame(kind, run_tag(self.run), step[0], step[1], payload)
 
-    def _terms(self, opening: Opening, roster: Roster, server: Server, coordinates: int) -> Terms:
-        keys = number_members(roster, opening.members)
-        value_bytes = choose_encoding(server.protection).value_bytes
-        return make_sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
-
-    def _open_sum(self, members: tuple[str, ...]) -> Opening:
+    def _open_sum(self, members: tuple[str, ...]) -> SumOpening:
         """Return the opening of a new sum; its number is stored first, so that it is never used again."""
-        path = self.home.path / "secure.json"
+        path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})
-        return Opening(bytes.fromhex(stored["session"]), int(stored["next"]), members)
+        return SumOpening(bytes.fromhex(stored["session"]), int(stored["next"]), members)
