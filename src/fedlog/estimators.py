@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedlog.core.heads.gaussian import find_needed_detail, linear_discriminant_head, nearest_mean_head
-from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
+from fedlog.core.heads.regression import regression_moments, solve_regression
 from fedlog.core.heads.ridge import ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
@@ -260,7 +260,8 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             (n,) targets; with `return_std` a pair of targets and scales.
 
         """
-        location, scale = self._posterior().predict(self._features(X))
+        check_is_fitted(self)
+        location, scale = self.posterior_.predict(self._features(X))
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
@@ -274,16 +275,12 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The low and the high ends, (n,) each.
 
         """
-        low, high = self._posterior().interval(self._features(X), level)
+        check_is_fitted(self)
+        low, high = self.posterior_.interval(self._features(X), level)
         return low.numpy(), high.numpy()
 
     def _features(self, X: ArrayLike) -> torch.Tensor:
         return _to_tensor(validate_data(self, X, reset=False))
-
-    def _posterior(self) -> LinearPosterior:
-        check_is_fitted(self)
-        found: LinearPosterior = self.posterior_
-        return found
 
     def _solve(self) -> Self:
         self.posterior_ = solve_regression(self.moments_, self.strength)

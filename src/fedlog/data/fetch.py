@@ -21,7 +21,7 @@ from typing import IO
 import pooch
 import requests
 
-from fedlog.data.sources import DataFile, Download, Source, find_file_state
+from fedlog.data.sources import Download, Source, find_file_state
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import move_file, write_file
 
@@ -147,7 +147,10 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
         with _open_archive(download, archive) as open_member:
             for file in download.files:
                 with open_member(file.path) as member:
-                    _write_member(file, member, folder)
+                    content = _read_limited(member)
+                if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
+                    raise RunError(f"{file.path} in the archive is not as expected; its sha256 must be: {file.sha256}")
+                write_file(folder / file.path, content)
     except ARCHIVE_ERRORS as error:
         raise RunError(
             f"{download.url}: the downloaded archive cannot be read: {error}", hint="run the same command again"
@@ -176,14 +179,6 @@ def _open_tar_member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     if member is None:
         raise tarfile.TarError(f"not a regular file: {name}")
     return member
-
-
-def _write_member(file: DataFile, member: IO[bytes], folder: Path) -> None:
-    target = folder / file.path
-    content = _read_limited(member)
-    if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
-        raise RunError(f"{file.path} in the archive is not the expected file; its sha256 must be: {file.sha256}")
-    write_file(target, content)
 
 
 def _read_limited(stream: IO[bytes]) -> bytes:

@@ -76,8 +76,13 @@ def divide_by_dirichlet(
     _check_clients(clients)
     if not (alpha > 0 and np.isfinite(alpha)):
         raise InputError(f"Dirichlet alpha must be positive and finite, found: {alpha}")
+    # The positions of each class in each pool, shuffled.
     pools = [
-        _shuffle_classes(labels, n_class, key.child(pool)) for pool, labels in _name_pools(train_labels, test_labels)
+        [
+            key.child(pool, label).numpy().permutation(np.flatnonzero(labels.numpy() == label))
+            for label in range(n_class)
+        ]
+        for pool, labels in (("training", train_labels), ("test", test_labels))
     ]
     for attempt in range(DIRICHLET_ATTEMPTS):
         generator = key.child("proportions", attempt).numpy()
@@ -98,7 +103,7 @@ def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int,
     """Shuffle the records and cut them into parts of nearly equal size, whatever their classes."""
     _check_clients(clients)
     dealt = []
-    for pool, labels in _name_pools(train_labels, test_labels):
+    for pool, labels in (("training", train_labels), ("test", test_labels)):
         if len(labels) < clients:
             raise InputError(f"too few {pool} records for {clients} clients: {len(labels)}", hint="use fewer clients")
         order = key.child(pool).numpy().permutation(len(labels))
@@ -235,11 +240,6 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
     )
 
 
-def _shuffle_classes(labels: Tensor, n_class: int, key: Key) -> list[Positions]:
-    of_pool = labels.numpy()
-    return [key.child(label).numpy().permutation(np.flatnonzero(of_pool == label)) for label in range(n_class)]
-
-
 def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
     parts: list[list[Positions]] = [[] for _ in range(proportions.shape[1])]
     for positions, shares in zip(pool, proportions, strict=True):
@@ -251,10 +251,6 @@ def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -
 
 def _find_records_of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
     return _sort_positions(np.flatnonzero(np.isin(users.numpy(), people)))
-
-
-def _name_pools(train: Tensor, test: Tensor) -> tuple[tuple[str, Tensor], tuple[str, Tensor]]:
-    return ("training", train), ("test", test)
 
 
 def _sort_positions(positions: Positions) -> Tensor:

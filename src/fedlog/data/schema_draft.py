@@ -43,7 +43,10 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
     elif source.suffix == ".npz":
         schema = draft_npz(source)
     elif source.suffix in TABLE_SUFFIXES:
-        schema, notes = _draft_table(read_frame(source), str(source), options)
+        frame = read_frame(source)
+        label = options.label or find_label_column(frame) or frame.columns[-1]
+        schema, notes = draft_table_schema(frame, str(source), label, options)
+        notes = notes if options.label else (f"The label column was guessed: {label}.", *notes)
     else:
         raise InputError(f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}")
     if schema.input_shape:
@@ -58,13 +61,6 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
         *(f"- {note}" for note in notes),
     )
     return dump_schema(check_schema(schema, str(source)), comments)
-
-
-def _draft_table(frame: pl.DataFrame, where: str, options: DraftOptions) -> tuple[Schema, tuple[str, ...]]:
-    label = options.label or find_label_column(frame) or frame.columns[-1]
-    guessed = () if options.label else (f"The label column was guessed: {label}.",)
-    schema, left_out = draft_table_schema(frame, where, label, options)
-    return schema, (*guessed, *left_out)
 
 
 def draft_table_schema(

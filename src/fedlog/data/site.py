@@ -77,7 +77,9 @@ def load_site(
         table, left_out = read_table(path, schema, bad_rows)
         return replace(make_site(table, schema, name, key, shares, preparation), left_out=left_out)
     if path.suffix == ".npz":
-        arrays, left_out = read_arrays(*_read_npz(path), schema, str(path), bad_rows)
+        stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
+        parts = stored["inputs"], stored["labels"], stored.get("groups")
+        arrays, left_out = read_arrays(*parts, schema, str(path), bad_rows)
     elif path.is_dir():
         arrays, left_out = read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
@@ -275,11 +277,6 @@ def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
     # A channel without spread is not divided, as a column without spread is not.
     std = torch.where(std > 1e-6, std, torch.ones_like(std))
     return Transform(mean=tuple(pixels.mean(dim=dims).tolist()), std=tuple(std.tolist()))
-
-
-def _read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
-    return stored["inputs"], stored["labels"], stored.get("groups")
 
 
 def _call_user_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:

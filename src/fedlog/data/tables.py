@@ -42,9 +42,6 @@ class Table:
     times: NDArray[np.float64] | None
     targets: NDArray[np.float32] | None = None  # (n,) numbers to predict, scaled so that the schema's range is -1..1
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
 
 def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
     """The file as a data frame; every CSV value is a text, so that "007" stays a category.

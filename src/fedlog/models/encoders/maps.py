@@ -51,8 +51,10 @@ def parse_map(text: str, width: int) -> FeatureMap:
     try:
         if kind not in makers or len(rest) > 2 or bool(rest) == (kind == "unit"):
             raise ValueError
-        number = float(rest[0]) if rest else 0.0
+        number = float(rest[0]) if rest else 1.0
         seed = int(rest[1]) if len(rest) > 1 else 0
+        if not number > 0:
+            raise ValueError
         if kind not in ("unit", "scale", "power") and (number != int(number) or not 1 <= number <= LARGEST_WIDTH):
             raise ValueError
         return makers[kind](width, number, Key(seed).child("feature map", kind))
@@ -70,15 +72,11 @@ def _make_unit_map(width: int, number: float, key: Key) -> FeatureMap:
 
 def _make_scale_map(width: int, number: float, key: Key) -> FeatureMap:
     """The map that multiplies the features by a number."""
-    if not number > 0:
-        raise ValueError
     return FeatureMap(lambda x: x * number, width)
 
 
 def _make_power_map(width: int, number: float, key: Key) -> FeatureMap:
     """The map that raises each feature's size to a power; one below 1 shortens tails, which suits Gaussian heads."""
-    if not number > 0:
-        raise ValueError
     return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
 
 
