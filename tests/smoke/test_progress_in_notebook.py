@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 FIRST = """
 import numpy as np
@@ -23,6 +21,9 @@ COMPARE = "found = fedlog.compare(federation, ['fedlog'], 2, rounds=1, body='mlp
 @pytest.fixture(scope="module")
 def cells() -> list[Any]:
     """The cells of a notebook after a kernel has run them."""
+    import nbformat  # here, since it builds a grammar for a second and a half, which every process would wait for
+    from nbclient import NotebookClient
+
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (FIRST, RUN, QUIET, COMPARE)]
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
