@@ -12,7 +12,7 @@ import numpy as np
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.cost import cost_to_reach
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.documents.bits_runs import uncompressed_runs
+from fedlog.report.documents.bits_costs import find_uncompressed_runs
 
 RESULTS, RECORDS = Path("results"), Path("benchmarks/records")
 SITES = RESULTS / "one-exchange-sites"
@@ -50,7 +50,7 @@ def _mean(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients
 
 def _shards() -> list[Row]:
     whole = "one-exchange-cifar10-224/fed-heads"
-    dense = uncompressed_runs(
+    dense = find_uncompressed_runs(
         "cifar10", "fedlog-c", *(collect(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
     )
     spent = float(np.mean([cost_to_reach(0.83, run.rounds, run.summary).bits_both_ways for run in dense.values()]))

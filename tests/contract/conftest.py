@@ -12,7 +12,7 @@ from method_options import OPTIONS
 from fedlog.data.federation import Federation
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.models.body import Body
-from fedlog.testing.trial import Models, Trial, models_of, small_body, small_federation
+from fedlog.testing.trial import Models, Trial, read_models, small_body, small_federation
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Small:
 
     def models(self, simulation: Simulation, *, closing: bool = False) -> Models:
         """Every client's model after the run, by the client's name."""
-        return models_of(simulation, closing=closing)
+        return read_models(simulation, closing=closing)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.testing import check_method
-from fedlog.testing.trial import distance
+from fedlog.testing.trial import find_largest_gap
 from fedlog.wire.codec import CODECS, find_codec
 
 PAGES = Path(__file__).parents[2] / "docs" / "extend"
@@ -85,7 +85,7 @@ def test_the_codec_of_the_page(
     runs = {name: small.simulation("fedlog", small.federation([5, 8]), codec=name) for name in ("f32", "zipped")}
     records = {name: list(simulation.rounds()) for name, simulation in runs.items()}
     assert [r.correct_per_client for r in records["f32"]] == [r.correct_per_client for r in records["zipped"]]
-    assert distance(*(small.models(simulation) for simulation in runs.values())) == 0
+    assert find_largest_gap(*(small.models(simulation) for simulation in runs.values())) == 0
     # Damaged bytes are refused, whatever was done to them.
     blob = made.encode(codec_contract.messages()["statistics"], Key(1))
     for damaged in (b"", blob[:-1], blob[1:], blob + b"x", b"\x01" + blob[1:]):
@@ -111,7 +111,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
         (backend,) = Engine(settings, choice).backends(federation, clients).values()
         trained[choice] = {str(at): fit.params for at, fit in enumerate(backend.train(tasks))}
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
-        assert distance(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
+        assert find_largest_gap(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
 
 
 def test_every_page_is_followed() -> None:

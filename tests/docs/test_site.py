@@ -17,7 +17,7 @@ from headless_browser import DESKTOP, PHONE, look_as, open_browser, read_console
 from markdown_it import MarkdownIt
 
 from fedlog.algorithms import registry
-from fedlog.cli.docs import command_page
+from fedlog.cli.docs import write_command_page
 from fedlog.report.documents import method_results
 from fedlog.report.documents.method_results import END, START, TITLE, write_method_results
 
@@ -156,20 +156,20 @@ def test_links_of_the_repositorys_own_pages_lead_somewhere() -> None:
 
 def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
     committed = (DOCS / "reference" / "command-line.md").read_text()
-    assert committed == command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
+    assert committed == write_command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
     assert "`--rounds N`" in committed
     assert "### `fedlog federate join`" in committed
     assert "%(" not in committed
 
 
 def test_every_method_has_a_page_with_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = method_results._picture, list[str]()
+    draw, drawn = method_results._draw_picture, list[str]()
 
     def draw_once(*arguments: Any) -> str:  # a picture takes half a second, and each page has one
         drawn.extend([] if drawn else [draw(*arguments)])
         return drawn[0]
 
-    monkeypatch.setattr(method_results, "_picture", draw_once)
+    monkeypatch.setattr(method_results, "_draw_picture", draw_once)
     shutil.copytree(DOCS, tmp_path / "docs")
     write_method_results(ROOT / "results", tmp_path / "docs")
     assert drawn[0].rstrip().endswith("</svg>")

@@ -11,7 +11,7 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import print_private
+from fedlog.cli.federate_run import print_private_report
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -62,7 +62,7 @@ def test_a_run_that_learned_nothing_says_so_on_both_sides(
     report = RunFolder.of_run(server, "run-1").read_report()
     assert report is not None
     assert report["new_heads"] == 0
-    print_private(report)
+    print_private_report(report)
     assert "learned nothing" in capsys.readouterr().out
     east = post.sites["east"]
     lines = [str(describe_site_event(event)) for event in read_events(east.event_log)]
@@ -78,7 +78,7 @@ def test_the_example_of_the_documentation_learns(
     report = RunFolder.of_run(server, "run-1").read_report()
     assert report is not None
     assert report["new_heads"] >= 3
-    print_private(report)
+    print_private_report(report)
     assert f"rounds that moved the head: {report['new_heads']} of 5" in capsys.readouterr().out
     last = [describe_site_event(event) for event in read_events(post.sites["east"].event_log)][-1]
     assert "no round" not in str(last)

@@ -11,7 +11,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import print_private
+from fedlog.cli.federate_run import print_private_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.site import Preparation
@@ -278,7 +278,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
     # After round 1 the last head alone went out: the broadcast of the round that was not begun is not counted.
     head = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast(state.values))
     assert state.ledger.bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
-    print_private(report)
+    print_private_report(report)
     said = capsys.readouterr().out
     assert "1 of 2 rounds" in said
     assert "ended early: the privacy budget does not cover another release" in said

@@ -10,7 +10,7 @@ import pytest
 
 import fedlog
 from fedlog.cli.main import parse_arguments
-from fedlog.cli.running import _choose_spec_and_folder
+from fedlog.cli.run_work import _choose_spec_and_folder
 from fedlog.experiments.compare.variants import VariantChoices, make_variants
 from fedlog.experiments.run.execute import read_spec
 from fedlog.settings.differences import write_repeat_command

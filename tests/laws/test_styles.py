@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlog.algorithms import registry
-from fedlog.report.parts.style import COLOURS, DASHES, MARKERS, METHODS, style_numbered, style_of, styles_of
+from fedlog.report.parts.style import COLOURS, DASHES, MARKERS, METHODS, choose_styles, find_style, numbered_style
 
 # Machado, Oliveira and Fernandes (2009), severity 1: red-blind, green-blind, blue-blind; on linear RGB.
 VISION = {
@@ -72,17 +72,17 @@ def test_every_registered_method_has_a_look_of_its_own() -> None:
 
 def test_own_methods_and_variants_get_what_is_left() -> None:
     known = {(style.colour, style.dash) for style in METHODS.values()}
-    own = style_of("mine.module:Method")
+    own = find_style("mine.module:Method")
     assert (own.colour, own.dash) not in known
-    assert own == style_of("mine.module:Method")
+    assert own == find_style("mine.module:Method")
     assert own.label == "Method"
     labels = {"fedlog": "fedlog", "fedlog codec=q8": "fedlog", "local": "local", "x:Y": "x:Y"}
-    found = styles_of(labels)
+    found = choose_styles(labels)
     assert found["fedlog"].colour == METHODS["fedlog"].colour == found["fedlog codec=q8"].colour
     assert (found["fedlog"].dash, found["local"].dash) == (METHODS["fedlog"].dash, METHODS["local"].dash)
     assert len({(style.colour, style.dash) for style in found.values()}) == len(labels)
     assert found["fedlog codec=q8"].label == "fedlog codec=q8"
-    numbered = [style_numbered(at, str(at)) for at in range(len(COLOURS) * len(DASHES))]
+    numbered = [numbered_style(at, str(at)) for at in range(len(COLOURS) * len(DASHES))]
     assert len({(style.colour, style.dash) for style in numbered}) == len(numbered)
-    many = styles_of({f"v{at}": "fedlog" for at in range(len(COLOURS) * len(DASHES))})
+    many = choose_styles({f"v{at}": "fedlog" for at in range(len(COLOURS) * len(DASHES))})
     assert len({(style.colour, style.dash) for style in many.values()}) == len(many)

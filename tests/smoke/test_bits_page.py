@@ -12,8 +12,8 @@ import pytest
 from fedlog.experiments.tables.bits import ROUNDS
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.documents.bits_page import END, PLACE, bits_tables, write_bits_page
-from fedlog.report.documents.bits_runs import AccuracyDifference, cut_run, judge
+from fedlog.report.documents.bits_costs import judge_goal, shorten_run
+from fedlog.report.documents.bits_page import END_MARK, START_MARK, bits_tables, write_bits_page
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.resolve import resolve
 
@@ -26,7 +26,7 @@ def tables_of_records() -> dict[str, TextTable]:
 
 
 def test_the_page_has_the_tables_of_the_records() -> None:
-    pattern = re.escape(PLACE).replace(r"\{\}", "([^ ]+)") + r"\n(.*?)" + re.escape(END)
+    pattern = re.escape(START_MARK).replace(r"\{\}", "([^ ]+)") + r"\n(.*?)" + re.escape(END_MARK)
     found = dict(re.findall(pattern, (ROOT / "docs" / "bits.md").read_text(), re.DOTALL))
     expected = {name: table.markdown() for name, table in tables_of_records().items()}
     assert found == expected, "run `fedlog docs`"
@@ -52,8 +52,8 @@ def test_every_place_is_filled_and_a_missing_one_is_named(tmp_path: Path) -> Non
     ],
 )
 def test_the_aim_is_judged_by_bits_and_by_the_interval(share: float, mean: float, reach: float, expected: str) -> None:
-    assert judge(share, AccuracyDifference(mean, reach)) == expected
-    assert judge(None, AccuracyDifference(mean, reach)) == judge(share, None) == ""
+    assert judge_goal(share, mean - reach) == expected
+    assert judge_goal(None, mean - reach) == judge_goal(share, None) == ""
 
 
 def page_text() -> str:
@@ -149,8 +149,8 @@ def test_rows_changes_no_answer_of_any_client() -> None:
 
 def test_a_run_cut_short_has_the_bits_and_the_accuracy_of_its_first_rounds() -> None:
     run = next(iter(collect(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-c-f32"]))
-    cut = cut_run(run, 7)
+    cut = shorten_run(run, 7)
     assert len(cut.rounds) == 7
     assert cut.summary.accuracy_mean_over_clients == run.rounds[6].accuracy_mean_over_clients
-    assert cut_run(run, len(run.rounds)).summary == run.summary
+    assert shorten_run(run, len(run.rounds)).summary == run.summary
     assert run.summary.bits_up - cut.summary.bits_up == sum(record.bits_up for record in run.rounds[7:])

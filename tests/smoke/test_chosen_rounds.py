@@ -18,7 +18,7 @@ from fedlog.experiments.run.records import accuracy_at_chosen_rounds
 from fedlog.experiments.tables.catalog import find_experiment as find_experiment
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.paper.method_tables import tables_of
+from fedlog.report.paper.method_tables import method_tables
 
 SHORT = ["run", "--data", "circle", "--rounds", "6", "--set", "epochs=1", "--jobs", "1", "--quiet", "--json"]
 HELD_OUT = ["--validation-fraction", "0.3"]
@@ -98,6 +98,6 @@ def test_the_table_has_final_chosen_and_best_rounds(tmp_path: Path) -> None:
         write_run(cell, [0.90, 0.99, 0.97], 1000)
         summary = json.loads((cell.folder / SUMMARY).read_text())
         (cell.folder / SUMMARY).write_text(json.dumps({**summary, "accuracy_at_chosen_rounds": chosen}))
-    (table,) = tables_of(collect(experiment, tmp_path))
+    (table,) = method_tables(collect(experiment, tmp_path))
     (row,) = table.rows
     assert row == ("FedLog", "2", "97.00 ± 0.00", "98.00 ± 0.50", "+1.00 ± 0.50", "99.00 ± 0.00")

@@ -378,7 +378,7 @@ for arguments in (["--help"], ["run", "--help"], ["run", "--rouns", "3"]):
     except SystemExit:
         pass
 print(loaded("torch", "numpy", "matplotlib"))
-import fedlog.cli.running
+import fedlog.cli.run_work
 print(loaded("matplotlib", "scipy.stats"))
 print(main({run!r}))
 print(loaded("torch._dynamo", "sympy", "sklearn", "flwr", "polars", "pooch"))

@@ -17,7 +17,7 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.significance import Mean
 from fedlog.experiments.tables.when_to_choose import SELECTED
-from fedlog.report.paper.reproduction import ExperimentPage, sections, write_markdown, write_results_page
+from fedlog.report.paper.reproduction import ExperimentPage, make_experiment_pages, write_markdown, write_results_page
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 2_000_000
@@ -47,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(results: Path) -> list[ExperimentPage]:
-    return sections(results)
+    return make_experiment_pages(results)
 
 
 @pytest.fixture(scope="module")

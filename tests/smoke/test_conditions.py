@@ -13,13 +13,13 @@ from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABL
 from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
 from fedlog.report.documents.overview import GAINS
-from fedlog.report.paper.conditions import (
-    END,
-    START,
+from fedlog.report.paper.when_to_choose import (
+    END_MARK,
+    MARK,
     bits_table,
     draw_conditions,
     rounds_table,
-    short_table,
+    write_short_table,
     write_when_to_choose,
 )
 
@@ -71,19 +71,19 @@ def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:
 
 
 def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: Collected, tmp_path: Path) -> None:
-    assert len(short_table(found).splitlines()) == 2  # most methods are missing in the only one
+    assert len(write_short_table(found).splitlines()) == 2  # most methods are missing in the only one
     page = tmp_path / "page.md"
     assert write_when_to_choose(found.folder.parent, page) == []
-    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n{MARK}\nold\n{END_MARK}\nafter\n")
     assert write_when_to_choose(found.folder.parent, page) == [page]
-    assert page.read_text() == f"before\n{START}\n{short_table(found)}\n{END}\nafter\n"
+    assert page.read_text() == f"before\n{MARK}\n{write_short_table(found)}\n{END_MARK}\nafter\n"
 
 
 def test_the_page_has_the_figures_of_the_records() -> None:
     root = Path(__file__).parents[2]
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
-    assert short_table(collect(WHEN_TO_CHOOSE, root / "results")) in (root / "docs" / GAINS).read_text()
+    assert write_short_table(collect(WHEN_TO_CHOOSE, root / "results")) in (root / "docs" / GAINS).read_text()
 
 
 def test_the_picture_has_a_panel_for_what_was_run(found: Collected) -> None:

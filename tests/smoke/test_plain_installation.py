@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fedlog.cli.main import EXTRAS
+from fedlog.cli.main import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 # None in `sys.modules` makes an import fail as if the package were not there.
 PLAIN = f"""
 import contextlib, io, json, sys
-sys.modules.update(dict.fromkeys({sorted(EXTRAS)!r}))
+sys.modules.update(dict.fromkeys({sorted(EXTRA_OF)!r}))
 from fedlog.cli.main import main
 ended = {{}}
 for command in sys.argv[1:]:
@@ -53,7 +53,7 @@ def test_every_extra_is_known() -> None:
         if extra not in ("dev", "docs") and not part.startswith("fedlog[")
     }
     named["mlflow"] = named.pop("mlflow_skinny")  # the name of its module
-    assert named == EXTRAS
+    assert named == EXTRA_OF
 
 
 @pytest.mark.parametrize("command", WORKING)

@@ -28,7 +28,12 @@ from fedlog.experiments.tables.privacy_figure import (
     name_level_row,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
-from fedlog.report.paper.privacy_tables import guarantee_table, level_table, privacy_plot, verification_table
+from fedlog.report.paper.privacy_tables import (
+    draw_privacy_figure,
+    guarantee_table,
+    noise_level_table,
+    verification_table,
+)
 from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -68,7 +73,7 @@ def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
         write_run(cell, accuracies, 10)
         _state_privacy(cell, 3)
     read = collect(PRIVACY_FIGURE, tmp_path)
-    levels = level_table(read)
+    levels = noise_level_table(read)
     assert levels.rows[3][:5] == ("clamp:2", "64", "1282", "50.00", "3")
     assert levels.rows[3][5:9] == ("0.0909", "2.28", "0.565", "7.17")
     assert all(row[3] == "not run" for row in levels.rows if row[:2] not in (("clamp:2", "64"), ("l2:3", "none")))
@@ -78,7 +83,7 @@ def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
     assert promised[1:4] == ("7.9", "1e-05", "client")
     assert promised[8:] == ("30.00", "60.00", "3")
     for delta in DELTAS:
-        assert f"delta {delta:g}" in privacy_plot(read)
+        assert f"delta {delta:g}" in draw_privacy_figure(read)
 
 
 def test_a_run_in_mode_paper_can_be_calibrated_exactly() -> None:

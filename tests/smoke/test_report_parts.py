@@ -22,11 +22,11 @@ from fedlog.experiments.run.execute import read_spec
 from fedlog.report.compare.comparison_page import comparison_section
 from fedlog.report.exported_tables import find_tables
 from fedlog.report.pages.run_facts import read_run
-from fedlog.report.pages.run_page import headline, render_run
-from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
+from fedlog.report.pages.run_page import make_headline, render_run
+from fedlog.report.parts.axes import bits_axis, linear_axis, rounds_axis
 from fedlog.report.parts.curves import Curve, curve_plots
-from fedlog.report.parts.plots import Plot
-from fedlog.report.parts.style import style_of
+from fedlog.report.parts.plots import Plot, draw_level_line
+from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import find_differences, write_repeat_command
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
@@ -70,7 +70,7 @@ def test_an_unfinished_run_is_no_baseline(runs: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_line_of_a_committed_run_names_its_baselines() -> None:
-    found = headline(read_run(RESULTS / "table-mnist" / "fedlog" / "seed-0"))
+    found = make_headline(read_run(RESULTS / "table-mnist" / "fedlog" / "seed-0"))
     assert found == {
         "reached": "97.8 %",
         "sent": "165 Mb",
@@ -173,12 +173,12 @@ def test_the_names_of_others_are_text_and_no_markup(make_federation: MakeFederat
 
 
 def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
-    curve = Curve("fedlog", style_of("fedlog"), (0.5, 0.8, 0.95), (1e5, 2e5, 3e5))
+    curve = Curve("fedlog", find_style("fedlog"), (0.5, 0.8, 0.95), (1e5, 2e5, 3e5))
     by_round, by_bits = curve_plots([curve], threshold=0.9)
     assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
     assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
     assert by_bits.x.log
-    height = by_round.drawn_levels[0].y
+    height = draw_level_line(by_round, by_round.rules[0]).y
     below, above = by_round.at(2, 80)[1], by_round.at(3, 95)[1]
     assert above < height < below
 
@@ -192,7 +192,7 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     ],
 )
 def test_only_steep_first_rounds_may_lie_below_the_axis(accuracy: list[float], lowest: float, cut: bool) -> None:
-    curve = Curve("run", style_of("fedlog"), tuple(accuracy), tuple(1000.0 * at for at, _ in enumerate(accuracy, 1)))
+    curve = Curve("run", find_style("fedlog"), tuple(accuracy), tuple(1000.0 * at for at, _ in enumerate(accuracy, 1)))
     for plot in curve_plots([curve]):
         assert plot.y.low <= lowest
         assert (plot.y.low > 100 * min(accuracy)) == cut
@@ -201,7 +201,7 @@ def test_only_steep_first_rounds_may_lie_below_the_axis(accuracy: list[float], l
 
 def test_axes_hold_their_values_and_have_round_marks() -> None:
     for values in ([0.0], [3.2, 3.2], [97.5, 98.4], [-0.3, 12.0], [12.0, 100.0], [-0.6, 0.4]):
-        axis = straight_axis("", values)
+        axis = linear_axis("", values)
         assert axis.low <= min(values) <= max(values) <= axis.high
         assert 2 <= len(axis.ticks) <= 8
         assert [float(text) for _, text in axis.ticks] == pytest.approx([value for value, _ in axis.ticks])
@@ -211,7 +211,7 @@ def test_axes_hold_their_values_and_have_round_marks() -> None:
         ([0.0, 12.4], ["0.0", "2.5", "5.0", "7.5", "10.0", "12.5"]),
         ([0.0, 1.2], ["0.00", "0.25", "0.50", "0.75", "1.00", "1.25"]),
     ):
-        assert [text for _, text in straight_axis("", values).ticks] == texts
+        assert [text for _, text in linear_axis("", values).ticks] == texts
     for last in (1, 2, 7, 10, 30, 100, 150):
         axis = rounds_axis(last)
         assert axis.low <= 1 <= last <= axis.high
@@ -219,8 +219,8 @@ def test_axes_hold_their_values_and_have_round_marks() -> None:
     for bits in ([1.0], [300.0, 4e5], [1.6e6, 7e9], [2e6, 2.1e6]):
         axis = bits_axis("", bits)
         assert axis.low <= min(bits) <= max(bits) <= axis.high
-        assert axis.share(axis.low) == 0
-        assert axis.share(axis.high) == pytest.approx(1)
+        assert axis.position(axis.low) == 0
+        assert axis.position(axis.high) == pytest.approx(1)
 
 
 def test_every_point_is_inside_its_plot(runs: Path) -> None:

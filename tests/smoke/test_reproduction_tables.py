@@ -14,13 +14,13 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.significance import Mean, difference_from_printed
-from fedlog.report.paper.comparisons import HOW_TO_READ, family
+from fedlog.report.paper.comparisons import HOW_TO_READ, find_corrected_rows
 from fedlog.report.paper.cost_table import cost_table
-from fedlog.report.paper.figures import _over_rounds
+from fedlog.report.paper.figures import _read_curves
+from fedlog.report.paper.grid_tables import grid_table
 from fedlog.report.paper.method_tables import accuracy_table, comparison_table, overview_table
-from fedlog.report.paper.other_tables import grid_table
 from fedlog.report.paper.reproduction import write_markdown, write_results_page
-from fedlog.report.parts.tables import TextTable, bits_with_error, p_value, with_error
+from fedlog.report.parts.tables import TextTable, describe_mean, format_bits, format_p_value
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
 
 def test_the_bits_of_a_curve_begin_with_the_opening(results: Path) -> None:
     runs = collect(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
-    accuracy, megabits = _over_rounds(runs)
+    accuracy, megabits = _read_curves(runs)
     assert accuracy.shape == (8, 3)
     assert megabits.tolist() == pytest.approx([0.0021, 0.0041, 0.0061])
 
@@ -150,8 +150,8 @@ def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_o
 
 
 def test_where_the_paper_prints_nothing_the_correction_is_for_the_federated_methods() -> None:
-    assert family(EXPERIMENTS["figure-flexible-cifar10"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
-    assert family(EXPERIMENTS["figure-flexible-cifar100"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
+    assert find_corrected_rows(EXPERIMENTS["figure-flexible-cifar10"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
+    assert find_corrected_rows(EXPERIMENTS["figure-flexible-cifar100"]) == {"fedlog", "fedproto", "lg-fedavg-1"}
 
 
 def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
@@ -306,12 +306,12 @@ def test_the_pages_hold_every_experiment_and_every_discussion(results: Path) -> 
 
 
 def test_numbers_are_written_in_the_papers_units() -> None:
-    assert bits_with_error(Mean(3.45e9, 2e7, 10)) == "3.45 ± 0.02 Gb"
-    assert bits_with_error(Mean(4.7e6, 1e6, 3)) == "4.70 ± 1.00 Mb"
-    assert bits_with_error(Mean(36.3e6, 3.4e6, 3)) == "36.3 ± 3.4 Mb"
-    assert bits_with_error(Mean(257e6, 1.1e8, 3)) == "257 ± 110 Mb"
-    assert bits_with_error(Mean(0, 0, 3)) == "0 ± 0 b"
-    assert with_error(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
-    assert with_error(Mean(98.411, None, 1)) == "98.41"
-    assert [p_value(0.0009765625), p_value(2e-6)] == ["0.0010", "2.0e-06"]
+    assert format_bits(Mean(3.45e9, 2e7, 10)) == "3.45 ± 0.02 Gb"
+    assert format_bits(Mean(4.7e6, 1e6, 3)) == "4.70 ± 1.00 Mb"
+    assert format_bits(Mean(36.3e6, 3.4e6, 3)) == "36.3 ± 3.4 Mb"
+    assert format_bits(Mean(257e6, 1.1e8, 3)) == "257 ± 110 Mb"
+    assert format_bits(Mean(0, 0, 3)) == "0 ± 0 b"
+    assert describe_mean(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
+    assert describe_mean(Mean(98.411, None, 1)) == "98.41"
+    assert [format_p_value(0.0009765625), format_p_value(2e-6)] == ["0.0010", "2.0e-06"]
     assert TextTable(("a", "b"), (("x|y", "1"),)).markdown() == "| a | b |\n|---|---:|\n| x\\|y | 1 |\n"

@@ -17,7 +17,7 @@ from fedlog.experiments.tables.finished_cells import Collected, collect
 from fedlog.experiments.workers.cell_process import Outcome, execute_order, write_cell_order
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
-from fedlog.report.paper.other_tables import synthetic_table
+from fedlog.report.paper.grid_tables import synthetic_table
 from fedlog.settings.spec import spec_as_values
 
 FIGURE = EXPERIMENTS["figure-synthetic"]
@@ -112,7 +112,7 @@ def _found(out: Path, *made: tuple[str, int]) -> Collected:
 
 def test_one_row_alone_is_drawn_and_the_other_is_named_as_missing(tmp_path: Path) -> None:
     found = _found(tmp_path, ("fedlog", 0))
-    drawn = figures.synthetic(found)
+    drawn = figures.draw_synthetic_panels(found)
     assert "FedLog: the server's separator" in drawn
     assert drawn.count("not run: LG-FedAvg 1, seed 0") == 1
     assert drawn.count("LG-FedAvg 1: not run") == 2  # in both panels of accuracies
@@ -123,14 +123,14 @@ def test_one_row_alone_is_drawn_and_the_other_is_named_as_missing(tmp_path: Path
 
 
 def test_the_raw_data_are_drawn_from_whichever_row_is_there(tmp_path: Path) -> None:
-    drawn = figures.synthetic(_found(tmp_path, ("lg-fedavg-1", 0)))
+    drawn = figures.draw_synthetic_panels(_found(tmp_path, ("lg-fedavg-1", 0)))
     assert "client 0 class 1" in drawn
     assert drawn.count("not run: FedLog, seed 0") == 2
 
 
 def test_without_the_drawn_seed_the_accuracies_are_left(tmp_path: Path) -> None:
     found = _found(tmp_path, ("fedlog", 1), ("lg-fedavg-1", 1))
-    drawn = figures.synthetic(found)
+    drawn = figures.draw_synthetic_panels(found)
     assert drawn.count("not run: ") == 4
     assert "LG-FedAvg 1: not run" not in drawn
     assert synthetic_table(found).title.endswith("and 1 seeds")
@@ -138,7 +138,7 @@ def test_without_the_drawn_seed_the_accuracies_are_left(tmp_path: Path) -> None:
 
 def test_a_drawing_made_with_other_settings_is_not_shown(tmp_path: Path) -> None:
     _write_sweep(list_cells(_with(FIGURE, learning_rate=0.5), tmp_path)[0])
-    assert "not run: FedLog, seed 0" in figures.synthetic(_found(tmp_path, ("fedlog", 1)))
+    assert "not run: FedLog, seed 0" in figures.draw_synthetic_panels(_found(tmp_path, ("fedlog", 1)))
 
 
 def test_rows_without_a_common_seed_are_reported_and_documented(

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 import fedlog
-from fedlog.cli.completion import SHELLS, make_script
+from fedlog.cli.completion import SHELLS, write_completion_script
 from fedlog.cli.main import COMMANDS, main
 from fedlog.report.parts.tables import TextTable
 
@@ -153,7 +153,7 @@ def test_bash_completes_commands_flags_and_choices(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script(shell: str) -> None:
-    written = make_script(shell)
+    written = write_completion_script(shell)
     assert "compare" in written
     assert "split-seed" in written
 

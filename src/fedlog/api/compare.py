@@ -17,31 +17,19 @@ from fedlog.api.run import (
     Body,
     check_callbacks,
     check_data,
-    enter_folder,
-    input_shape_of,
+    find_input_shape,
     name_bodies,
+    open_run_folder,
     separate_options,
 )
 from fedlog.data.catalog import DEFAULTS, load_federation
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.compare import running
+from fedlog.experiments.compare import running, variants
 from fedlog.experiments.compare.advice import WORTH, Advice, advise
 from fedlog.experiments.compare.findings import Findings, VariantFigures
 from fedlog.experiments.compare.reading import read_findings
-from fedlog.experiments.compare.variants import (
-    METHODS,
-    ComparedRun,
-    VariantChoices,
-    add_references,
-    check_codecs_and_bodies,
-    check_options,
-    drop_methods_needing_equal_bodies,
-    list_runs,
-    make_quick,
-    make_variants,
-)
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
 from fedlog.files.python_errors import rewrite_flags_in_errors
@@ -110,9 +98,9 @@ class Comparison:
         rows; `gain_on_test`. Each of the last three also has two columns for its interval, as `accuracy_low` and
         `accuracy_high`. Only in rows of `all`: `balanced_accuracy`, `macro_f1`, `auroc`, `calibration_error`, `bits`.
         """
-        from fedlog.report.compare.comparison import spreadsheet_rows
+        from fedlog.report.compare.comparison import make_spreadsheet_rows
 
-        return make_frame(spreadsheet_rows(self.findings))
+        return make_frame(make_spreadsheet_rows(self.findings))
 
     def plot(self) -> Figure:
         """Draw the accuracy of each method against the bits it sent, over all sites and at each one.
@@ -159,7 +147,7 @@ class Comparison:
 @rewrite_flags_in_errors()
 def compare(
     data: Federation | str,
-    methods: Sequence[str | Factory] = METHODS,
+    methods: Sequence[str | Factory] = variants.METHODS,
     seeds: int | Iterable[int] | None = None,
     *,
     codecs: Sequence[str] = (),
@@ -209,47 +197,37 @@ def compare(
     if not 0 <= worth < 1:
         raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
-    names = add_references([name_method(method) for method in methods])
-    chosen = VariantChoices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
-    common = _common_spec(data, chosen, settings)
+    names = variants.add_references([name_method(method) for method in methods])
+    chosen = variants.VariantChoices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
+    common = _make_common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
     # Named data sets are run in parallel processes of one job each; a federation in memory uses all jobs in each run.
     jobs_a_run = 1 if federation is None else jobs
-    common = replace(common, body=name_bodies(body, lambda: input_shape_of(common, federation)), jobs=jobs_a_run)
-    common = _with_validation(common, federation)
+    common = replace(common, body=name_bodies(body, lambda: find_input_shape(common, federation)), jobs=jobs_a_run)
+    common = _add_validation_fraction(common, federation)
     notes: tuple[str, ...] = ()
-    own = _own_federation(common, federation)
-    check_codecs_and_bodies(chosen, common, own)
+    own = _load_user_federation(common, federation)
+    variants.check_codecs_and_bodies(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
-    asked_for = () if tuple(methods) == METHODS else tuple(name_method(method) for method in methods)
-    chosen, left_out = drop_methods_needing_equal_bodies(chosen, common, asked_for)
+    asked_for = () if tuple(methods) == variants.METHODS else tuple(name_method(method) for method in methods)
+    chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, asked_for)
     notes = (*notes, *left_out)
     if quick:
-        common, chosen, left_out = make_quick(common, chosen, own, asked_for=bool(asked_for))
+        common, chosen, left_out = variants.make_quick(common, chosen, own, asked_for=bool(asked_for))
         notes = (*notes, *left_out)
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
         seeds = SEEDS_OF_FEW_ROWS if few and not quick else SEEDS
-    plan = _ComparisonPlan(common, chosen, _check_seeds(seeds, methods), federation, Parallelism(jobs, executor))
+    plan = _ComparisonPlan(common, chosen, _check_seeds(seeds, methods), federation, jobs, executor)
     return plan.execute(None if out is None else Path(out), check_callbacks(callbacks), progress, worth, notes)
 
 
-def repeat(
-    spec: RunSpec, seeds: int | Iterable[int], out: Path, workers: Parallelism, progress: bool | None = None
-) -> Comparison:
+def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: int, progress: bool | None) -> Comparison:
     """Run one method with several seeds, as a comparison without other methods."""
     chosen = _check_seeds(seeds, [spec.method])
-    plan = _ComparisonPlan(replace(spec, jobs=1), VariantChoices((spec.method,)), chosen, None, workers)
+    plan = _ComparisonPlan(replace(spec, jobs=1), variants.VariantChoices((spec.method,)), chosen, None, jobs)
     return plan.execute(out, (), progress, WORTH, ())
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """How many runs are computed in parallel, and by which executor."""
-
-    jobs: int = 1
-    executor: str = "processes"
 
 
 @dataclass(frozen=True)
@@ -257,10 +235,11 @@ class _ComparisonPlan:
     """Everything a comparison needs to know before its first run."""
 
     common: RunSpec
-    choices: VariantChoices
+    choices: variants.VariantChoices
     seeds: tuple[int, ...]
     federation: Federation | None
-    workers: Parallelism
+    jobs: int  # how many runs are computed in parallel
+    executor: str = "processes"
 
     def execute(
         self,
@@ -271,9 +250,9 @@ class _ComparisonPlan:
         notes: tuple[str, ...],
     ) -> Comparison:
         """Execute the runs that are not finished yet, and read the results of all."""
-        variants = make_variants(self.common, self.choices)
-        with enter_folder(out) as where:
-            runs = list_runs(variants, self.seeds, where)
+        compared = variants.make_variants(self.common, self.choices)
+        with open_run_folder(out) as where:
+            runs = variants.list_runs(compared, self.seeds, where)
             failed = self._run(runs, where, callbacks, progress)
             findings = read_findings(self.common.data, runs, failed)
             by_label = {(run.variant.label, run.seed): run.folder for run in runs}
@@ -283,28 +262,27 @@ class _ComparisonPlan:
         return Comparison(findings, kept, worth, (*own_notes, *notes))
 
     def _run(
-        self, runs: Sequence[ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
+        self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
     ) -> running.Failures:
         console = Console(stderr=True, highlight=False)
         seen = console.is_terminal or console.is_jupyter
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
-            if self.federation is not None or (self.workers.jobs == 1 and self.workers.executor == "processes"):
+            if self.federation is not None or (self.jobs == 1 and self.executor == "processes"):
                 return running.run_one_by_one(runs, self._federation_of(), bar, callbacks)
             if callbacks:
                 raise InputError(
                     "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
                 )
-            side_by_side = make_executor(self.workers.executor, self.workers.jobs, out)
-            on_cluster = self.workers.executor.startswith(DASK)
+            side_by_side = make_executor(self.executor, self.jobs, out)
             # On a cluster one order for each run, because workers may be lost; here one for each job, because a process
             # takes seconds to start.
-            orders = len(runs) if on_cluster else self.workers.jobs
+            orders = len(runs) if self.executor.startswith(DASK) else self.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return running.run_in_parallel(runs, side_by_side, orders, bar, data_dir)
 
     def _federation_of(self) -> Callable[[int], Federation | None]:
-        """A function from a seed to the federation: split anew by the seed if it has `split_again`, else as given."""
+        """A function that returns the federation for a seed: divided again if it has `split_again`, else as given."""
         given = self.federation
         if given is None:
             return lambda seed: None
@@ -316,14 +294,14 @@ def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _own_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
+def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
     """The user's federation, given or loaded by its name; None for the data sets that fedlog knows."""
     if given is not None or spec.data in DEFAULTS:
         return given
     return load_federation(resolve(spec).data)
 
 
-def _with_validation(spec: RunSpec, given: Federation | None) -> RunSpec:
+def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec:
     """The settings, with a validation fraction if the data have no validation rows."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
@@ -344,10 +322,10 @@ def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple
     return chosen
 
 
-def _common_spec(data: Federation | str, choices: VariantChoices, settings: Mapping[str, Any]) -> RunSpec:
+def _make_common_spec(data: Federation | str, choices: variants.VariantChoices, settings: Mapping[str, Any]) -> RunSpec:
     """The settings that all runs share; every other name must be an option of one of the methods."""
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]
-    check_options(choices.methods, [*settings, *of_recipes, *of_options])
+    variants.check_options(choices.methods, [*settings, *of_recipes, *of_options])
     name = data.name if isinstance(data, Federation) else data
     return spec_from_values({**separate_options(settings), "data": name}, "fedlog.compare")

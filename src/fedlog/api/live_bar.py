@@ -54,7 +54,7 @@ class LiveBar:
         return line
 
     def _is_line_due(self) -> bool:
-        """Whether it is time for the next plain line; if so, the wait for the one after it starts now."""
+        """Whether the next plain line may be printed now; if so, start the wait for the line after it."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RUN_FOLDER_HINT = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
-NOTES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that are only used for the page of a run
+PAGE_FILES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that are only used for the page of a run
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -114,7 +114,7 @@ class Result:
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
         lines = tuple(records.read(folder / RECORDS))
-        notes = {name: (folder / name).read_text() for name in NOTES if (folder / name).exists()}
+        notes = {name: (folder / name).read_text() for name in PAGE_FILES if (folder / name).exists()}
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
@@ -124,12 +124,12 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """The share of its test records that a client's model gets right after the last round, mean over clients."""
+        """The share of test records that are classified correctly after the last round, mean over clients."""
         return self.summary.accuracy_mean_over_clients
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The accuracy after the closing phase of FedRep and FedBABU, as of `models`; None for other methods."""
+        """The accuracy of `models` if the method has a closing phase (FedRep, FedBABU); None for other methods."""
         return self.summary.accuracy_after_closing
 
     @property
@@ -179,9 +179,9 @@ class Result:
 
         """
         from fedlog.report.parts.curves import draw_curves
-        from fedlog.report.parts.style import style_of
+        from fedlog.report.parts.style import find_style
 
-        return draw_curves(self.records, sum(self.summary.bits_opening.values()), style_of(self.spec.method))
+        return draw_curves(self.records, sum(self.summary.bits_opening.values()), find_style(self.spec.method))
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a new or empty folder, as `fedlog.run(out=...)` and `fedlog run` do.

@@ -67,15 +67,15 @@ def run(
     check_data(data)
     called = CallbackGroup([*make_progress(progress), *check_callbacks(callbacks)])
     spec = _make_spec(name, method, settings)
-    spec = replace(spec, body=name_bodies(body, lambda: input_shape_of(spec, federation)))
-    with enter_folder(out) as folder:
+    spec = replace(spec, body=name_bodies(body, lambda: find_input_shape(spec, federation)))
+    with open_run_folder(out) as folder:
         execute(spec, folder, called, federation=federation)
         found = Result.read(folder)
         return found.keep_in_memory() if out is None else found
 
 
 @contextmanager
-def enter_folder(out: str | Path | None) -> Iterator[Path]:
+def open_run_folder(out: str | Path | None) -> Iterator[Path]:
     """Yield the folder of a run, or a temporary folder for None; restore PyTorch's number of threads at the end."""
     threads = torch.get_num_threads()
     try:
@@ -143,6 +143,6 @@ def _name_body(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> str:
     return body if isinstance(body, str) else name_body(body, input_shape())
 
 
-def input_shape_of(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
+def find_input_shape(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
     """The shape of one record of the run's data."""
     return (federation or load_federation(resolve(spec).data)).input_shape

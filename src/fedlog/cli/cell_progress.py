@@ -52,7 +52,7 @@ class CellProgress(LiveBar):
             self._console.print(text)
             for standing in running:
                 at = f"round {standing.done}/{standing.cell.steps}"
-                self._console.print(f"  {standing.cell.name}: {at}{_describe(standing)}")
+                self._console.print(f"  {standing.cell.name}: {at}{_describe_status(standing)}")
 
     def on_end(self, outcome: Outcome) -> None:
         """Print how the cell ended, and remove its line."""
@@ -67,7 +67,7 @@ class CellProgress(LiveBar):
         name = standing.cell.name
         if name not in self._lines:
             self._lines[name] = bar.add_task(f"  {name}", total=standing.cell.steps, text="")
-        bar.update(self._lines[name], completed=standing.done, text=_describe(standing).lstrip(", "))
+        bar.update(self._lines[name], completed=standing.done, text=_describe_status(standing).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
         """The estimated time left, from the rounds done so far; cells differ, so it is rough at first."""
@@ -77,7 +77,7 @@ class CellProgress(LiveBar):
         return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _describe(standing: CellStatus) -> str:
+def _describe_status(standing: CellStatus) -> str:
     accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
     left = "" if standing.seconds_left is None else f", about {describe_duration(standing.seconds_left)} left"
     return accuracy + left

@@ -1,4 +1,4 @@
-"""Add commands to the parser, and print lines for people."""
+"""Add commands and common flags to the parser, and print messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def command(
+def add_command(
     commands: Subparsers,
     name: str,
     summary: str,
@@ -36,7 +36,7 @@ def command(
     return parser
 
 
-def server_command(
+def add_server_command(
     commands: Subparsers, name: str, summary: str, handler: Callable[[ServerFolder, argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
     """Add a command whose first argument is the folder of an existing server; the handler gets a `ServerFolder`."""
@@ -48,10 +48,10 @@ def server_command(
         folder.read_config()
         handler(folder, args)
 
-    return command(commands, name, summary, open_folder, "the server's folder")
+    return add_command(commands, name, summary, open_folder, "the server's folder")
 
 
-def site_command(
+def add_site_command(
     commands: Subparsers, name: str, summary: str, handler: Callable[[SiteFolder, argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
     """Add a command whose first argument is the folder of an existing site; the handler gets a `SiteFolder`."""
@@ -63,7 +63,7 @@ def site_command(
         folder.read_config()
         handler(folder, args)
 
-    return command(commands, name, summary, open_folder, "the site's folder")
+    return add_command(commands, name, summary, open_folder, "the site's folder")
 
 
 def add_allow_code(parser: argparse.ArgumentParser) -> None:
@@ -94,11 +94,11 @@ def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
     return named
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The number of cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def say(text: str) -> None:
-    """Print a line for people on standard error: standard output is for results."""
+    """Print a message on standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)

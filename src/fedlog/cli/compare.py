@@ -1,4 +1,4 @@
-"""The options of `fedlog compare`. The module `comparing` does the work, and is imported only when it starts."""
+"""The options of `fedlog compare`. The module `compare_work` does the work, and is imported only when it starts."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compare_command(args: argparse.Namespace) -> int:
     """Run the comparison; return exit code 0 if all its runs finished, 1 if some failed."""
-    from fedlog.cli.comparing import compare  # PyTorch takes a second: not for `--help` or a mistyped option
+    from fedlog.cli.compare_work import (
+        compare_and_report,  # PyTorch takes a second: not for `--help` or a mistyped option
+    )
 
-    return compare(args)
+    return compare_and_report(args)

@@ -9,23 +9,16 @@ from pathlib import Path
 
 import shtab
 
-from fedlog.cli.main import COMMANDS, Parser, make_parser
+from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 
 SHELLS = ("bash", "zsh", "fish")
-NEXT = {
+NEXT_STEPS = {
     "bash": "open a new shell (the package bash-completion reads that folder), or: source {path}",
     "zsh": "put this before compinit in ~/.zshrc, and open a new shell: fpath=({folder} $fpath)",
     "fish": "open a new shell",
 }
-
-
-def make_complete_parser() -> Parser:
-    """The parser with the flags of every command, for which paths are completed as files or folders."""
-    top = make_parser(COMMANDS)
-    _complete_paths(top)
-    return top
 
 
 def _complete_paths(command: argparse.ArgumentParser) -> None:
@@ -38,9 +31,11 @@ def _complete_paths(command: argparse.ArgumentParser) -> None:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
 
 
-def make_script(shell: str) -> str:
+def write_completion_script(shell: str) -> str:
     """The completion script for a shell."""
-    return str(shtab.complete(make_complete_parser(), shell))
+    parser = make_parser(COMMANDS)
+    _complete_paths(parser)
+    return str(shtab.complete(parser, shell))
 
 
 def install_completion(shell: str | None, home: Path, say: Callable[[str], None]) -> Path:
@@ -59,7 +54,7 @@ def install_completion(shell: str | None, home: Path, say: Callable[[str], None]
         "fish": config / "fish" / "completions" / "fedlog.fish",
     }[shell]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, make_script(shell))
+    write_file(path, write_completion_script(shell))
     say(f"wrote: {path}")
-    say(f"next: {NEXT[shell].format(path=path, folder=path.parent)}")
+    say(f"next: {NEXT_STEPS[shell].format(path=path, folder=path.parent)}")
     return path

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedlog.cli.command import command, say
+from fedlog.cli.command import add_command, say
 from fedlog.data.sources import SOURCES, Source, data_folder, find_file_state, find_source
 from fedlog.errors import InputError
 
 # Data sets that are not downloaded: name, title, and where they come from.
-OTHERS = (
+NOT_DOWNLOADED = (
     ("digits", "Handwritten digits, 8 x 8", "installs with scikit-learn"),
     ("wine", "178 wines of three cultivars, 13 numbers", "installs with scikit-learn"),
     ("breast-cancer", "569 tumours, 30 numbers", "installs with scikit-learn"),
@@ -31,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog data`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    listing = command(verbs, "list", "the data sets, and which are here", list_command)
+    listing = add_command(verbs, "list", "the data sets, and which are here", list_command)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
-    fetch = command(
+    fetch = add_command(
         verbs, "fetch", "download data sets and verify them; continues an interrupted download", fetch_command
     )
     fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
     fetch.add_argument("--quiet", action="store_true", help="no progress bar")
 
-    check = command(
+    check = add_command(
         verbs, "check", "verify the files that are here; exit code 2 if one is missing or corrupt", check_command
     )
     check.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(SOURCES)} (default: all)")
@@ -55,13 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def list_command(args: argparse.Namespace) -> int:
     """List the data sets; return exit code 0."""
     folder = data_folder(args.data_dir)
-    rows = [{"name": name, "title": title, "state": state} for name, title, state in OTHERS]
-    rows += [{"name": s.name, "title": s.title, "state": _describe_presence(s, folder)} for s in SOURCES.values()]
-    for row in rows:
-        source = SOURCES.get(row["name"])
-        row["terms"] = DIGITS_TERMS if row["name"] == "digits" else source.terms if source else ""
-        row["citation"] = source.citation if source else ""
-        row["homepage"] = source.homepage if source else ""
+    rows = []
+    for name, title, state in NOT_DOWNLOADED:
+        terms = DIGITS_TERMS if name == "digits" else ""
+        rows.append({"name": name, "title": title, "state": state, "terms": terms, "citation": "", "homepage": ""})
+    for source in SOURCES.values():
+        state = _describe_presence(source, folder)
+        known = {name: getattr(source, name) for name in ("terms", "citation", "homepage")}
+        rows.append({"name": source.name, "title": source.title, "state": state, **known})
     if args.json:
         print(json.dumps({"data_dir": str(folder), "data_sets": rows}, indent=2))
         return 0
@@ -81,7 +82,7 @@ def fetch_command(args: argparse.Namespace) -> int:
     from fedlog.data.fetch import ReportProgress, fetch_data_set
 
     folder = data_folder(args.data_dir)
-    sources = _sources(args.names)
+    sources = _find_sources(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
 
@@ -105,7 +106,7 @@ def fetch_command(args: argparse.Namespace) -> int:
 def check_command(args: argparse.Namespace) -> int:
     """Print the state of each file; return exit code 0 if all are complete and correct, else 2."""
     folder = data_folder(args.data_dir)
-    sources: Sequence[Source] = _sources(args.names) or list(SOURCES.values())
+    sources: Sequence[Source] = _find_sources(args.names) or list(SOURCES.values())
     states = [(source, file, find_file_state(file, folder)) for source in sources for file in source.files]
     bad = [(source, file, state) for source, file, state in states if not state.usable]
     if args.json:
@@ -121,9 +122,9 @@ def check_command(args: argparse.Namespace) -> int:
     return 2 if bad else 0
 
 
-def _sources(names: Sequence[str]) -> list[Source]:
+def _find_sources(names: Sequence[str]) -> list[Source]:
     """The sources of these data sets; InputError for a data set that needs no download."""
-    for name, _, origin in OTHERS:
+    for name, _, origin in NOT_DOWNLOADED:
         if name in names:
             raise InputError(f"{name} needs no download: {origin}", hint=f"fedlog run --data {name}")
     return [find_source(name) for name in names]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,10 @@ from fedlog.report.pages.deployed_page import (
     render_deployed_runs,
     write_deployed_page,
 )
+from fedlog.report.pages.live import Pages
+from fedlog.report.pages.run_facts import sum_bits_by_kind
 from fedlog.report.parts.render import Live
-from fedlog.settings.differences import SettingDifference, describe_value
+from fedlog.settings.differences import SettingDifference, describe_value, write_flags
 from fedlog.settings.fields import find_setting_info
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
@@ -40,7 +40,7 @@ def find_deployed_runs(folder: Path) -> list[Path]:
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
 
 
-def write_page(folder: Path) -> Path:
+def read_and_write_page(folder: Path) -> Path:
     """Write the page of the deployed run in this folder, and return its path."""
     return write_deployed_page(folder, read_deployed_run(folder))
 
@@ -49,7 +49,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
     """The deployed run in this folder, finished or under way."""
     home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
     plan, report = home.read_plan(), home.read_report() or {}
-    differences, others = _compare_settings(plan)
+    differences, others = _compare_with_defaults(plan)
     private = plan.promise is not None and (folder / FILE_NAME).exists()
     budget = None if plan.promise is None else {"epsilon": plan.promise.epsilon, "delta": plan.promise.delta}
     rounds = _read_rounds(home)
@@ -65,12 +65,12 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         ended_early=report.get("ended_early"),
         hides_figures=plan.hides_figures,
         **bits,
-        bits_by_kind=_by_direction(report),
+        bits_by_kind=sum_bits_by_kind([report.get("bits_by_kind", {})], report.get("bits_opening", {})),
         budget=budget,
         spent=read_privacy_spent(folder) if private else None,
         differences=differences,
         other_settings=others,
-        command=_repeat_command(server.path, plan.method, differences),
+        command=_write_repeat_command(server.path, plan.method, differences),
         made_with=report.get("made_with", {}),
     )
 
@@ -119,17 +119,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
     )
 
 
-def _by_direction(report: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """The bits by direction and kind of message; kinds of the opening end in `before round 1`."""
-    found = {}
-    for part, suffix in (("bits_by_kind", ""), ("bits_opening", " before round 1")):
-        for name, bits in report.get(part, {}).items():
-            kind, _, way = name.rpartition(" ")
-            found[way, kind + suffix] = bits
-    return found
-
-
-def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
+def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
     """The settings that differ from the defaults of the plan's method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = format_plan_settings(plan), format_plan_settings(usual_plan)
@@ -142,7 +132,7 @@ def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[
         for name, own, other in values
         if own != other
     ]
-    options, usual_options = _all_options(plan), _all_options(usual_plan)
+    options, usual_options = _list_options(plan), _list_options(usual_plan)
     differences += [
         SettingDifference(name, value, usual_options[name], is_option=True)
         for name, value in options.items()
@@ -153,7 +143,7 @@ def _compare_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[
     return tuple(differences), tuple(others)
 
 
-def _all_options(plan: Plan) -> dict[str, Any]:
+def _list_options(plan: Plan) -> dict[str, Any]:
     """All options of the plan's method, with their values in this plan."""
     found = {**registry.list_options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
     return {name: getattr(value, "value", value) for name, value in found.items()}
@@ -163,35 +153,28 @@ def _empty_to_none(value: Any) -> Any:
     return None if value == "" else value
 
 
-def _repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
+def _write_repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
     """The command that starts a new run with the same settings at this server."""
     # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]
-    for each in differences:
-        value = each.value if isinstance(each.value, str) else json.dumps(each.value)
-        words += ["--set", f"{each.name}={value}"] if each.is_option else [f"--{each.name.replace('_', '-')}", value]
-    return shlex.join(words)
+    return shlex.join([*words, *write_flags(differences)])
 
 
-@dataclass(frozen=True)
-class DeployedRuns:
+def deployed_pages(folder: Path) -> Pages:
     """The pages of a server's folder, or of one of its runs."""
+    return Pages(folder, find_deployed_runs, _render_folder, _list_files)
 
-    folder: Path
 
-    def list_runs(self) -> list[Path]:
-        """The folders of all runs that have a plan."""
-        return find_deployed_runs(self.folder)
+def _render_folder(folder: Path, live: Live) -> str:
+    """The page of one run; for the server's folder, the list of all runs."""
+    if (folder / PLAN).exists():
+        return render_deployed(read_deployed_run(folder), live)
+    runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
+    return render_deployed_runs(folder.resolve().name, runs, live)
 
-    def render(self, folder: Path, live: Live) -> str:
-        """The page of one run; for the server's folder, the list of all runs."""
-        if (folder / PLAN).exists():
-            return render_deployed(read_deployed_run(folder), live)
-        runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
-        return render_deployed_runs(folder.resolve().name, runs, live)
 
-    def list_files(self, folder: Path) -> Iterator[Path]:
-        """The files that the page is made from: those of the runs, and the server's log."""
-        runs = find_deployed_runs(folder)
-        yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
-        yield from {ServerFolder(run.parent.parent).event_log for run in runs}
+def _list_files(folder: Path) -> Iterator[Path]:
+    """The files that the page is made from: those of the runs, and the server's log."""
+    runs = find_deployed_runs(folder)
+    yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
+    yield from {ServerFolder(run.parent.parent).event_log for run in runs}

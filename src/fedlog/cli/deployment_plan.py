@@ -21,7 +21,7 @@ from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 
 HOST = "SERVER.EXAMPLE.ORG"
-REVIEW = "Drafted by `fedlog compare` from the files of all sites. Review it before it goes to them."
+REVIEW_NOTE = "Drafted by `fedlog compare` from the files of all sites. Review it before it goes to them."
 
 
 def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
@@ -35,9 +35,9 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW,)))
-    tables = _site_tables(folder, found.data.removeprefix(SITES), site_column)
-    text = "\n".join([*_explain(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
+    write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW_NOTE,)))
+    tables = _write_site_tables(folder, found.data.removeprefix(SITES), site_column)
+    text = "\n".join([*_explain_choice(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
     write_file(folder / "commands.sh", text)
     return text
 
@@ -56,7 +56,7 @@ def choose_deployable(found: Comparison) -> str:
     return max(labels, key=lambda label: getattr(accuracies[label], "value", 0.0))
 
 
-def _explain(found: Comparison, label: str) -> list[str]:
+def _explain_choice(found: Comparison, label: str) -> list[str]:
     lines = [f"# {found.advice.sentence}"]
     if found.advice.kind is not AdviceKind.FEDERATE:
         lines.append(f"# These commands run {label}, the best that sites can run, all the same.")
@@ -65,7 +65,7 @@ def _explain(found: Comparison, label: str) -> list[str]:
     return lines
 
 
-def _site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
+def _write_site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
     """The file of each site's records; a single table is split into one file for each site, with its rows in order."""
     several = "," in source and not Path(source).exists()
     sources = SiteSources.find(source.split(",") if several else source, site_column)
@@ -88,7 +88,7 @@ def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: M
             f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body(spec, name))}",
             "",
         ]
-    return [*lines, "# At the server, once all sites are online:", format_run_command(spec)]
+    return [*lines, "# At the server, once all sites are online:", write_run_command(spec)]
 
 
 def find_body(spec: RunSpec, site: str) -> str:
@@ -103,7 +103,7 @@ def find_body(spec: RunSpec, site: str) -> str:
     return own.get(site) or common[0]
 
 
-def format_run_command(spec: RunSpec) -> str:
+def write_run_command(spec: RunSpec) -> str:
     """The command `fedlog federate run` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]

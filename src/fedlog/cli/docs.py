@@ -13,10 +13,10 @@ from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import write_method_results
 from fedlog.report.documents.overview import GAINS, write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
-from fedlog.report.paper.conditions import write_when_to_choose
 from fedlog.report.paper.reproduction import write_markdown
+from fedlog.report.paper.when_to_choose import write_when_to_choose
 
-HEAD = """# Command line
+PAGE_START = """# Command line
 
 Every command and every flag, written by `fedlog docs` from the commands themselves. `fedlog COMMAND --help` prints the same. [Running](../running.md) says what the settings of a run mean, and [how to](../how-to/index.md) which commands a task takes.
 """  # noqa: E501
@@ -36,47 +36,42 @@ def docs_command(args: argparse.Namespace) -> int:
             f"expected the folder of the results, found none: {args.results}",
             hint="run this in the project's folder, or give --results",
         )
-    pages = write_markdown(args.results, args.out)
-    bits = write_bits_page(args.results, args.out / "bits.md")
-    methods = write_method_results(args.results, args.out)
-    chosen = write_when_to_choose(args.results, args.out / GAINS)
-    recipes = write_recipe_table(args.out / "running.md")
-    commands = write_command_page(args.out / "reference" / "command-line.md")
-    for path in (*pages, *bits, *methods, *chosen, *recipes, *commands, *write_overview(args.results, args.out)):
+    written = write_markdown(args.results, args.out)
+    written += write_bits_page(args.results, args.out / "bits.md")
+    written += write_method_results(args.results, args.out)
+    written += write_when_to_choose(args.results, args.out / GAINS)
+    written += write_recipe_table(args.out / "running.md")
+    commands = args.out / "reference" / "command-line.md"
+    commands.parent.mkdir(parents=True, exist_ok=True)
+    write_file(commands, write_command_page())
+    for path in (*written, commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
     return 0
 
 
-def write_command_page(path: Path) -> list[Path]:
-    """Write the page of all commands, and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, command_page())
-    return [path]
-
-
-def command_page() -> str:
+def write_command_page() -> str:
     """The page of all commands as Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
-    parts = [HEAD, "\n".join(["| command | what it does |", "|---|---|", *rows])]
-    for name, command in _subparsers(make_parser(COMMANDS)).items():
-        parts += _sections(command, name, level=2)
+    parts = [PAGE_START, "\n".join(["| command | what it does |", "|---|---|", *rows])]
+    for name, command in _list_subcommands(make_parser(COMMANDS)).items():
+        parts += _write_sections(command, name, level=2)
     return "\n\n".join(parts) + "\n"
 
 
-def _sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
+def _write_sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
     """The sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
     yield f"{'#' * level} `fedlog {name}`"
     text = (command.description or "").strip().rstrip(".").replace("%%", "%")
     yield f"{text[:1].upper()}{text[1:]}."
-    for title, actions in _groups(command).items():
+    for title, actions in _group_flags(command).items():
         if actions:
-            table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_row, actions)])
+            table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_write_flag_row, actions)])
             yield f"**{title}**\n\n{table}" if title else table
-    for below, parser_below in _subparsers(command).items():
-        yield from _sections(parser_below, f"{name} {below}", level + 1)
+    for below, parser_below in _list_subcommands(command).items():
+        yield from _write_sections(parser_below, f"{name} {below}", level + 1)
 
 
-def _groups(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
+def _group_flags(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
     """The flags by the title of their group; flags without a group are under the empty title."""
     found: dict[str, list[argparse.Action]] = {}
     for group in command._action_groups:
@@ -88,7 +83,7 @@ def _groups(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]
     return found
 
 
-def _row(action: argparse.Action) -> str:
+def _write_flag_row(action: argparse.Action) -> str:
     value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
     if isinstance(value, tuple):
         value = " ".join(value)
@@ -98,14 +93,14 @@ def _row(action: argparse.Action) -> str:
         shown = value or ("" if action.nargs == 0 else action.dest.upper())
         names = ", ".join(f"`{option}{' ' + shown if shown else ''}`" for option in action.option_strings)
     text = (action.help or "") % vars(action)  # as argparse does
-    return f"| {_escape(names)} | {_escape(text)} |"
+    return f"| {_escape_cell(names)} | {_escape_cell(text)} |"
 
 
-def _escape(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
 
 
-def _subparsers(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _list_subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The subcommands of a command, by name."""
     return {
         name: below for action in command._actions if isinstance(action, argparse._SubParsersAction)

@@ -16,12 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import fedlog
-from fedlog.cli.command import cores
+from fedlog.cli.command import count_cores
 from fedlog.errors import InputError
 
 REQUIRED = ("torch", "numpy", "scipy", "scikit-learn", "polars", "matplotlib")
 # Extra of the package -> the package that it installs, and what it is needed for.
-EXTRAS = {
+EXTRA_PACKAGES = {
     "federate": ("flwr", "real sites, over Flower"),
     "onnx": ("onnxruntime", "ONNX files"),
     "pretrained": ("efficientnet_lite_pytorch", "pretrained bodies"),
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def doctor_command(args: argparse.Namespace) -> int:
     """Print the results of all checks; return exit code 0."""
-    found = list(examine())
+    found = list(check_installation())
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
         return 0
@@ -64,7 +64,7 @@ def doctor_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def examine() -> Iterator[Check]:
+def check_installation() -> Iterator[Check]:
     """Check everything that decides what works on this machine, and how fast."""
     yield Check("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
     yield Check("python", f"{platform.python_version()} in {sys.prefix}")
@@ -73,10 +73,10 @@ def examine() -> Iterator[Check]:
         yield Check(
             package, _find_version(package) or "missing", None if _find_version(package) else "pip install fedlog"
         )
-    yield from _examine_speed()
-    yield from _examine_space()
-    yield _examine_data()
-    for extra, (package, use) in EXTRAS.items():
+    yield from _check_speed()
+    yield from _check_space()
+    yield _check_data()
+    for extra, (package, use) in EXTRA_PACKAGES.items():
         here = _find_version(package)
         yield Check(extra, f"{package} {here}: {use}" if here else f"not installed: no {use}",
                       None if here else f"pip install 'fedlog[{extra}]'")  # fmt: skip
@@ -91,7 +91,7 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-def _examine_speed() -> Iterator[Check]:
+def _check_speed() -> Iterator[Check]:
     """Check the compiler, the compiled code, the cores and the graphics card."""
     compiled = find_spec("fedlog.engine.training.block._convolve") is not None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -102,14 +102,14 @@ def _examine_speed() -> Iterator[Check]:
     yield Check("compiler", found, None if compiled or compiler else "a C compiler makes convolutions faster")
     lacks = None if compiled else "convolutions are slower; with a C compiler: pip install --force-reinstall fedlog"
     yield Check("compiled blocks", "yes" if compiled else "no", lacks)
-    yield Check("cores", f"{cores()} of {os.cpu_count()}")
+    yield Check("cores", f"{count_cores()} of {os.cpu_count()}")
     import torch
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the cores"
     yield Check("graphics card", card)
 
 
-def _examine_space() -> Iterator[Check]:
+def _check_space() -> Iterator[Check]:
     """Check the memory, and the free space on the disk of the current folder."""
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page, total, free = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
@@ -121,7 +121,7 @@ def _examine_space() -> Iterator[Check]:
     yield Check("disk", f"{disk.free / 1e9:.1f} GB free in {Path.cwd()}", "make room, or use --out" if little else None)
 
 
-def _examine_data() -> Check:
+def _check_data() -> Check:
     """Check the folder of the data sets: which of them are there."""
     from fedlog.data.sources import SOURCES, data_folder
 

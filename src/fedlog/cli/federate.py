@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedlog.cli import federate_run, federate_site
-from fedlog.cli.command import Subparsers, command, say, server_command
+from fedlog.cli.command import Subparsers, add_command, add_server_command, say
 from fedlog.cli.federate_site import add_metrics
 from fedlog.errors import InputError
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_server_commands(commands: Subparsers) -> None:
-    parser = command(commands, "schema", "draft a schema from one site's data, for people to review", _schema)
+    parser = add_command(commands, "schema", "draft a schema from one site's data, for people to review", _draft_schema)
     parser.add_argument("data", type=Path, help="a .csv, .tsv, .parquet or .npz file, or a folder of images by class")
     parser.add_argument("--label", help="the column to predict (default: guessed from its name)")
     parser.add_argument("--text", metavar="COLUMN", help="a column of free text, for --body text:wordllama")
@@ -40,39 +40,41 @@ def _add_server_commands(commands: Subparsers) -> None:
     split.add_argument("--group", help="a column whose groups (people, devices) stay whole when rows are held out")
     split.add_argument("--time", help="a column by which the latest rows are held out")
     text = "make the server's folder: certificates, configuration, app"
-    parser = command(commands, "init", text, _init, "the server's folder")
+    parser = add_command(commands, "init", text, _create_server, "the server's folder")
     parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
     parser.add_argument(
         "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
     )
     parser.add_argument("--port", type=int, default=8443, help="the one port to open in the firewall (default: 8443)")
     parser.add_argument("--listen", help="the address to listen on (default: all, or the loopback for a local host)")
-    server_command(commands, "renew", "make a new server certificate under the same authority", _renew)
-    parser = server_command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _server)
+    add_server_command(commands, "renew", "make a new server certificate under the same authority", _renew_certificate)
+    parser = add_server_command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _run_server)
     add_metrics(parser)
-    parser = server_command(
-        commands, "register", "let a site in: register its public key with the running server", _register
+    parser = add_server_command(
+        commands, "register", "let a site in: register its public key with the running server", _register_sites
     )
     parser.add_argument(
         "key", type=Path, help="the site's site.pub, a folder of NAME.pub files, or `-` for a line on standard input"
     )
     parser.add_argument("--name", help="the site's name, as it stands in reports (in a folder: the files' names)")
-    parser = server_command(
-        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister
+    parser = add_server_command(
+        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister_site
     )
     parser.add_argument("name", help="the site's name")
-    parser = server_command(commands, "status", "show which sites are connected, and which lag or miss", _status)
+    parser = add_server_command(
+        commands, "status", "show which sites are connected, and which lag or miss", _print_status
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def _schema(args: argparse.Namespace) -> None:
+def _draft_schema(args: argparse.Namespace) -> None:
     from fedlog.data.schema_draft import DraftOptions, draft_schema
 
     sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
     say("review the draft before it goes to the other sites; the comments at its top say what to look for")
 
 
-def _init(args: argparse.Namespace) -> None:
+def _create_server(args: argparse.Namespace) -> None:
     from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
     from fedlog.flower.ops.server import choose_listen_address, create_server
 
@@ -87,7 +89,7 @@ def _init(args: argparse.Namespace) -> None:
     say(f"next: fedlog federate server {folder.path}")
 
 
-def _renew(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _renew_certificate(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.folders.certificates import days_left, renew_server_certificate
 
     now = dt.datetime.now(dt.UTC)
@@ -95,7 +97,7 @@ def _renew(folder: ServerFolder, args: argparse.Namespace) -> None:
     say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
 
 
-def _server(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _run_server(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.server import serve_federation
 
@@ -106,7 +108,7 @@ def _server(folder: ServerFolder, args: argparse.Namespace) -> None:
         say("stopped")
 
 
-def _register(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _register_sites(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.server import register, register_sites_in_folder
 
     if args.key.is_dir():
@@ -125,14 +127,14 @@ def _register(folder: ServerFolder, args: argparse.Namespace) -> None:
     register(folder, args.name, text, say)
 
 
-def _unregister(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _unregister_site(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.server import unregister
 
     unregister(folder, args.name, say)
     say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
 
 
-def _status(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _print_status(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.server import read_site_statuses
     from fedlog.flower.ops.summaries import summarise_newest_run
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlog.cli.command import Subparsers, command, say, server_command
+from fedlog.cli.command import Subparsers, add_command, add_server_command, say
 from fedlog.errors import InputError
 from fedlog.files.duration_text import describe_duration
 from fedlog.settings.flags import add_flags, read_given_settings
@@ -24,7 +24,7 @@ DEMO_ROUNDS = 4
 
 def add_commands(commands: Subparsers) -> None:
     """Add the four commands."""
-    parser = server_command(commands, "run", "at the server: train with the connected sites", _run)
+    parser = add_server_command(commands, "run", "at the server: train with the connected sites", _run_at_server)
     parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
     parser.add_argument(
         "--minimum-sites",
@@ -39,18 +39,18 @@ def add_commands(commands: Subparsers) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     add_flags(parser, [entry.name for entry in list_deployed_settings()])
-    parser = server_command(
-        commands, "drop", "go on without a site that does not answer: not asked, not waited for", _drop
+    parser = add_server_command(
+        commands, "drop", "go on without a site that does not answer: not asked, not waited for", _drop_site
     )
     parser.add_argument("name", metavar="SITE", help="the name of the site")
     parser.add_argument("--run", help="the run that goes on without it (default: the newest that is not finished)")
     parser.add_argument("--back", action="store_true", help="ask it again, from the next round on")
-    parser = server_command(
-        commands, "leave", "take a site's key off the list and its statistics out of the head", _leave
+    parser = add_server_command(
+        commands, "leave", "take a site's key off the list and its statistics out of the head", _remove_site
     )
     parser.add_argument("name", metavar="SITE", help="the name of the site that leaves")
     parser.add_argument("--run", help="the run whose head it is (default: the newest)")
-    parser = command(commands, "demo", "a server and three sites on this machine, with real records", _demo)
+    parser = add_command(commands, "demo", "a server and three sites on this machine, with real records", _run_demo)
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
     parser.add_argument("--rounds", type=int, help="rounds of training (default: 4)")
     parser.add_argument(
@@ -63,7 +63,7 @@ def add_commands(commands: Subparsers) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _run_at_server(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.folders.roster import read_roster
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.run import choose_run_name, run_federation
@@ -91,13 +91,13 @@ def _run(folder: ServerFolder, args: argparse.Namespace) -> None:
 
 def _write_page(args: argparse.Namespace, run: Path) -> None:
     """Write the page of a finished run, and print its path."""
-    from fedlog.cli.deployed_run import write_page
+    from fedlog.cli.deployed_run import read_and_write_page
 
-    page = write_page(run)
+    page = read_and_write_page(run)
     print(f"report: {page}", file=sys.stderr if args.json else sys.stdout)
 
 
-def _demo(args: argparse.Namespace) -> None:
+def _run_demo(args: argparse.Namespace) -> None:
     import tempfile
 
     from fedlog.cli.deployed_run import find_deployed_runs
@@ -147,7 +147,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
         print(json.dumps(report))
         return
     if any("accuracy" not in site for site in report["sites"]):
-        print_private(report)
+        print_private_report(report)
         return
     figure = "rmse" if any("rmse" in site for site in report["sites"]) else "accuracy"
     what = "test error" if figure == "rmse" else "test accuracy"
@@ -165,7 +165,7 @@ def _print_report(args: argparse.Namespace, report: dict[str, Any]) -> None:
     print(f"{_describe_traffic(report)}{wire}{seconds}")
 
 
-def print_private(report: dict[str, Any]) -> None:
+def print_private_report(report: dict[str, Any]) -> None:
     """Print sites, traffic and guarantee of a run that is private or has secure sums."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
@@ -204,7 +204,7 @@ def _describe_interval(share: float, records: int) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _drop(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _drop_site(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.run import drop_site, find_open_run, take_site_back
 
     run = args.run or find_open_run(folder)
@@ -217,7 +217,7 @@ def _drop(folder: ServerFolder, args: argparse.Namespace) -> None:
     say("`--back` asks it again; `unregister` locks it out; `leave` takes its statistics out of the head")
 
 
-def _leave(folder: ServerFolder, args: argparse.Namespace) -> None:
+def _remove_site(folder: ServerFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.run import find_newest_run, remove_site
 
     run = args.run or find_newest_run(folder)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.command import Subparsers, add_allow_code, command, say, site_command
+from fedlog.cli.command import Subparsers, add_allow_code, add_command, add_site_command, say
 
 if TYPE_CHECKING:
     from fedlog.flower.folders.site_folder import SiteFolder
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Subparsers) -> None:
     """Add the commands of a site."""
     text = "at a site: make its key and folder, print the public key"
-    parser = command(commands, "join", text, _join, "the site's folder")
+    parser = add_command(commands, "join", text, _create_site, "the site's folder")
     parser.add_argument("--server", required=True, metavar="HOST[:PORT]", help="the address of the server")
     parser.add_argument("--name", help="the site's name (default: the folder's)")
     parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
@@ -24,7 +24,7 @@ def add_commands(commands: Subparsers) -> None:
     parser.add_argument(
         "--ledger", type=Path, metavar="FILE", help="rows that took part from another folder: its state/privacy.jsonl"
     )
-    parser = site_command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _site)
+    parser = add_site_command(commands, "site", "at a site: take part with this site's data until Ctrl-C", _run_site)
     parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
     parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
     parser.add_argument(
@@ -44,8 +44,10 @@ def add_commands(commands: Subparsers) -> None:
     add_metrics(parser)
     add_allow_code(parser)
     _add_caps(commands)
-    site_command(commands, "rekey", "at a site: make new keys, and keep everything else", _rekey)
-    parser = site_command(commands, "ledger", "at a site: show the record of what has left it, or restore it", _ledger)
+    add_site_command(commands, "rekey", "at a site: make new keys, and keep everything else", _replace_keys)
+    parser = add_site_command(
+        commands, "ledger", "at a site: show the record of what has left it, or restore it", _print_ledger
+    )
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--restore", type=Path, metavar="FILE", help="take over the record of an earlier folder")
     change.add_argument("--lost", action="store_true", help="state that the record is lost: no guarantee from here on")
@@ -53,14 +55,16 @@ def add_commands(commands: Subparsers) -> None:
         "--new-rows", action="store_true", help="state that no row that took part is among the data: a new record"
     )
     text = "print a site's entry for the list of keys for secure sums, or write the list"
-    parser = command(commands, "roster", text, _roster, "a site's folder, or the server's")
+    parser = add_command(commands, "roster", text, _print_or_write_roster, "a site's folder, or the server's")
     parser.add_argument(
         "entries", nargs="*", metavar="NAME=KEY", help="the entries of all sites, as the sites themselves gave them"
     )
 
 
 def _add_caps(commands: Subparsers) -> None:
-    parser = site_command(commands, "caps", "at a site: show, set or remove the most that a server can ask for", _caps)
+    parser = add_site_command(
+        commands, "caps", "at a site: show, set or remove the most that a server can ask for", _change_caps
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="the most rounds of a run (default: 1000)")
     parser.add_argument("--epochs", type=int, metavar="N", help="the most epochs of a round (default: 100)")
     parser.add_argument("--plain-runs", type=int, metavar="N", help="new runs without noise in 24 hours (default: 10)")
@@ -87,7 +91,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _join(args: argparse.Namespace) -> None:
+def _create_site(args: argparse.Namespace) -> None:
     from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
     from fedlog.flower.ops.site import create_site
 
@@ -106,7 +110,7 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
     say(f"fingerprint {mark}: read it to the operator when you send the line above ({folder.public_key})")
 
 
-def _site(folder: SiteFolder, args: argparse.Namespace) -> None:
+def _run_site(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
     from fedlog.flower.ops.site_service import serve_site
     from fedlog.flower.protocol.run_privacy import PrivacyRequirement
@@ -129,7 +133,7 @@ def _site(folder: SiteFolder, args: argparse.Namespace) -> None:
         say("stopped")
 
 
-def _caps(folder: SiteFolder, args: argparse.Namespace) -> None:
+def _change_caps(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.folders.caps import AcceptedRuns, read_caps
 
     config = folder.read_config()
@@ -154,7 +158,7 @@ def _caps(folder: SiteFolder, args: argparse.Namespace) -> None:
         print(f"{name}: {'no cap' if value is None else value}")
 
 
-def _rekey(folder: SiteFolder, args: argparse.Namespace) -> None:
+def _replace_keys(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.folders.roster import KEY, format_own_entry
     from fedlog.flower.ops.site import replace_keys
 
@@ -167,7 +171,7 @@ def _rekey(folder: SiteFolder, args: argparse.Namespace) -> None:
     say("kept: the data, the body, the models, and the record of what has left this site")
 
 
-def _ledger(folder: SiteFolder, args: argparse.Namespace) -> None:
+def _print_ledger(folder: SiteFolder, args: argparse.Namespace) -> None:
     from fedlog.flower.site import privacy_record
 
     if args.restore is not None:
@@ -180,7 +184,7 @@ def _ledger(folder: SiteFolder, args: argparse.Namespace) -> None:
     print(privacy_record.describe_spending(folder) or "nothing of these rows has left this site")
 
 
-def _roster(args: argparse.Namespace) -> None:
+def _print_or_write_roster(args: argparse.Namespace) -> None:
     from fedlog.flower.folders.roster import format_own_entry, write_roster
     from fedlog.flower.folders.site_folder import SiteFolder
 

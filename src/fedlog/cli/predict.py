@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
     add_allow_code(parser)
-    parser.set_defaults(handler=_predict)
+    parser.set_defaults(handler=predict_command)
 
 
-def _predict(args: argparse.Namespace) -> int:
+def predict_command(args: argparse.Namespace) -> int:
     from fedlog.errors import InputError
 
     if args.data is None and args.onnx is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.cli.command import command
+from fedlog.cli.command import add_command
 from fedlog.privacy.accounting import Spending, TrainingRound, explain_missing_guarantee
 from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
@@ -18,14 +18,14 @@ from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog privacy`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    privacy_calibrate.add_parser(verbs)
-    spend = command(
+    privacy_calibrate.add_calibrate_command(verbs)
+    spend = add_command(
         verbs, "spend", "show what a finished or interrupted run has spent, release by release", spend_command
     )
     spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")
-    privacy_audit.add_parser(verbs)
+    privacy_audit.add_audit_command(verbs)
 
 
 def spend_command(args: argparse.Namespace) -> int:
@@ -35,15 +35,15 @@ def spend_command(args: argparse.Namespace) -> int:
     delta = own if args.delta is None else args.delta
     spending = compute_spending_across_runs(log.events, delta)
     if args.json:
-        print(json.dumps(_spending_facts(args.run, log, spending, delta), indent=2))
+        print(json.dumps(_spending_as_json(args.run, log, spending, delta), indent=2))
     else:
-        print(_spending_text(log, spending, delta))
+        print(_format_spending(log, spending, delta))
     for caveat in spending.caveats:
         print(f"warning: {caveat}", file=sys.stderr)
     return 0
 
 
-def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float) -> dict[str, Any]:
+def _spending_as_json(run: Path, log: ReleaseLog, spending: Spending, delta: float) -> dict[str, Any]:
     nominal = spending.guarantee is not None and spending.guarantee.unit is Unit.PAPER
     name = "nominal_epsilon" if nominal else "epsilon"
     return {
@@ -69,7 +69,7 @@ def _spending_facts(run: Path, log: ReleaseLog, spending: Spending, delta: float
     }
 
 
-def _spending_text(log: ReleaseLog, spending: Spending, delta: float) -> str:
+def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
     limit = log.limit
     budget = "budget: none" if limit is None else f"budget: epsilon {limit.epsilon:g} at delta {limit.delta:g}"
     if spending.guarantee is None:

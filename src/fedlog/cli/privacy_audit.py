@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from fedlog.cli.command import Subparsers, command
+from fedlog.cli.command import Subparsers, add_command
 from fedlog.errors import RunError
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 
 
-def add_parser(verbs: Subparsers) -> None:
+def add_audit_command(verbs: Subparsers) -> None:
     """Add the `audit` verb."""
     summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
-    audit = command(verbs, "audit", summary, audit_command)
+    audit = add_command(verbs, "audit", summary, audit_command)
     audit.add_argument("--privacy", choices=[str(unit) for unit in Unit], default="record", help="default: record")
     audit.add_argument("--epsilon", type=float, default=1.0, help="the claimed epsilon (default: %(default)s)")
     audit.add_argument("--delta", type=float, default=1e-5, help="the claimed delta (default: %(default)s)")

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from fedlog.cli.command import Subparsers, command
+from fedlog.cli.command import Subparsers, add_command
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import sigma_by_paper
@@ -25,10 +25,10 @@ from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, pla
 from fedlog.privacy.secagg.terms import FEWEST
 
 
-def add_parser(verbs: Subparsers) -> None:
+def add_calibrate_command(verbs: Subparsers) -> None:
     """Add the `calibrate` verb."""
     summary = "compute the noise that keeps a number of releases within a budget, and say what the promise then means"
-    calibrate = command(verbs, "calibrate", summary, calibrate_command)
+    calibrate = add_command(verbs, "calibrate", summary, calibrate_command)
     calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
         "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"
@@ -92,13 +92,13 @@ def calibrate_command(args: argparse.Namespace) -> int:
         honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
     warning = None if args.protected is None else warn_of_large_delta(budget.delta, args.protected, unit)
-    facts = _describe_plan(mechanism, budget, args.releases, calibration, warning)
+    facts = _plan_as_json(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        print(_calibration_text(facts))
+        print(_format_plan(facts))
     return 0
 
 
@@ -141,7 +141,7 @@ def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
     return kind, bound
 
 
-def _describe_plan(
+def _plan_as_json(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
     by_formula = sigma_by_paper(budget, releases, mechanism.sensitivity)
@@ -168,7 +168,7 @@ def _describe_plan(
     }
 
 
-def _calibration_text(facts: dict[str, Any]) -> str:
+def _format_plan(facts: dict[str, Any]) -> str:
     promise = f"epsilon {facts['epsilon']:g} at delta {facts['delta']:g} in total"
     if facts["caveat"]:
         promise = f"{facts['caveat']} (Theorem 4 calls it {promise})"

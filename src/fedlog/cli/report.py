@@ -32,12 +32,12 @@ def report_command(args: argparse.Namespace) -> int:
     from fedlog.experiments.tables.catalog import list_experiments_on_disk
     from fedlog.report.exported_tables import find_tables
     from fedlog.report.pages.run_page import write_run_page
-    from fedlog.report.pages.runs_page import run_folders, write_runs_page
+    from fedlog.report.pages.runs_page import find_run_folders, write_runs_page
     from fedlog.report.paper.reproduction import write_results_page
 
     if any((args.folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(args.folder)):
         page = write_results_page(args.folder)
-    elif (args.folder / CONFIG).exists() or not run_folders(args.folder):
+    elif (args.folder / CONFIG).exists() or not find_run_folders(args.folder):
         page = write_run_page(args.folder)
     else:
         page = write_runs_page(args.folder)
@@ -54,7 +54,7 @@ def is_deployed(folder: Path) -> bool:
 
 def _report_deployed(args: argparse.Namespace) -> int:
     # Needs the extra `federate`, as the server does.
-    from fedlog.cli.deployed_run import find_deployed_runs, read_deployed_run, write_page
+    from fedlog.cli.deployed_run import find_deployed_runs, read_and_write_page, read_deployed_run
     from fedlog.errors import InputError
     from fedlog.report.pages.deployed_page import deployed_tables
 
@@ -64,7 +64,7 @@ def _report_deployed(args: argparse.Namespace) -> int:
             f"expected a run at this server, found none: {args.folder}", hint=f"fedlog federate run {args.folder}"
         )
     for run in runs:
-        print(f"report: {write_page(run)}")
+        print(f"report: {read_and_write_page(run)}")
         if args.tables is not None:
             out = args.tables if len(runs) == 1 else args.tables / run.name
             _write_tables(deployed_tables(read_deployed_run(run)), out)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.cli.cell_progress import CellProgress
-from fedlog.cli.command import cores, split_list
+from fedlog.cli.command import count_cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiments
 from fedlog.experiments.tables.cells import Cell, list_cells
@@ -64,9 +64,9 @@ def reproduce_command(args: argparse.Namespace) -> int:
         found.name: list_cells(found, args.out, rows, seeds, args.rounds) for found in find_experiments(args.name)
     }
     if args.verify is not None:
-        return _verify(args, [cell for found in wanted.values() for cell in found])
+        return _verify_cells(args, [cell for found in wanted.values() for cell in found])
     try:
-        ended = {name: _run(args, found) for name, found in wanted.items()}
+        ended = {name: _run_experiment(args, found) for name, found in wanted.items()}
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command continues where this one stopped; finished cells are kept") from None
     if args.json:
@@ -75,7 +75,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
     return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
 
 
-def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
+def _verify_cells(args: argparse.Namespace, wanted: list[Cell]) -> int:
     """Run the first rounds of finished cells again; return exit code 0 if every cell repeats, else 1."""
     from fedlog.experiments.workers.verify import verify_cells  # imported here: it imports the training code
 
@@ -93,11 +93,11 @@ def _verify(args: argparse.Namespace, wanted: list[Cell]) -> int:
     return 1 if differing else 0
 
 
-def _run(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
+def _run_experiment(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
     """Run the cells of one experiment, show progress, and return how each ended."""
     # Without markup: a path may hold a word in brackets, which would be read as markup.
     console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
-    where = make_executor(args.executor, args.jobs or cores(), args.out)
+    where = make_executor(args.executor, args.jobs or count_cores(), args.out)
     with CellProgress(console) as progress:
         outcomes = run_cells(wanted, where, progress, args.data_dir)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
@@ -143,7 +143,7 @@ def _print_list(args: argparse.Namespace) -> int:
             f"--list shows all experiments, and takes no choice of them: {', '.join(narrowed)}",
             hint="fedlog reproduce --list",
         )
-    entries = list_experiments(args.out, args.data_dir, args.jobs or cores())
+    entries = list_experiments(args.out, args.data_dir, args.jobs or count_cores())
     if args.json:
         print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
         return 0
@@ -151,7 +151,7 @@ def _print_list(args: argparse.Namespace) -> int:
     for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
         table.add_column(column, justify="left" if column in ("experiment", "data") else "right")
     for entry in entries:
-        table.add_row(*_table_row(entry))
+        table.add_row(*_format_status(entry))
     Console(highlight=False).print(table)
     for entry in entries:
         if entry.missing:
@@ -161,7 +161,7 @@ def _print_list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table_row(entry: ExperimentStatus) -> tuple[str, ...]:
+def _format_status(entry: ExperimentStatus) -> tuple[str, ...]:
     experiment = entry.experiment
     hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
     return (

@@ -1,4 +1,4 @@
-"""The options of `fedlog run`. The module `running` does the work, and is imported only when it starts."""
+"""The options of `fedlog run`. The module `run_work` does the work, and is imported only when it starts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(args: argparse.Namespace) -> int:
     """Run the method; return exit code 0 after a finished run."""
-    from fedlog.cli.running import run  # PyTorch takes a second: not for `--help` or a mistyped option
+    from fedlog.cli.run_work import train_and_report  # PyTorch takes a second: not for `--help` or a mistyped option
 
-    return run(args)
+    return train_and_report(args)

@@ -17,7 +17,7 @@ from fedlog.settings.differences import find_differences
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.bits_text import describe_bits
 
-SHOWN_ELSEWHERE = ("rounds", "seed")
+IN_TITLE = ("rounds", "seed")
 
 
 def show_summary(console: Console, summary: Summary, folder: Path, report: Path) -> None:
@@ -28,32 +28,32 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
     table.add_column("figure", overflow="fold")
     table.add_column("value", justify="right", overflow="fold")
     if summary.regression is not None:
-        _show_numbers(table, summary.regression)
+        _add_error_rows(table, summary.regression)
     else:
-        _show_accuracy(table, summary, alone)
+        _add_accuracy_rows(table, summary, alone)
     if summary.uploads_refused:
         table.add_row("uploads that could not be used", f"{summary.uploads_refused}")
     table.add_row("bits up, all clients", describe_bits(summary.bits_up))
     table.add_row("bits down, all clients", describe_bits(summary.bits_down))
     table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
     console.print(table)
-    say(console, f"settings: {describe_settings(spec)}")
-    say(console, f"run folder: {summary.run_dir}")
+    print_whole_line(console, f"settings: {describe_settings(spec)}")
+    print_whole_line(console, f"run folder: {summary.run_dir}")
     if summary.privacy is not None:
         print(f"privacy: {summary.privacy.get('statement', 'nothing was released')}")
         for caveat in summary.privacy["caveats"]:
-            say(console, f"warning: {caveat}")
-    for line in _next_steps(spec, summary, folder, alone is not None):
-        say(console, f"next: {line}")
+            print_whole_line(console, f"warning: {caveat}")
+    for line in _suggest_next_steps(spec, summary, folder, alone is not None):
+        print_whole_line(console, f"next: {line}")
     print(f"report: {report}")
 
 
-def say(console: Console, line: str) -> None:
+def print_whole_line(console: Console, line: str) -> None:
     """Print a line without line breaks, so that it can be copied."""
     console.print(line, soft_wrap=True, markup=False)
 
 
-def _show_accuracy(table: Table, summary: Summary, alone: Summary | None) -> None:
+def _add_accuracy_rows(table: Table, summary: Summary, alone: Summary | None) -> None:
     table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
     if summary.accuracy_after_closing is not None:
         table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
@@ -66,7 +66,7 @@ def _show_accuracy(table: Table, summary: Summary, alone: Summary | None) -> Non
     table.add_row("lowest client", f"{100 * lowest:.2f} %")
 
 
-def _show_numbers(table: Table, found: Mapping[str, Any]) -> None:
+def _add_error_rows(table: Table, found: Mapping[str, Any]) -> None:
     table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
     share, level = found["inside_mean_over_clients"], found["interval_level"]
     table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")
@@ -76,7 +76,7 @@ def describe_settings(spec: RunSpec) -> str:
     """One line with the main settings of a run, and those that the user set; `config.json` has all."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {_as_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
-    parts |= {_as_words(each.name): each.text for each in find_differences(spec) if each.name not in SHOWN_ELSEWHERE}
+    parts |= {_as_words(each.name): each.text for each in find_differences(spec) if each.name not in IN_TITLE}
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
@@ -84,7 +84,7 @@ def _as_words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
+def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
     """Commands that a user may want next: compare with training alone, and use a model."""
     lines = []
     if not alone_is_known and spec.method != "local" and summary.regression is None:

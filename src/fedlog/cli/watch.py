@@ -48,9 +48,9 @@ def watch_command(args: argparse.Namespace) -> int:
 def find_pages(folder: Path) -> Pages:
     """The pages to serve: those of a folder of simulated runs, or of a server's folder."""
     if is_deployed(folder):
-        from fedlog.cli.deployed_run import DeployedRuns  # needs the extra `federate`, as the server does
+        from fedlog.cli.deployed_run import deployed_pages  # needs the extra `federate`, as the server does
 
-        return DeployedRuns(folder)
-    from fedlog.report.pages.live import SimulatedRuns
+        return deployed_pages(folder)
+    from fedlog.report.pages.live import simulated_pages
 
-    return SimulatedRuns(folder)
+    return simulated_pages(folder)

@@ -11,8 +11,8 @@ from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import methods_table, sites_table
 from fedlog.report.pages.run_facts import RunFacts, read_run
-from fedlog.report.pages.runs_page import run_folders
-from fedlog.report.paper.reproduction import sections
+from fedlog.report.pages.runs_page import find_run_folders
+from fedlog.report.paper.reproduction import make_experiment_pages
 from fedlog.report.parts.tables import TextTable
 
 
@@ -30,7 +30,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
 def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
     """(file name without suffix, table) for each table in the report of a folder."""
     if any((folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(folder)):
-        for section in sections(folder):
+        for section in make_experiment_pages(folder):
             for number, table in enumerate(section.tables, start=1):
                 yield f"{section.found.experiment.name}-{number}", table
     elif (folder / CONFIG).exists():
@@ -64,7 +64,7 @@ def rounds_table(facts: RunFacts) -> TextTable:
 def clients_table(facts: RunFacts) -> TextTable:
     """The accuracy of each client, the lowest first."""
     rows = tuple(
-        (client.name, _per_cent(client.accuracy), _per_cent(client.alone), f"{client.test_records}")
+        (client.name, _format_percent(client.accuracy), _format_percent(client.alone), f"{client.test_records}")
         for client in facts.clients
     )
     return TextTable(("client", "accuracy, %", "alone, %", "test records"), rows, "Each client, after the last round")
@@ -73,7 +73,7 @@ def clients_table(facts: RunFacts) -> TextTable:
 def runs_table(folder: Path) -> TextTable:
     """The accuracy and bits of each run below the folder, finished or not."""
     rows = []
-    for path in run_folders(folder):
+    for path in find_run_folders(folder):
         facts = read_run(path)
         rows.append(
             (
@@ -82,12 +82,12 @@ def runs_table(folder: Path) -> TextTable:
                 facts.spec.data,
                 f"{facts.spec.seed}",
                 f"{len(facts.lines)}",
-                _per_cent(facts.accuracy),
+                _format_percent(facts.accuracy),
                 f"{facts.bits}",
             )
         )
     return TextTable(("run", "method", "data", "seed", "rounds", "accuracy, %", "bits"), tuple(rows), "Runs")
 
 
-def _per_cent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f}"

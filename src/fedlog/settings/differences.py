@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -86,14 +87,19 @@ def write_repeat_command(spec: RunSpec) -> str:
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         return _write_python_call(spec, found)
-    words = ["fedlog", "run", "--data", spec.data, "--method", spec.method]
-    for each in found:
-        values = each.value if isinstance(each.value, list) else [each.value]
+    return shlex.join(["fedlog", "run", "--data", spec.data, "--method", spec.method, *write_flags(found)])
+
+
+def write_flags(differences: Sequence[SettingDifference]) -> list[str]:
+    """The words of a command line that set these values; a list becomes one flag for each of its values."""
+    words = []
+    for each in differences:
         if each.is_option:
             words += ["--set", f"{each.name}={_write_word(each.value)}"]
         else:
+            values = each.value if isinstance(each.value, list) else [each.value]
             words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _write_word(value))]
-    return shlex.join(words)
+    return words
 
 
 def _write_word(value: Any) -> str:

@@ -24,14 +24,14 @@ from fedlog.testing.trial import (
     N_CLASS,
     Models,
     Trial,
-    distance,
+    drop_seconds,
+    find_largest_gap,
     make_dropout_body,
-    models_of,
-    run_all,
+    read_models,
+    replace_test_records,
+    run_all_rounds,
     small_body,
     small_federation,
-    with_other_tests,
-    without_time,
 )
 
 Check = Callable[[Trial], None]
@@ -103,12 +103,12 @@ def check_repeats(trial: Trial) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(start)
             simulation = trial.simulation(federation)
-            found.append((run_all(simulation), models_of(simulation)))
-            again = distance(found[-1][1], models_of(simulation))
+            found.append((run_all_rounds(simulation), read_models(simulation)))
+            again = find_largest_gap(found[-1][1], read_models(simulation))
             assert again == 0, "deploying the same state twice gives different models: does the method keep state?"
     (first, one), (second, other) = found
     assert first == second, "two runs with the same seed have different records: randomness must come from keys"
-    assert distance(one, other) == 0, "two runs with the same seed end with different models"
+    assert find_largest_gap(one, other) == 0, "two runs with the same seed end with different models"
 
 
 def check_learns(trial: Trial) -> None:
@@ -117,9 +117,9 @@ def check_learns(trial: Trial) -> None:
     other = replace(federation, train=replace(federation.train, labels=(federation.train.labels + 1) % N_CLASS))
     simulations = [trial.simulation(each) for each in (federation, other)]
     for simulation in simulations:
-        run_all(simulation)
-    models, others = (models_of(simulation) for simulation in simulations)
-    assert distance(models, others) > 0, "the models do not depend on the labels of the training records"
+        run_all_rounds(simulation)
+    models, others = (read_models(simulation) for simulation in simulations)
+    assert find_largest_gap(models, others) > 0, "the models do not depend on the labels of the training records"
     for client, model in models.items():
         assert HEAD in model, f"the deployed model of {client} has no head"
         shape = tuple(model[HEAD].shape)
@@ -130,22 +130,22 @@ def check_learns(trial: Trial) -> None:
 def check_arguments_stay(trial: Trial) -> None:
     """Check that `hear`, `open`, `step`, `broadcast` and `deploy` do not change their arguments."""
     simulation = trial.simulation(small_federation([4, 9]))
-    run_all(simulation)
+    run_all_rounds(simulation)
     algorithm, server = simulation.algorithm, simulation.server.state
-    kept = _copy(server)
+    kept = _copy_values(server)
     message = algorithm.broadcast(algorithm.begin(Key(3)))
     heard = algorithm.hear(message, {})
-    if not _adds_up(simulation):  # if broadcasts add up, the last one is useless alone
+    if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(server), heard)
     home = algorithm.join(_first_model(simulation))
-    before_home, before_heard = _copy(home), _copy(heard)
+    before_home, before_heard = _copy_values(home), _copy_values(heard)
     for exchange in algorithm.schedule.round:
         algorithm.open(exchange.name, home, heard)
     algorithm.deploy(home, heard)
     algorithm.hear(message, heard)
     given = (("server's state", server, kept), ("home", home, before_home), ("heard", heard, before_heard))
     for what, now, then in given:
-        assert _equal(now, then), f"the method changes the {what} in place: return new values instead"
+        assert _have_equal_values(now, then), f"the method changes the {what} in place: return new values instead"
 
 
 def check_order_of_clients(trial: Trial) -> None:
@@ -153,8 +153,8 @@ def check_order_of_clients(trial: Trial) -> None:
     federation = small_federation([4, 9, 13, 6])
     turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
     one, other = (trial.simulation(each, participation=0.75) for each in (federation, turned))
-    first, second = run_all(one), run_all(other)
-    gap = distance(models_of(one), models_of(other))
+    first, second = run_all_rounds(one), run_all_rounds(other)
+    gap = find_largest_gap(read_models(one), read_models(other))
     assert gap < 1e-5, f"with the clients in another order, models differ by {gap:g}"
     for a, b in zip(first, second, strict=True):
         for figure in ("bits_up", "bits_down", "participants"):
@@ -166,15 +166,15 @@ def check_unequal_clients(trial: Trial) -> None:
     """Check clients with no record, one record or one class; a client with no record must not affect the others."""
     federation = small_federation([0, 1, 7, 23], one_class=[2])
     whole = trial.simulation(federation)
-    records = run_all(whole)
+    records = run_all_rounds(whole)
     assert [record["records_per_client"] for record in records] == [[6, 6, 6, 6]] * 2
     assert not any(record["refused"] for record in records), f"an upload is unusable: {records[0]['refused']}"
-    models = models_of(whole)
+    models = read_models(whole)
     _require_finite(models)
     without = trial.simulation(replace(federation, shards=federation.shards[1:]))
-    run_all(without)
-    left = models_of(without)
-    gap = distance({name: models[name] for name in left}, left)
+    run_all_rounds(without)
+    left = read_models(without)
+    gap = find_largest_gap({name: models[name] for name in left}, left)
     assert gap == 0, f"a client without records changes the others' models by {gap:g}: weight uploads by records"
 
 
@@ -186,8 +186,8 @@ def check_round_without_data(trial: Trial) -> None:
         simulation = trial.simulation(federation, participation=0.25, seed=seed)
         if pooled or simulation.draw_participants(1) != [3]:
             break
-    assert [record["participants"] for record in run_all(simulation)] == [1, 1]
-    _require_finite(models_of(simulation))
+    assert [record["participants"] for record in run_all_rounds(simulation)] == [1, 1]
+    _require_finite(read_models(simulation))
 
 
 def check_partial_participation(trial: Trial) -> None:
@@ -196,11 +196,11 @@ def check_partial_participation(trial: Trial) -> None:
     everyone, half = (trial.simulation(federation, participation=share, rounds=3) for share in (1.0, 0.5))
     sent = {record.bits_up / record.participants for simulation in (everyone, half) for record in simulation.rounds()}
     assert len(sent) == 1, f"uploads must have the same size in all rounds, found: {sorted(sent)} bits"
-    _require_finite(models_of(half))
+    _require_finite(read_models(half))
 
 
 def check_separate_starts(trial: Trial) -> None:
-    """Check that clients may start from different parameters exactly if the method accepts any body."""
+    """Check that different first parameters are accepted by a method for any body, and refused by the others."""
     _check_start(
         trial,
         "separate starts",
@@ -211,7 +211,7 @@ def check_separate_starts(trial: Trial) -> None:
 
 
 def check_different_bodies(trial: Trial) -> None:
-    """Check that clients may have different bodies exactly if the method accepts any body."""
+    """Check that different bodies are accepted by a method for any body, and refused by the others."""
     bodies = [small_body("mlp:6,5"), small_body("mlp:7,5"), small_body("mlp:5")]
     _check_start(
         trial,
@@ -237,29 +237,29 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
         else:
             raise AssertionError(f"the method has an opening exchange, but it accepts {what}")
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
-    assert len(run_all(simulation)) == 2
-    _require_finite(models_of(simulation))
+    assert len(run_all_rounds(simulation)) == 2
+    _require_finite(read_models(simulation))
 
 
 def check_resume(trial: Trial) -> None:
     """Check that a resumed run is exactly the same as an uninterrupted one."""
     federation = small_federation([4, 9, 13, 6])
     straight, before, after = (trial.simulation(federation, participation=0.75, rounds=4) for _ in range(3))
-    expected = run_all(straight)
+    expected = run_all_rounds(straight)
     rounds = before.rounds()
-    found = [without_time(next(rounds)), without_time(next(rounds))]
+    found = [drop_seconds(next(rounds)), drop_seconds(next(rounds))]
     with TemporaryDirectory() as folder:
         before.save(Path(folder) / "checkpoint")
         after.resume(Path(folder) / "checkpoint")
-        found += run_all(after)
+        found += run_all_rounds(after)
     assert found == expected, "a resumed run has different records: does the method keep state of its own?"
-    assert distance(models_of(after), models_of(straight)) == 0, "a resumed run ends with different models"
+    assert find_largest_gap(read_models(after), read_models(straight)) == 0, "a resumed run ends with different models"
     assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
 
 
 def check_bits(trial: Trial) -> None:
     """Check that all bits of a round are counted under a kind of message."""
-    for record in run_all(trial.simulation(small_federation([5, 8, 6]))):
+    for record in run_all_rounds(trial.simulation(small_federation([5, 8, 6]))):
         booked, sent = sum(record["bits_by_kind"].values()), record["bits_up"] + record["bits_down"]
         assert booked == sent, f"{sent} bits were sent, but {booked} were counted by kind of message"
 
@@ -267,9 +267,9 @@ def check_bits(trial: Trial) -> None:
 def check_test_records_unseen(trial: Trial) -> None:
     """Check that training and closing do not use test records."""
     federation = small_federation([5, 8, 12])
-    one, other = (trial.simulation(each) for each in (federation, with_other_tests(federation)))
-    run_all(one), run_all(other)
-    gap = distance(models_of(one, closing=True), models_of(other, closing=True))
+    one, other = (trial.simulation(each) for each in (federation, replace_test_records(federation)))
+    run_all_rounds(one), run_all_rounds(other)
+    gap = find_largest_gap(read_models(one, closing=True), read_models(other, closing=True))
     assert gap == 0, f"the models depend on the test records: other test records change them by {gap:g}"
 
 
@@ -277,13 +277,13 @@ def check_closing(trial: Trial) -> None:
     """Check that the closing phase is evaluated separately and does not change the run."""
     simulation = trial.simulation(small_federation([5, 8, 12]))
     has_closing = bool(simulation.algorithm.schedule.closing)
-    run_all(simulation)
-    before = models_of(simulation)
+    run_all_rounds(simulation)
+    before = read_models(simulation)
     once, again = simulation.evaluate_after_closing(), simulation.evaluate_after_closing()
     assert (once is not None) == has_closing
     assert once == again, "closing twice gives different results"
-    assert distance(before, models_of(simulation)) == 0, "closing changes the models that the clients keep"
-    moved = distance(before, models_of(simulation, closing=True)) > 0
+    assert find_largest_gap(before, read_models(simulation)) == 0, "closing changes the models that the clients keep"
+    moved = find_largest_gap(before, read_models(simulation, closing=True)) > 0
     assert moved == has_closing, "the closing phase does not change the models"
 
 
@@ -296,7 +296,7 @@ def check_backends_agree(trial: Trial) -> None:
         if not _trains(simulation):
             continue
         # Two rounds first, so that losses get real class means and global means.
-        run_all(simulation)
+        run_all_rounds(simulation)
         for choice in choices:
             check_backend(trial, simulation, choice)
 
@@ -308,7 +308,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
     clients = list_clients(federation, bodies, simulation.algorithm)
     loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)
-    for tasks, name in tasks_of(simulation):
+    for tasks, name in list_tasks(simulation):
         if not tasks[0].phases:
             continue
         for task, *fits in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
@@ -324,15 +324,15 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
             assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
 
 
-def tasks_of(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """For each exchange and the closing: the tasks of all clients, from a float64 model, and the exchange's name."""
+def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
+    """(training tasks of all clients, name) for each exchange of a round, the opening and the closing phase."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
     start = _first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
-    if not _adds_up(simulation):  # if broadcasts add up, the last one is useless alone
+    if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
     schedule = algorithm.schedule
     for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
@@ -354,16 +354,16 @@ def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
     return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
 
 
-def _adds_up(simulation: Simulation) -> bool:
-    """Whether each broadcast builds on the ones before."""
+def _broadcasts_add_up(simulation: Simulation) -> bool:
+    """Whether a client needs all earlier broadcasts to use one."""
     return simulation.algorithm.schedule.audience is Audience.EVERYONE
 
 
-def _copy(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _copy_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in values.items()}
 
 
-def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+def _have_equal_values(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -30,7 +30,7 @@ from fedlog.settings.training import RunSettings
 N_CLASS = 3
 TESTS_PER_CLIENT = 6
 # Few epochs, and steps large enough to change a model in a few rounds.
-SHORT = {"epochs": 2, "learning_rate": 0.01}
+SHORT_TRAINING = {"epochs": 2, "learning_rate": 0.01}
 
 Model = dict[str, Tensor]
 Models = dict[str, Model]
@@ -62,7 +62,7 @@ def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Fed
     )
 
 
-def with_numbers(federation: Federation) -> Federation:
+def replace_classes_by_numbers(federation: Federation) -> Federation:
     """The federation with numbers to predict instead of classes; they depend on the class and the first input."""
     train, test = (
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
@@ -72,7 +72,7 @@ def with_numbers(federation: Federation) -> Federation:
     return replace(federation, n_class=1, class_names=("number",), train=train, test=test, schema=schema)
 
 
-def with_other_tests(federation: Federation) -> Federation:
+def replace_test_records(federation: Federation) -> Federation:
     """The federation with noise as test records, and with other labels."""
     labels = (federation.test.labels + 1) % N_CLASS
     noise = torch.randn(federation.test.inputs.shape, generator=Key(6).torch())
@@ -84,20 +84,17 @@ def small_body(name: str = "mlp:6,5") -> Body:
     return make_body(name, (4,))
 
 
-def make_dropout_body(choice: BackendChoice = BackendChoice.AUTO) -> Body:
-    """A small body with dropout on its features, to check that losses get the features before the dropout.
+def make_dropout_body(choice: BackendChoice) -> Body:
+    """A small body that ends with dropout: losses must get the features before it.
 
     For the mixed backend it has a layer that no block supports.
     """
-    return build_body("dropping", _dropout_net_without_a_block if choice is BackendChoice.MIXED else _dropout_net, (4,))
+    activation = nn.Softsign if choice is BackendChoice.MIXED else nn.ReLU
 
+    def make_net() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
 
-def _dropout_net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
-
-
-def _dropout_net_without_a_block() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.Softsign(), nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.5))
+    return build_body("dropping", make_net, (4,))
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class Trial:
     ) -> Simulation:
         """A run of two rounds, unless `settings` say otherwise, with training in float64."""
         if self.predicts_numbers:
-            federation = with_numbers(federation)
+            federation = replace_classes_by_numbers(federation)
         bodies = bodies or [small_body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
@@ -138,20 +135,20 @@ class Trial:
 
     def _shorten(self) -> dict[str, Any]:
         known = registry.list_options(self.method)
-        return {name: value for name, value in SHORT.items() if name in known}
+        return {name: value for name, value in SHORT_TRAINING.items() if name in known}
 
 
-def run_all(simulation: Simulation) -> list[dict[str, Any]]:
+def run_all_rounds(simulation: Simulation) -> list[dict[str, Any]]:
     """Run all remaining rounds and return their records, without times."""
-    return [without_time(record) for record in simulation.rounds()]
+    return [drop_seconds(record) for record in simulation.rounds()]
 
 
-def without_time(record: RoundRecord) -> dict[str, Any]:
+def drop_seconds(record: RoundRecord) -> dict[str, Any]:
     """A round's record as plain values, without its seconds."""
     return {name: value for name, value in asdict(record).items() if name != "seconds"}
 
 
-def models_of(simulation: Simulation, *, closing: bool = False) -> Models:
+def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
     """The model of every client by name, after the closing phase if `closing`."""
     phases = simulation.algorithm.schedule.closing if closing else ()
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +156,7 @@ def models_of(simulation: Simulation, *, closing: bool = False) -> Models:
         return {path.stem: load_file(path) for path in Path(folder).glob("*.safetensors")}
 
 
-def distance(one: Models, other: Models) -> float:
+def find_largest_gap(one: Models, other: Models) -> float:
     """The largest difference of two entries of any client's model; infinite if clients or parameters differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")

@@ -39,6 +39,14 @@ class Mean:
         variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
         return Mean(mean, math.sqrt(variance / n), n)
 
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """(low, high): Student's interval of 95 % around the mean; (None, None) for one seed."""
+        if self.error is None:
+            return None, None
+        half = float(t.ppf((1 + CONFIDENCE) / 2, self.seeds - 1)) * self.error
+        return self.value - half, self.value + half
+
 
 class Alternative(Enum):
     """The direction of a one-tailed test on paired differences."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.findings import OTHER_MEASURES, Findings, SiteFigures, VariantFigures
 from fedlog.experiments.compare.row_estimates import Estimate
-from fedlog.report.parts.style import Style, new_figure, styles_of
+from fedlog.report.parts.style import Style, choose_styles
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 
@@ -20,41 +20,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OTHER_MEASURE_NAMES = dict(zip(OTHER_MEASURES, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
-INTERVALS = "Intervals are of 95 %, over rows, seeds and splits."
+INTERVALS_NOTE = "Intervals are of 95 %, over rows, seeds and splits."
 MOST_SITES = 12  # the figure shows at most this many sites; the table has all
-COLUMNS = 4  # panels side by side
+PANELS_IN_A_ROW = 4  # panels side by side
 
 
 def methods_table(findings: Findings) -> TextTable:
     """A table with one row for each variant: accuracies, gains over training alone, bits and seconds."""
     beside = OTHER_MEASURES if findings.is_unbalanced else ()
-    columns = (
-        "method",
-        "accuracy, validation %",
-        "test %",
-        "gain, validation",
-        "gain, test",
-        *(OTHER_MEASURE_NAMES[name] for name in beside),
-        "bits a site and round",
-        "bits in all",
-        "seconds",
-    )
-    rows = tuple(
-        (
-            figures.label,
-            _percent(figures.validation_accuracy),
-            _percent(figures.accuracy),
-            _points(figures.gain),
-            _points(figures.gain_on_test),
-            *(_percent(figures.other_measures[name]) for name in beside),
-            describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
-            describe_bits(figures.bits) if figures.bits else "none",
-            f"{figures.seconds:.1f}",
-        )
+    rows = [
+        {
+            "method": figures.label,
+            "accuracy, validation %": format_estimate(figures.validation_accuracy),
+            "test %": format_estimate(figures.accuracy),
+            "gain, validation": format_estimate(figures.gain, "+", ""),
+            "gain, test": format_estimate(figures.gain_on_test, "+", ""),
+            **{OTHER_MEASURE_NAMES[name]: format_estimate(figures.other_measures[name]) for name in beside},
+            "bits a site and round": describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
+            "bits in all": describe_bits(figures.bits) if figures.bits else "none",
+            "seconds": f"{figures.seconds:.1f}",
+        }
         for figures in findings.figures.values()
-    )
+    ]
     seeds = max(figures.repetitions for figures in findings.figures.values())
-    return TextTable(columns, rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS,))
+    return TextTable.of(rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS_NOTE,))
 
 
 def sites_table(findings: Findings) -> TextTable:
@@ -66,8 +55,8 @@ def sites_table(findings: Findings) -> TextTable:
     for site in findings.sites:
         held = next(iter(findings.figures.values())).sites[site]
         counts = f"{sum(training[site])} / {held.validation_rows} / {held.test_rows}"
-        own = "" if alone is None else _percent(alone.sites[site].accuracy)
-        rows.append((site, counts, own, *(_points(figures.sites[site].gain) for figures in others)))
+        own = "" if alone is None else format_estimate(alone.sites[site].accuracy)
+        rows.append((site, counts, own, *(format_estimate(figures.sites[site].gain, "+", "") for figures in others)))
     columns = ("site", "rows", "alone, test %", *(figures.label for figures in others))
     notes = (
         "Rows: for training in one run / judged for validation, in turn / for test. Gains over training alone are in "
@@ -88,29 +77,29 @@ def comparison_as_json(findings: Findings, advice: Advice, notes: Sequence[str])
     }
 
 
-def spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
+def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
     """The comparison for spreadsheets: one row for each variant over all sites, and one for each of its sites."""
     rows = []
     for figures in findings.figures.values():
         beside = {name: None if value is None else value.value for name, value in figures.other_measures.items()}
-        rows.append({"method": figures.label, "site": "all", **_flat(figures), **beside, "bits": figures.bits})
-        rows += [{"method": figures.label, "site": site, **_flat(own)} for site, own in figures.sites.items()]
+        rows.append({"method": figures.label, "site": "all", **_flatten(figures), **beside, "bits": figures.bits})
+        rows += [{"method": figures.label, "site": site, **_flatten(own)} for site, own in figures.sites.items()]
     return rows
 
 
-def _flat(figures: VariantFigures | SiteFigures) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+def _flatten(figures: VariantFigures | SiteFigures) -> dict[str, float | None]:
+    """Accuracy, gain and gain on test rows, each as three values: NAME, NAME_low and NAME_high."""
     named = {"accuracy": figures.accuracy, "gain": figures.gain, "gain_on_test": figures.gain_on_test}
-    for name, value in named.items():
-        found[name] = None if value is None else value.value
-        found[f"{name}_low"] = None if value is None else value.low
-        found[f"{name}_high"] = None if value is None else value.high
-    return found
+    return {
+        f"{name}{suffix}": getattr(found, end, None)
+        for name, found in named.items()
+        for suffix, end in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
 
 
 def comparison_as_csv(findings: Findings) -> str:
-    """The comparison as CSV, with the columns of `spreadsheet_rows`."""
-    rows, written = spreadsheet_rows(findings), io.StringIO()
+    """The comparison as CSV, with the columns of `make_spreadsheet_rows`."""
+    rows, written = make_spreadsheet_rows(findings), io.StringIO()
     writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -131,42 +120,40 @@ def table_as_text(table: TextTable) -> str:
     return "\n".join([table.title, *aligned, *table.notes])
 
 
-def _percent(found: Estimate | None) -> str:
-    return "no rows" if found is None else estimate_text(found)
-
-
-def _points(found: Estimate | None) -> str:
-    return "" if found is None else estimate_text(found, sign="+")
-
-
-def estimate_text(found: Estimate, sign: str = "") -> str:
-    """An estimate in per cent or points with half the width of its interval: `91.3 ± 1.2`."""
+def format_estimate(found: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
+    """An estimate in per cent or points with half the width of its interval, `91.3 ± 1.2`; `missing` for None."""
+    if found is None:
+        return missing
     half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
     return f"{100 * found.value:{sign}.1f}{half}"
 
 
 def draw_comparison(findings: Findings) -> Figure:
     """Draw test accuracy against bits (log axis), over all sites and at each one."""
+    from fedlog.report.parts.matplotlib_figure import ShownFigure
+
     sites = findings.sites[:MOST_SITES]
-    columns = min(COLUMNS, len(sites))
+    columns = min(PANELS_IN_A_ROW, len(sites))
     rows = math.ceil(len(sites) / columns)
-    figure = new_figure((9, 4 + 2.2 * rows))
+    figure = ShownFigure((9, 4 + 2.2 * rows))
     grid = figure.add_gridspec(rows + 2, columns)
     bits = {label: figures.bits for label, figures in findings.figures.items()}
-    looks = styles_of({label: findings.find_method(label) for label in findings.labels})
+    looks = choose_styles({label: findings.find_method(label) for label in findings.labels})
     whole = figure.add_subplot(grid[:2, :])
-    _draw(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits, looks)
+    _draw_accuracies(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits, looks)
     whole.set(xlabel="bits up and down, all sites", ylabel="test accuracy, mean over sites (%)")
     whole.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     for at, site in enumerate(sites):
         axes = figure.add_subplot(grid[2 + at // columns, at % columns])
-        _draw(axes, {label: figures.sites[site].accuracy for label, figures in findings.figures.items()}, bits, looks)
+        _draw_accuracies(
+            axes, {label: figures.sites[site].accuracy for label, figures in findings.figures.items()}, bits, looks
+        )
         axes.set_title(site, fontsize="small")
         axes.tick_params(labelsize="x-small")
     return figure
 
 
-def _draw(
+def _draw_accuracies(
     axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
 ) -> None:
     axes.set_xscale("symlog", linthresh=1e3)

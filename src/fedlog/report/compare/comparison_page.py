@@ -12,18 +12,17 @@ from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison import estimate_text, methods_table, sites_table
-from fedlog.report.parts.axes import bits_axis, named_axis, straight_axis
-from fedlog.report.parts.curves import LOW_ROUNDS_NOTE, Curve, curve_plots, later_part, make_curve, mean_curve
+from fedlog.report.compare.comparison import MOST_SITES, format_estimate, methods_table, sites_table
+from fedlog.report.parts.axes import bits_axis, linear_axis, named_axis
+from fedlog.report.parts.curves import LOW_ROUNDS_NOTE, Curve, average_curves, curve_plots, make_curve, shown_accuracies
 from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
-from fedlog.report.parts.render import percent, points, render_page
-from fedlog.report.parts.style import Style, styles_of
+from fedlog.report.parts.render import format_percent, format_points, render_page
+from fedlog.report.parts.style import Style, choose_styles
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits
 
-MOST_SITES = 12  # the figure shows at most this many sites; the table has all
 SAME_ACCURACY = 5e-4  # a smaller difference of accuracies is not visible on the page
-ZERO = Style("training alone", "ink", "dashed")
+NO_GAIN = Style("training alone", "ink", "dashed")
 
 
 @dataclass(frozen=True)
@@ -51,25 +50,25 @@ def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Se
 
 def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1) -> ComparisonSection:
     """The section of one comparison; `number` makes the names of its figures unique on the page."""
-    styles = styles_of({label: findings.find_method(label) for label in findings.labels})
+    styles = choose_styles({label: findings.find_method(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
-    judged = curves if _judge(findings) == "test" else {}
-    plots = [_accuracy_by_bits(findings, styles, judged, name), *_accuracy_by_round(findings, curves, name)]
+    judged = curves if _judged_rows(findings) == "test" else {}
+    plots = [_plot_by_bits(findings, styles, judged, name), *_plot_by_round(findings, curves, name)]
     return ComparisonSection(
         name=name,
         title=findings.data,
         advice=advice.sentence,
         confirmation=advice.confirmation,
         plots=tuple(plots),
-        sites_plot=_gain_by_site(findings, styles, name),
-        methods=_with_method_names(methods_table(findings), styles),
-        sites=_with_method_names(sites_table(findings), styles),
+        sites_plot=_plot_by_site(findings, styles, name),
+        methods=_show_method_names(methods_table(findings), styles),
+        sites=_show_method_names(sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
     )
 
 
-def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
+def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
     """The table with the display names of methods, as in the figures."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
@@ -77,30 +76,30 @@ def _with_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
     return replace(table, columns=columns, rows=rows)
 
 
-def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
+def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
     """A plot of test accuracy by bits: the last round with its interval and, if known, the rounds before it.
 
     A method that sends nothing is a level line.
     """
     known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
-    paths = {label: _path(curves[label], known[label][1].value) for label in sending if label in curves}
+    paths = {label: _earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
     levels, series, rules, said = list[float](), list[Series](), list[LevelLine](), list[str]()
     for label, (each, accuracy) in known.items():
-        words = f"{styles[label].label}: {estimate_text(accuracy)} %"
-        low, high = _ends(accuracy, 0.0)
+        words = f"{styles[label].label}: {format_estimate(accuracy)} %"
+        low, high = _find_interval_ends(accuracy, 0.0)
         levels += (low, high)
         if label in sending:
             words += f", {describe_bits(each.bits)}"
             path, end = paths.get(label, ()), Point(each.bits, 100 * accuracy.value, words, low, high)
-            levels += [100 * level for level in later_part([point.y / 100 for point in path])] if path else []
+            levels += [100 * level for level in shown_accuracies([point.y / 100 for point in path])] if path else []
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
-            name_and_level = f"{styles[label].label} {percent(accuracy.value)}"
+            name_and_level = f"{styles[label].label} {format_percent(accuracy.value)}"
             rules.append(LevelLine(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
-    y = straight_axis("%", levels)
+    y = linear_axis("%", levels)
     cut = any(point.y < y.low for one in series for point in one.points)
     return Plot(
         name=f"{name}-bits",
@@ -110,18 +109,18 @@ def _accuracy_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapp
         y=y,
         series=tuple(series),
         rules=tuple(rules),
-        note=" ".join([*_why_without_path(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
+        note=" ".join([*_explain_missing_rounds(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
         capped=True,
     )
 
 
-def _path(curve: Curve, end: float) -> tuple[Point, ...]:
-    """The points of the rounds before the final accuracy `end`.
+def _earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
+    """The points of the rounds before the last one, whose accuracy is `end`.
 
-    The last round is among them only if its accuracy differs from `end`, as after a closing phase.
+    If the last round of the curve has another accuracy, as before a closing phase, it is included.
     """
     points = tuple(
-        Point(bits, 100 * share, f"{curve.style.label}, round {at}: {percent(share)}, {describe_bits(bits)}")
+        Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
         for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
         if bits > 0
     )
@@ -129,14 +128,14 @@ def _path(curve: Curve, end: float) -> tuple[Point, ...]:
     return points[:-1] if same else points
 
 
-def _why_without_path(
+def _explain_missing_rounds(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
     """A note if methods show only their last round: earlier rounds used validation rows, or their records are gone."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
-    if _judge(findings) != "test":
+    if _judged_rows(findings) != "test":
         return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
     one_round = [
         label for label in bare if all(run.summary.rounds == 1 for run in findings.runs_by_seed(label).values())
@@ -145,13 +144,13 @@ def _why_without_path(
     return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
 
 
-def _judge(findings: Findings) -> str:
+def _judged_rows(findings: Findings) -> str:
     """The rows that the rounds were evaluated on: `test` or `validation`."""
     return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
-    """The mean curve of each variant over its seeds, for variants with runs that still have their records."""
+    """The mean curve of each variant over its seeds; without variants whose records of rounds were deleted."""
     curves = {}
     for label in findings.labels:
         runs = []
@@ -161,16 +160,16 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
                 opening = sum(run.summary.bits_opening.values())
                 runs.append(make_curve(label, styles[label], lines, opening))
         if runs:
-            curves[label] = mean_curve(label, styles[label], runs)
+            curves[label] = average_curves(label, styles[label], runs)
     return curves
 
 
-def _accuracy_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
-    """A plot of the mean accuracy by round; none if no records of rounds are left."""
-    return curve_plots(list(curves.values()), None, f"{_judge(findings)} accuracy", name)[:1] if curves else []
+def _plot_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
+    """A list with the plot of the mean accuracy by round; empty without curves."""
+    return curve_plots(list(curves.values()), None, f"{_judged_rows(findings)} accuracy", name)[:1] if curves else []
 
 
-def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
+def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
     """A plot of each method's gain over training alone at each site, on validation rows; None without gains."""
     others = [label for label in findings.labels if label != findings.local_label]
     sites = findings.sites[:MOST_SITES]
@@ -183,10 +182,10 @@ def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
             gain = findings.figures[label].sites[site].gain
             if gain is None:
                 continue
-            ends = _ends(gain)
+            ends = _find_interval_ends(gain)
             levels += ends
             shift = 0.7 * ((place + 0.5) / len(others) - 0.5)
-            text = f"{styles[label].label} at {site}: {points(gain.value)} points"
+            text = f"{styles[label].label} at {site}: {format_points(gain.value)} points"
             marks.append(Point(at + shift, 100 * gain.value, text, *ends))
             said.append(text)
         series.append(Series(label, styles[label], tuple(marks), joined=False))
@@ -200,9 +199,9 @@ def _gain_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         title="Gain over training alone at each site (points, validation rows)",
         alternative=". ".join(said) + "." + more,
         x=named_axis("site", [_shorten(site) for site in sites]),
-        y=straight_axis("points", levels),
+        y=linear_axis("points", levels),
         series=tuple(series),
-        rules=(LevelLine(0.0, "training alone", ZERO),),
+        rules=(LevelLine(0.0, "training alone", NO_GAIN),),
         note=more.strip(),
         capped=True,
     )
@@ -212,7 +211,7 @@ def _shorten(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 
-def _ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
+def _find_interval_ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
     """The ends of the interval in per cent or points, limited to the range from `least` to 100."""
     half = found.half_width or 0.0
     return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))

@@ -14,21 +14,15 @@ from fedlog.experiments.tables.cost import Cost, cost_to_reach, count_opening_bi
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.files.json_text import read_json
-from fedlog.report.documents.bits_runs import (
-    UNCOMPRESSED,
-    compare_final,
-    goal_table,
-    share_of_uncompressed,
-    uncompressed_runs,
-)
-from fedlog.report.parts.tables import TextTable, fill_marked_place
+from fedlog.report.documents import bits_costs
+from fedlog.report.parts.tables import TextTable, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
 METHODS = ("fedlog", "fedlog-c", *OTHERS)
 CLIENTS = 50
-PLACE = "<!-- records of {} -->"
-END = "<!-- end of records -->"
+START_MARK = "<!-- records of {} -->"
+END_MARK = "<!-- end of records -->"
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
@@ -36,7 +30,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
     if not page.exists():
         return []
     for name, table in bits_tables(results).items():
-        fill_marked_place(page, PLACE.format(name), END, table.markdown())
+        replace_marked_text(page, START_MARK.format(name), END_MARK, table.markdown())
     return [page]
 
 
@@ -44,7 +38,7 @@ def bits_tables(results: Path) -> dict[str, TextTable]:
     """The table of each measurement, by the name of its place in the page."""
     found = {each.name: collect(each, results) for each in BITS}
     whole = {data: collect(find_experiment(f"table-{data}"), results) for data in ROUNDS}
-    tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
+    tables = {"bits-aim": bits_costs.goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
         tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
     tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
@@ -60,25 +54,14 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        uncompressed = uncompressed_runs(data, method, found, whole)
+        uncompressed = bits_costs.find_uncompressed_runs(data, method, found, whole)
         for way in WAYS:
             runs = found.runs.get(f"{method}-{way}", [])
-            if way == UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
+            if way == bits_costs.UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
                 rows.append(_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
                 rows += _lossless_row(method, uncompressed, short, threshold)
             elif runs:
                 rows.append(_way_row(method, way, runs, uncompressed, threshold))
-    columns = (
-        "way of sending",
-        "seeds",
-        "rounds",
-        "up",
-        "down",
-        "both",
-        "of f32",
-        "final accuracy",
-        "against f32",
-    )
     note = (
         f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
         "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
@@ -86,46 +69,52 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
         "interval is over pairs of a client and a seed. `f32` on a seed without a run of its own: the first "
         f"{ROUNDS[data]} rounds of `table-{data}`. `rows` is counted: its runs are those of `f32`, to the bit."
     )
-    return TextTable(columns, tuple(rows), notes=(note,))
+    return TextTable.of(rows, notes=(note,))
 
 
 def _way_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     costs = {run.seed: cost_to_reach(threshold, run.rounds, run.summary) for run in runs}
-    accuracy = float(np.mean([run.summary.accuracy_mean_over_clients for run in runs]))
-    difference = None if way == UNCOMPRESSED else compare_final(runs, uncompressed)
-    compared = "" if difference is None else str(difference)
-    return (f"{LABELS[method]}, {way}", *_cost_cells(costs, uncompressed, threshold), f"{100 * accuracy:.2f}", compared)
+    return {
+        "way of sending": f"{LABELS[method]}, {way}",
+        **_cost_cells(costs, uncompressed, threshold),
+        "final accuracy": f"{100 * float(np.mean([run.summary.accuracy_mean_over_clients for run in runs])):.2f}",
+        "against f32": ""
+        if way == bits_costs.UNCOMPRESSED
+        else bits_costs.describe_difference(bits_costs.compare_final_accuracy(runs, uncompressed)),
+    }
 
 
 def _lossless_row(
     method: str, uncompressed: Mapping[int, RunResult], short: Collected, threshold: float
-) -> list[tuple[str, ...]]:
-    """The row of the codec `rows`: its models are those of `f32`, its bits those of two rounds; empty without runs."""
+) -> list[dict[str, str]]:
+    """A list with the row of the lossless codec `rows`; empty without runs.
+
+    Its models are those of `f32`. Its bits were measured in runs of two rounds, and every round costs the same.
+    """
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
         if run.seed in uncompressed:
             reached = cost_to_reach(threshold, uncompressed[run.seed].rounds, uncompressed[run.seed].summary)
-            # The same rows are empty in every round, so every round costs the same.
             up, down = count_opening_bits(run.rounds, run.summary)
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
-    return [(f"{LABELS[method]}, rows", *_cost_cells(costs, uncompressed, threshold), "as f32", "0")] if costs else []
+    cells = _cost_cells(costs, uncompressed, threshold) if costs else {}
+    named = {"way of sending": f"{LABELS[method]}, rows"}
+    return [{**named, **cells, "final accuracy": "as f32", "against f32": "0"}] if costs else []
 
 
-def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> tuple[str, ...]:
-    """The cells for seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
-    share = share_of_uncompressed(costs, uncompressed, threshold)
-    missed = "" if all(cost.reached for cost in costs.values()) else " *"
-    return (
-        ", ".join(str(seed) for seed in costs),
-        ", ".join(str(cost.round) for cost in costs.values()) + missed,
-        describe_bits(float(np.mean([cost.bits_up for cost in costs.values()]))),
-        describe_bits(float(np.mean([cost.bits_down for cost in costs.values()]))),
-        describe_bits(float(np.mean([cost.bits_both_ways for cost in costs.values()]))),
-        "" if share is None else f"{100 * share:.1f} %",
-    )
+def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> dict[str, str]:
+    """The cells of seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
+    return {
+        "seeds": ", ".join(str(seed) for seed in costs),
+        "rounds": ", ".join(str(cost.round) for cost in costs.values()) + bits_costs.mark_missed(costs),
+        "up": bits_costs.format_mean_bits([cost.bits_up for cost in costs.values()]),
+        "down": bits_costs.format_mean_bits([cost.bits_down for cost in costs.values()]),
+        "both": bits_costs.format_mean_bits([cost.bits_both_ways for cost in costs.values()]),
+        "of f32": bits_costs.format_share(bits_costs.find_share(costs, uncompressed, threshold)),
+    }
 
 
 def codec_table(found: Collected) -> TextTable:
@@ -136,21 +125,19 @@ def codec_table(found: Collected) -> TextTable:
         for method in METHODS:
             runs = found.runs.get(f"{method}-{name}", [])
             last = runs[0].rounds[-1] if runs else None
-            cells.append(
-                "" if last is None else f"{_bytes_per_client(last.bits_up)} + {_bytes_per_client(last.bits_down)}"
-            )
+            cells.append("" if last is None else f"{_count_bytes(last.bits_up)} + {_count_bytes(last.bits_down)}")
         if any(cells):
             rows.append((name, *cells))
     note = f"Bytes up and down for each of {CLIENTS} clients, on average, in round 2, framing included."
     return TextTable(("codec", *(LABELS[method] for method in METHODS)), tuple(rows), notes=(note,))
 
 
-def _bytes_per_client(bits_of_all: int) -> str:
+def _count_bytes(bits_of_all: int) -> str:
     return f"{bits_of_all / 8 / CLIENTS:.0f}"
 
 
 def participation_table(found: Collected) -> TextTable:
-    """A table of accuracies and bits by what the server keeps of clients that skip a round."""
+    """A table of accuracies and bits, by how the server treats clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
@@ -171,31 +158,29 @@ def participation_table(found: Collected) -> TextTable:
 def loopback_table(path: Path) -> TextTable:
     """A table of the bytes of a message over Flower on one machine: payload, and what the transport adds."""
     stored = read_json(path, {"ways": []})
-    rows = tuple(
-        (
-            found["way"].replace(":", ", "),
-            f"{found['payload_bytes_a_message_up']:.0f}",
-            f"{found['payload_bytes_a_message_down']:.0f}",
-            f"{found['transport_bytes_a_message_up']}",
-            f"{found['transport_bytes_a_message_down']}",
-        )
+    rows = (
+        {
+            "way of sending": found["way"].replace(":", ", "),
+            "payload up": f"{found['payload_bytes_a_message_up']:.0f}",
+            "payload down": f"{found['payload_bytes_a_message_down']:.0f}",
+            "transport up": f"{found['transport_bytes_a_message_up']}",
+            "transport down": f"{found['transport_bytes_a_message_down']}",
+        }
         for found in stored["ways"]
     )
-    columns = ("way of sending", "payload up", "payload down", "transport up", "transport down")
-    return TextTable(columns, rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
+    return TextTable.of(rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
 
 
 def entropy_table(path: Path) -> TextTable:
     """A table of the bits that are sent and of the entropy of the codes, by round and direction."""
     stored = read_json(path, {"rounds": []})
-    rows = tuple(
-        (
-            f"{found['data']}, {LABELS[found['method']]}, round {found['round']} {found['direction']}",
-            f"{found['entries_a_client']:g}",
-            f"{found['bits_an_entry_sent']:.2f}",
-            f"{found['bits_an_entry_entropy']:.2f}",
-        )
+    rows = (
+        {
+            "message": f"{found['data']}, {LABELS[found['method']]}, round {found['round']} {found['direction']}",
+            "entries a client": f"{found['entries_a_client']:g}",
+            "bits an entry, sent": f"{found['bits_an_entry_sent']:.2f}",
+            "entropy of its code": f"{found['bits_an_entry_entropy']:.2f}",
+        }
         for found in stored["rounds"]
     )
-    columns = ("message", "entries a client", "bits an entry, sent", "entropy of its code")
-    return TextTable(columns, rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))
+    return TextTable.of(rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))

@@ -14,8 +14,8 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullF
 
 from fedlog.files.durable import write_file
 from fedlog.report.documents.overview import MethodFigures, read_figures
-from fedlog.report.paper.figures import svg
-from fedlog.report.parts.style import new_figure, style_of
+from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.style import find_style
 
 START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
 TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
@@ -54,7 +54,9 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
         text = page.read_text()
         title = TITLE.search(text)
         if title is None:  # the list of methods
-            write_file(page, _insert(text, _every_method([(s, found[s]) for s in SETTINGS if s.page == INDEX])))
+            write_file(
+                page, _insert_section(text, _list_every_method([(s, found[s]) for s in SETTINGS if s.page == INDEX]))
+            )
             written.append(page)
             continue
         methods = re.findall(r"`([^`]+)`", title[1])
@@ -62,11 +64,11 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
         picture = docs / "images" / "methods" / f"{page.stem}.svg"
         if shown:
             picture.parent.mkdir(parents=True, exist_ok=True)
-            write_file(picture, _picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
+            write_file(picture, _draw_picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
             written.append(picture)
-        regression = _regression_block(results) if REGRESSION_RECORD[0] in methods else None
-        block = regression or _block([(s, found[s]) for s in shown], methods, page.stem)
-        write_file(page, _insert(text, block))
+        regression = _write_regression(results) if REGRESSION_RECORD[0] in methods else None
+        block = regression or _write_section([(s, found[s]) for s in shown], methods, page.stem)
+        write_file(page, _insert_section(text, block))
         written.append(page)
     return written
 
@@ -77,8 +79,10 @@ def _read_setting(folder: Path) -> dict[str, MethodFigures]:
     return {path.name: read_figures(path) for path in runs}
 
 
-def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str) -> str:
-    """The section with results of a method's page, in Markdown: a table and a picture."""
+def _write_section(
+    found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str
+) -> str:
+    """The results for the page of one method, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
     if not found:
         return "\n".join([*lines, "No record of it on our tables."])
@@ -86,7 +90,7 @@ def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods
     for setting, figures in found:
         for method in methods:
             if method in figures:
-                alone = _accuracy_alone(figures) if method != "local" else ""
+                alone = _format_accuracy_alone(figures) if method != "local" else ""
                 lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
     names = " and ".join(f"`{method}`" for method in methods)
     return "\n".join(
@@ -100,8 +104,8 @@ def _block(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods
     )
 
 
-def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
-    """The section of the list of methods, in Markdown: a table of all methods for each setting, the best first."""
+def _list_every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
+    """The results for the list of methods, in Markdown: for each setting a table of all methods, the best first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
         lines += [
@@ -121,8 +125,8 @@ def _every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) 
     return "\n".join([*lines, said])
 
 
-def _regression_block(results: Path) -> str | None:
-    """The section with results of the method that predicts a number, in Markdown; None without a record."""
+def _write_regression(results: Path) -> str | None:
+    """The results of the method that predicts a number, in Markdown; None without a record."""
     path = results / REGRESSION_RECORD[1]
     if not path.exists():
         return None
@@ -140,24 +144,24 @@ def _regression_block(results: Path) -> str | None:
     return "\n".join([*lines, "", said])
 
 
-def _accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
+def _format_accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
     alone = figures.get("local")
     return str(alone).rpartition(",")[0] if alone is not None else "no record"
 
 
-def _insert(text: str, block: str) -> str:
-    """The page with the block between its marks, or at its end if it has no marks yet."""
+def _insert_section(text: str, block: str) -> str:
+    """The text of the page with `block` between its two marks; if it has no marks, both are added at its end."""
     before, start, rest = text.partition(START)
     after = rest.partition(END)[2] if start else "\n"
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
-def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
+def _draw_picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
     """A picture of accuracy against bits of all methods, as SVG; the methods of this page are drawn larger."""
-    figure = new_figure((3.7 * len(panels), 3.2))
+    figure = ShownFigure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
-            ours, value, look = name in methods, mean(cell.accuracies), style_of(name)
+            ours, value, look = name in methods, mean(cell.accuracies), find_style(name)
             alpha, weight = (1.0, "bold") if ours else (0.5, "normal")
             text = {"color": look.hex, "fontweight": weight, "textcoords": "offset points", "alpha": alpha}
             if cell.bits == 0:
@@ -173,15 +177,15 @@ def _picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], meth
                 axes.annotate(name, (cell.bits / 1e6, value), fontsize=8 if ours else 7, **side, **text)
         axes.margins(0.15)
         if any(cell.bits for cell in figures.values()):
-            _mark_powers(axes)
+            _set_bits_axis(axes)
         axes.set_title(setting.title, fontsize=9)
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy (%)")
-    return svg(figure)
+    return write_svg(figure)
 
 
-def _mark_powers(axes: Axes) -> None:
+def _set_bits_axis(axes: Axes) -> None:
     """Make the x axis logarithmic, with ticks at 2 and 5 too if it is short; linear if all bits are about equal."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()

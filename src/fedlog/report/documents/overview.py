@@ -10,10 +10,9 @@ from statistics import mean, stdev
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.report.paper.figures import svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
 from fedlog.report.parts.style import METHODS as STYLES
-from fedlog.report.parts.style import new_figure
-from fedlog.report.parts.tables import fill_marked_place
+from fedlog.report.parts.tables import replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 
 METHODS = {name: STYLES[name].label for name in ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")}
@@ -45,14 +44,14 @@ class MethodFigures:
         return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {sent}"
 
 
-def overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
+def read_overview(results: Path) -> dict[str, dict[str, MethodFigures]]:
     """The figures of each method in each setting, after the last round."""
     return {setting: {method: read_figures(results / setting / method) for method in METHODS} for setting in SETTINGS}
 
 
-def overview_table(results: Path) -> str:
+def write_overview_table(results: Path) -> str:
     """The overview as Markdown: one row for each method, one column for each setting."""
-    found = overview(results)
+    found = read_overview(results)
     lines = [f"| | {' | '.join(SETTINGS.values())} |", "|---|" + "---|" * len(SETTINGS)]
     for method, name in METHODS.items():
         lines.append(f"| {name} | {' | '.join(str(found[setting][method]) for setting in SETTINGS)} |")
@@ -61,10 +60,10 @@ def overview_table(results: Path) -> str:
 
 def describe_paired_gains(results: Path) -> str:
     """Return a sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
-    found = overview(results)
+    found = read_overview(results)
     parts = []
     for other in ("local", "fedavg"):
-        gains = [_gain(found[setting]["fedlog"], found[setting][other]) for setting in SETTINGS]
+        gains = [_format_gain(found[setting]["fedlog"], found[setting][other]) for setting in SETTINGS]
         parts.append(f"{METHODS[other]} {gains[0]}, {gains[1]} and {gains[2]}")
     return (
         "Seed by seed, on the same division of the records, FedLog ends this many points above "
@@ -72,7 +71,7 @@ def describe_paired_gains(results: Path) -> str:
     )
 
 
-def _gain(cell: MethodFigures, other: MethodFigures) -> str:
+def _format_gain(cell: MethodFigures, other: MethodFigures) -> str:
     gains = [cell.by_seed[seed] - other.by_seed[seed] for seed in cell.by_seed if seed in other.by_seed]
     return f"{mean(gains):+.1f}" + (f" ± {stdev(gains):.1f}" if len(gains) > 1 else "")
 
@@ -82,19 +81,19 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
         return []
-    write_file(picture, overview_picture(results))
-    table = f"{overview_table(results)}\n"
-    fill_marked_place(readme, OVERVIEW, OVERVIEW_END, table)
-    fill_marked_place(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
+    write_file(picture, draw_overview(results))
+    table = f"{write_overview_table(results)}\n"
+    replace_marked_text(readme, OVERVIEW, OVERVIEW_END, table)
+    replace_marked_text(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
     return [picture, readme, page]
 
 
-def overview_picture(results: Path) -> str:
+def draw_overview(results: Path) -> str:
     """A picture of accuracy against bits in each setting, as SVG; training alone, which sends nothing, is a line."""
     from matplotlib.ticker import NullFormatter
 
-    found = overview(results)
-    figure = new_figure((11, 3.6))
+    found = read_overview(results)
+    figure = ShownFigure((11, 3.6))
     for axes, (setting, title) in zip(figure.subplots(1, len(SETTINGS)), SETTINGS.items(), strict=True):
         for method, name in METHODS.items():
             cell = found[setting][method]
@@ -117,7 +116,7 @@ def overview_picture(results: Path) -> str:
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
     figure.axes[0].legend(fontsize=8)
-    return svg(figure)
+    return write_svg(figure)
 
 
 def read_figures(folder: Path) -> MethodFigures:

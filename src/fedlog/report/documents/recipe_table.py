@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedlog.report.parts.style import style_of
-from fedlog.report.parts.tables import TextTable, fill_marked_place
+from fedlog.report.parts.style import find_style
+from fedlog.report.parts.tables import TextTable, replace_marked_text
 from fedlog.settings.presets import TUNED
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
@@ -15,7 +15,7 @@ def recipe_table() -> TextTable:
     """A table with one row for each method that has tuned settings."""
     rows = tuple(
         (
-            style_of(method).label,
+            find_style(method).label,
             f"{tuned.times_rate:g} times the data set's",
             f"for the {tuned.moments}" if tuned.moments.value == "run" else f"anew each {tuned.moments}",
             str(tuned.decay),
@@ -29,7 +29,4 @@ def recipe_table() -> TextTable:
 
 def write_recipe_table(page: Path) -> list[Path]:
     """Write the table into its place in the page and return its path; do nothing if there is no such page."""
-    if not page.exists():
-        return []
-    fill_marked_place(page, START, END, recipe_table().markdown())
-    return [page]
+    return replace_marked_text(page, START, END, recipe_table().markdown())

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlog.files.durable import write_file
 from fedlog.files.duration_text import describe_duration
-from fedlog.report.pages.first_screen import (
-    Tile,
-    describe_result,
-    describe_spending,
-    describe_unfinished,
-    make_bits_tile,
-    make_gain_tiles,
-    make_privacy_tile,
-    make_time_tile,
-)
+from fedlog.report.pages import page_top
 from fedlog.report.pages.run_facts import ClientFacts
 from fedlog.report.pages.run_plots import bits_bars, clients_plot
 from fedlog.report.pages.runs_page import RunRow
-from fedlog.report.parts.axes import rounds_axis, straight_axis
+from fedlog.report.parts.axes import linear_axis, rounds_axis
 from fedlog.report.parts.plots import Plot, Point, Series
-from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.parts.style import Style, style_numbered, style_of
+from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.style import find_style, numbered_style
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.differences import SettingDifference
 from fedlog.wire.bits_text import choose_unit, describe_bits
@@ -34,24 +25,15 @@ ACCURACY_STAYS_AT_SITES = "How well each model does is known to its site alone: 
 
 
 @dataclass(frozen=True)
-class DeployedSite:
-    """One site: what it reported, and in how many rounds it took part."""
+class DeployedSite(ClientFacts):
+    """One site: what it reported about the model that it keeps, and in how many rounds it took part."""
 
-    name: str
-    body: str  # empty until the site has reported
-    accuracy: float | None = None  # of the model that the site keeps
-    alone: float | None = None
+    body: str = ""  # empty until the site has reported
     error: float | None = None  # root mean squared error, if a number is predicted
     error_alone: float | None = None
-    test_records: int | None = None
     kept: str = ""
     answered: int = 0  # in how many rounds its upload is part of the sum
     left_out: int = 0  # in how many rounds it was refused or left out
-
-    @property
-    def gain(self) -> float | None:
-        """The site's gain over training alone, as a share."""
-        return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
 
 
 @dataclass(frozen=True)
@@ -115,44 +97,44 @@ def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
 
 def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
     """The HTML of the page; `live` is given for pages of `fedlog watch`."""
+    ranked = sorted(facts.sites, key=lambda site: site.accuracy or 0.0)
     return render_page(
         "deployed.html.j2",
         facts=facts,
-        title=f"{style_of(facts.method).label}, deployed",
-        headline=_headline(facts),
+        title=f"{find_style(facts.method).label}, deployed",
+        headline=_make_headline(facts),
         tiles=_tiles(facts),
-        notes=_notes(facts),
+        notes=_list_notes(facts),
         has={
             "figures": facts.mean("accuracy") is not None,
             "errors": facts.mean("error") is not None,
             "answers": any(site.answered for site in facts.sites),
             "bodies": any(site.body for site in facts.sites),
         },
-        style=style_of(facts.method),
-        sites_plot=clients_plot(_as_clients(facts), facts.method, facts.measure, "site"),
-        round_plots=[plot_bits(facts), plot_seconds(facts)] if facts.rounds else [],
+        style=find_style(facts.method),
+        sites_plot=clients_plot(ranked, facts.method, facts.measure, "site"),
+        round_plots=[plot_bits_by_round(facts), plot_seconds_by_round(facts)] if facts.rounds else [],
         bits_bars=bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
-        privacy=_privacy(facts),
+        privacy=None if facts.budget is None else page_top.describe_spending(facts.budget, facts.spent or {}),
         live=live,
     )
 
 
 def deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
-    """(file name without suffix, table) for the tables of rounds and sites."""
+    """(file name without suffix, table) for the two tables of a deployed run: its rounds and its sites."""
     rounds = tuple(
         (f"{each.number}", f"{each.bits_up}", f"{each.bits_down}", f"{each.seconds:.2f}") for each in facts.rounds
     )
     yield "rounds", TextTable(("round", "bits up so far", "bits down so far", "seconds"), rounds, f"Run {facts.name}")
-    shown = [(site, (site.accuracy, site.alone)) for site in facts.sites]
     sites = tuple(
         (
             site.name,
-            *("" if share is None else f"{100 * share:.2f}" for share in shares),
+            *("" if share is None else f"{100 * share:.2f}" for share in (site.accuracy, site.alone)),
             "" if site.test_records is None else f"{site.test_records}",
             site.body,
             f"{site.answered}",
         )
-        for site, shares in shown
+        for site in facts.sites
     )
     columns = ("site", "accuracy, %", "local only, %", "test records", "body", "rounds in the sum")
     yield "sites", TextTable(columns, sites, "Each site, after the last round")
@@ -178,47 +160,49 @@ def _row(link: str, facts: DeployedRun) -> RunRow:
     return RunRow(
         name=facts.name,
         link=link,
-        method=style_of(facts.method).label,
+        method=find_style(facts.method).label,
         data=", ".join(site.name for site in facts.sites),
         seed=facts.seed,
         rounds=rounds,
-        accuracy="" if accuracy is None else percent(accuracy, 2),
+        accuracy="" if accuracy is None else format_percent(accuracy, 2),
         bits=describe_bits(facts.bits) if facts.bits else "none",
     )
 
 
-def _headline(facts: DeployedRun) -> dict[str, str]:
+def _make_headline(facts: DeployedRun) -> dict[str, str]:
     alone = facts.mean("alone")
     return {
-        "reached": describe_result(facts.mean("accuracy"), facts.mean("error")),
+        "reached": page_top.describe_result(facts.mean("accuracy"), facts.mean("error")),
         "sent": describe_bits(facts.bits),
-        "others": "" if alone is None else f"{style_of('local').label} {percent(alone)}",
+        "others": "" if alone is None else f"{find_style('local').label} {format_percent(alone)}",
     }
 
 
-def _tiles(facts: DeployedRun) -> list[Tile]:
+def _tiles(facts: DeployedRun) -> list[page_top.Tile]:
     if not facts.rounds:
         return []
     found = []
     judged = [site for site in facts.sites if site.accuracy is not None]
     if judged:
-        found.append(Tile(facts.measure, percent(facts.mean("accuracy")), "mean over sites, models they keep"))
-        found += make_gain_tiles([site.gain for site in judged if site.gain is not None], "site")
+        found.append(
+            page_top.Tile(facts.measure, format_percent(facts.mean("accuracy")), "mean over sites, models they keep")
+        )
+        found += page_top.make_gain_tiles([site.gain for site in judged if site.gain is not None], "site")
         lowest = min(judged, key=lambda site: site.accuracy or 0.0)
-        found.append(Tile("lowest site", percent(lowest.accuracy), lowest.name))
+        found.append(page_top.Tile("lowest site", format_percent(lowest.accuracy), lowest.name))
     moved = sum(each.new_head for each in facts.rounds)
-    found.append(Tile("rounds", f"{len(facts.rounds)} of {facts.planned}", f"{moved} of them moved the head"))
-    found.append(make_bits_tile(facts.bits, "site", f"{describe_bits(facts.bits_up)} up"))
+    found.append(page_top.Tile("rounds", f"{len(facts.rounds)} of {facts.planned}", f"{moved} of them moved the head"))
+    found.append(page_top.make_bits_tile(facts.bits, "site", f"{describe_bits(facts.bits_up)} up"))
     if facts.budget is not None:
-        found.append(make_privacy_tile(None if facts.spent is None else facts.spent["epsilon"], facts.budget))
-    return [*found, make_time_tile(sum(each.seconds for each in facts.rounds), len(facts.rounds))]
+        found.append(page_top.make_privacy_tile(None if facts.spent is None else facts.spent["epsilon"], facts.budget))
+    return [*found, page_top.make_time_tile(sum(each.seconds for each in facts.rounds), len(facts.rounds))]
 
 
-def _notes(facts: DeployedRun) -> list[str]:
+def _list_notes(facts: DeployedRun) -> list[str]:
     """Notes and warnings that are shown below the headline."""
     found = []
     if not facts.finished:
-        found.append(describe_unfinished(len(facts.rounds), facts.planned))
+        found.append(page_top.describe_unfinished(len(facts.rounds), facts.planned))
     if facts.ended_early is not None:
         found.append(f"Ended early: {facts.ended_early}.")
     if facts.hides_figures:
@@ -230,58 +214,41 @@ def _notes(facts: DeployedRun) -> list[str]:
     return found
 
 
-def _as_clients(facts: DeployedRun) -> list[ClientFacts]:
-    """The sites with an accuracy, the lowest first, in the form that `clients_plot` takes."""
-    judged = sorted((site for site in facts.sites if site.accuracy is not None), key=lambda each: each.accuracy or 0.0)
-    return [ClientFacts(site.name, site.accuracy, site.alone, None, None, site.test_records or 0) for site in judged]
-
-
-def _privacy(facts: DeployedRun) -> dict[str, Any] | None:
-    """The budget and the spent privacy of a private run; None for a run without privacy."""
-    if facts.budget is None:
-        return None
-    return describe_spending(facts.budget, facts.spent or {})
-
-
-def plot_bits(facts: DeployedRun) -> Plot:
+def plot_bits_by_round(facts: DeployedRun) -> Plot:
     """The bits sent by the end of each round, up and down."""
     unit, size = choose_unit(facts.bits)
-    ways = {"up": [each.bits_up for each in facts.rounds], "down": [each.bits_down for each in facts.rounds]}
+    values = {
+        "up": [(each.number, each.bits_up) for each in facts.rounds],
+        "down": [(each.number, each.bits_down) for each in facts.rounds],
+    }
     series = tuple(
-        Series(
-            way,
-            style_numbered(at, way),
-            tuple(
-                Point(each.number, bits / size, f"{way}, round {each.number}: {describe_bits(bits)}")
-                for each, bits in zip(facts.rounds, totals, strict=True)
-            ),
-        )
-        for at, (way, totals) in enumerate(ways.items())
+        _series_by_round(way, at, bits, describe_bits, size) for at, (way, bits) in enumerate(values.items())
     )
+    last = facts.rounds[-1]
     return Plot(
         name="bits-by-round",
         title=f"Bits by the end of each round ({unit})",
         alternative=(
-            f"From the start to round {facts.rounds[-1].number}, all sites: up {describe_bits(ways['up'][-1])}, "
-            f"down {describe_bits(ways['down'][-1])}."
+            f"From the start to round {last.number}, all sites: up {describe_bits(last.bits_up)}, "
+            f"down {describe_bits(last.bits_down)}."
         ),
-        x=rounds_axis(facts.rounds[-1].number),
-        y=straight_axis(unit, [0.0, *(point.y for one in series for point in one.points)]),
+        x=rounds_axis(last.number),
+        y=linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)]),
         series=series,
     )
 
 
-def plot_seconds(facts: DeployedRun) -> Plot:
+def plot_seconds_by_round(facts: DeployedRun) -> Plot:
     """How long each round took, and the slowest answer in it."""
-    looks = {
-        "the whole round": style_numbered(2, "the whole round"),
-        "the slowest site": style_numbered(3, "the slowest site"),
-    }
     values = {
         "the whole round": [(each.number, each.seconds) for each in facts.rounds],
         "the slowest site": [(each.number, s) for each in facts.rounds if (s := each.slowest_seconds) is not None],
     }
-    series = tuple(_seconds(name, looks[name], found) for name, found in values.items() if found)
+    series = tuple(
+        _series_by_round(name, at, found, describe_duration)
+        for at, (name, found) in enumerate(values.items(), 2)
+        if found
+    )
     total = sum(each.seconds for each in facts.rounds)
     longest = max(facts.rounds, key=lambda each: each.seconds)
     return Plot(
@@ -292,11 +259,14 @@ def plot_seconds(facts: DeployedRun) -> Plot:
             f"{longest.number}, {describe_duration(longest.seconds)}."
         ),
         x=rounds_axis(facts.rounds[-1].number),
-        y=straight_axis("s", [0.0, *(point.y for one in series for point in one.points)]),
+        y=linear_axis("s", [0.0, *(point.y for one in series for point in one.points)]),
         series=series,
     )
 
 
-def _seconds(name: str, style: Style, found: list[tuple[int, float]]) -> Series:
-    marks = tuple(Point(at, seconds, f"{name}, round {at}: {describe_duration(seconds)}") for at, seconds in found)
-    return Series(name.replace(" ", "-"), style, marks)
+def _series_by_round(
+    name: str, number: int, values: Sequence[tuple[int, float]], describe: Callable[[float], str], unit: float = 1
+) -> Series:
+    """A line through (round, value), in the style with this number."""
+    marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
+    return Series(name.replace(" ", "-"), numbered_style(number, name), marks)

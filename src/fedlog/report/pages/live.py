@@ -1,4 +1,4 @@
-"""The server behind `fedlog watch`: pages that update while runs go on, on this machine only, behind a secret token."""
+"""The web server of `fedlog watch`: pages that update during a run, for this machine only, with a secret address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fedlog.errors import FedlogError
@@ -20,11 +20,11 @@ from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec
 from fedlog.experiments.run.scores import SCORES
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import render_run
-from fedlog.report.pages.runs_page import render_runs, run_folders
+from fedlog.report.pages.runs_page import find_run_folders, render_runs
 from fedlog.report.parts.render import Live
 
 ADDRESS = "127.0.0.1"
-FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY, CALIBRATION)
+RUN_FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY, CALIBRATION)
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address holds the token
@@ -33,46 +33,36 @@ HEADERS = {
 }
 
 
-class Pages(Protocol):
+@dataclass(frozen=True)
+class Pages:
     """The pages that a server offers: one for the watched folder, and one for each run in it."""
 
-    @property
-    def folder(self) -> Path:
-        """The folder that is watched."""
-
-    def list_runs(self) -> list[Path]:
-        """The folders of the runs, at any depth."""
-
-    def render(self, folder: Path, live: Live) -> str:
-        """The page of the folder itself, or of one of its runs."""
-
-    def list_files(self, folder: Path) -> Iterable[Path]:
-        """The files that this page is made from, including those that do not exist yet."""
-
-
-@dataclass(frozen=True)
-class SimulatedRuns:
-    """The pages of a run folder of `fedlog run`, or of a folder of such folders."""
-
     folder: Path
+    list_runs: Callable[[Path], list[Path]]  # the folders of the runs below a folder, at any depth
+    render: Callable[[Path, Live], str]  # the page of the watched folder, or of one of its runs
+    list_files: Callable[[Path], Iterable[Path]]  # the files a page is made from, also those that do not exist yet
 
-    def list_runs(self) -> list[Path]:
-        """Every folder below this one that holds a run."""
-        return run_folders(self.folder)
 
-    def render(self, folder: Path, live: Live) -> str:
-        """The page of one run, or the list of all runs."""
-        if (folder / CONFIG).exists():
-            return render_run(read_run(folder), live)
-        links = {run: f"{run.relative_to(folder).as_posix()}/" for run in run_folders(folder)}
-        return render_runs(folder, links, live)
+def simulated_pages(folder: Path) -> Pages:
+    """The pages of a run folder of `fedlog run`, or of a folder of such folders."""
+    return Pages(folder, find_run_folders, _render_folder, _list_files)
 
-    def list_files(self, folder: Path) -> Iterator[Path]:
-        """The files of the runs and, for a single run, of the baselines beside it."""
-        runs = run_folders(folder)
-        if (folder / CONFIG).exists():
-            runs += [Path(baseline.run_dir) for baseline in find_baselines(folder, read_spec(folder)).values()]
-        return (run / name for run in runs for name in FILES)
+
+def _render_folder(folder: Path, live: Live) -> str:
+    """The page of one run, or the list of all runs."""
+    if (folder / CONFIG).exists():
+        return render_run(read_run(folder), live)
+    return render_runs(
+        folder, {run: f"{run.relative_to(folder).as_posix()}/" for run in find_run_folders(folder)}, live
+    )
+
+
+def _list_files(folder: Path) -> Iterator[Path]:
+    """The files of the runs and, for a single run, of the baselines beside it."""
+    runs = find_run_folders(folder)
+    if (folder / CONFIG).exists():
+        runs += [Path(baseline.run_dir) for baseline in find_baselines(folder, read_spec(folder)).values()]
+    return (run / name for run in runs for name in RUN_FILES)
 
 
 class PageServer(ThreadingHTTPServer):
@@ -99,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a page, or with the version of its records; without the right token, with 404."""
+        """Answer with a page or with its version; answer 404 if the address does not have the right token."""
         folder, what = self._find_page()
         answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": self._version}
         if folder is None or what not in answers:
@@ -113,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")
 
     def _find_page(self) -> tuple[Path | None, str]:
-        """The folder that the address names, and its last part; None for a wrong address, host or token."""
+        """(folder of the page, last part of the address); the folder is None if address, host or token is wrong."""
         root, slash, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         # With another host name, a page from elsewhere could read the answer (DNS rebinding).
         known_host = self.headers.get("Host") == f"{ADDRESS}:{self.server.server_port}"
@@ -123,10 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not inner:
             return pages.folder, what
         # Only runs below the folder are found, so an address cannot name any other file.
-        return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs()}.get(inner), what
+        return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs(pages.folder)}.get(inner), what
 
     def _version(self, folder: Path) -> str:
-        return version_of(self.server.pages.list_files(folder))
+        return hash_file_states(self.server.pages.list_files(folder))
 
     def _page(self, folder: Path) -> str:
         return self.server.pages.render(folder, Live(self._version(folder)))
@@ -145,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Write nothing: the terminal shows the address and nothing else."""
 
 
-def version_of(files: Iterable[Path]) -> str:
+def hash_file_states(files: Iterable[Path]) -> str:
     """A text that changes when one of the files does."""
     seen = hashlib.sha256()
     for path in files:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,11 @@ class ClientFacts:
     """One client: its accuracy in the last round and by training alone, and its description if the run has one."""
 
     name: str
-    accuracy: float | None
-    alone: float | None
-    portrait: ClientDescription | None
-    calibration_error: float | None
-    test_records: int
+    accuracy: float | None = None
+    alone: float | None = None
+    test_records: int | None = None
+    portrait: ClientDescription | None = None
+    calibration_error: float | None = None
 
     @property
     def gain(self) -> float | None:
@@ -40,7 +40,7 @@ class ClientFacts:
 
     @property
     def classes(self) -> str:
-        """The classes that the client trains on, with their numbers of records; if there are many, a short form."""
+        """The client's classes with their numbers of training records; only how many, if there are more than 12."""
         training = {} if self.portrait is None else self.portrait.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -93,16 +93,9 @@ class RunFacts:
 
     @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
-        """The bits of the run by (direction, kind); kinds sent before round 1 end in "before round 1"."""
-        found: dict[tuple[str, str], int] = {}
-        parts = [(line.bits_by_kind, "") for line in self.lines]
-        if self.summary is not None:
-            parts.append((self.summary.bits_opening, " before round 1"))
-        for kinds, suffix in parts:
-            for name, bits in kinds.items():
-                kind, _, way = name.rpartition(" ")
-                found[way, kind + suffix] = found.get((way, kind + suffix), 0) + bits
-        return found
+        """The bits of the run by (direction, kind)."""
+        opening = {} if self.summary is None else self.summary.bits_opening
+        return sum_bits_by_kind((line.bits_by_kind for line in self.lines), opening)
 
     @cached_property
     def clients(self) -> list[ClientFacts]:
@@ -118,9 +111,9 @@ class RunFacts:
                 name,
                 share,
                 alone.get(name),
+                rows,
                 self.portraits.get(name),
                 errors[name].calibration_error if name in errors else None,
-                rows,
             )
             for name, share, rows in zip(names, last.accuracy_per_client, last.records_per_client, strict=True)
         ]
@@ -145,8 +138,18 @@ class RunFacts:
         return lowest_tenth(self.clients)
 
 
+def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
+    """The bits by (direction, kind), from counts by "KIND DIRECTION"; kinds of `opening` end in "before round 1"."""
+    found: dict[tuple[str, str], int] = {}
+    for counts, suffix in (*((counts, "") for counts in rounds), (opening, " before round 1")):
+        for name, bits in counts.items():
+            kind, _, way = name.rpartition(" ")
+            found[way, kind + suffix] = found.get((way, kind + suffix), 0) + bits
+    return found
+
+
 def lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
-    """The first tenth of the clients with an accuracy, at least one; the clients must be sorted."""
+    """The first tenth of the clients that have an accuracy, at least one client; expects the lowest accuracy first."""
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
 

@@ -8,21 +8,11 @@ from typing import Any
 
 from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.durable import write_file
-from fedlog.report.pages import run_plots
-from fedlog.report.pages.first_screen import (
-    Tile,
-    describe_result,
-    describe_spending,
-    describe_unfinished,
-    make_bits_tile,
-    make_gain_tiles,
-    make_privacy_tile,
-    make_time_tile,
-)
+from fedlog.report.pages import page_top, run_plots
 from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.plots import Plot
-from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.parts.style import style_of
+from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import SettingDifference, describe_value, find_differences, write_repeat_command
 from fedlog.settings.spec import spec_as_values
 from fedlog.wire.bits_text import describe_bits
@@ -41,17 +31,17 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
     return render_page(
         "run.html.j2",
         facts=facts,
-        title=f"{style_of(facts.spec.method).label} on {facts.spec.data}",
-        headline=headline(facts),
+        title=f"{find_style(facts.spec.method).label} on {facts.spec.data}",
+        headline=make_headline(facts),
         tiles=_tiles(facts),
-        notes=_notes(facts),
+        notes=_list_notes(facts),
         curves=run_plots.accuracy_plots(facts),
         client_plots=_client_plots(facts),
         bits_bars=run_plots.bits_bars(facts.bits_by_kind, len(facts.lines)),
         geometry_plot=run_plots.geometry_plot(facts),
         calibration_plot=run_plots.calibration_plot(facts),
-        privacy=_privacy(facts),
-        style=style_of(facts.spec.method),
+        privacy=_describe_privacy(facts),
+        style=find_style(facts.spec.method),
         has={
             "alone": any(client.alone is not None for client in facts.clients),
             "portraits": bool(facts.portraits),
@@ -60,7 +50,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         },
         time_bars=run_plots.time_bars(mean_seconds_by_part(facts.lines)),
         differences=differences,
-        other_settings=_other_settings(facts, differences),
+        other_settings=_list_usual_settings(facts, differences),
         command=write_repeat_command(facts.spec),
         live=live,
     )
@@ -71,71 +61,77 @@ def _client_plots(facts: RunFacts) -> list[Plot]:
     return [plot for plot in plots if plot]
 
 
-def headline(facts: RunFacts) -> dict[str, Any]:
+def make_headline(facts: RunFacts) -> dict[str, Any]:
     """The parts of the headline: the accuracy, the bits, and the results of the baselines."""
     others = []
     for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down
         cost = f" with {describe_bits(bits)}" if bits else ""
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
-        others.append(f"{style_of(method).label} {percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
+        others.append(f"{find_style(method).label} {format_percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
     return {
-        "reached": describe_result(facts.accuracy, facts.error_of_number),
+        "reached": page_top.describe_result(facts.accuracy, facts.error_of_number),
         "sent": describe_bits(facts.bits) if facts.bits else "",
         "others": ", ".join(others),
     }
 
 
-def _tiles(facts: RunFacts) -> list[Tile]:
+def _tiles(facts: RunFacts) -> list[page_top.Tile]:
     if not facts.lines:
         return []
     rounds = len(facts.lines)
     of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
-    found = [Tile(facts.measure, percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
+    found = [page_top.Tile(facts.measure, format_percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
     if facts.error_of_number is not None:
-        found.append(Tile("root mean squared error", f"{facts.error_of_number:.3g}", "mean over clients"))
+        found.append(page_top.Tile("root mean squared error", f"{facts.error_of_number:.3g}", "mean over clients"))
     if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
         after = facts.summary.accuracy_after_closing
-        found.append(Tile("after the closing phase", percent(after), "each client's last local training"))
+        found.append(
+            page_top.Tile("after the closing phase", format_percent(after), "each client's last local training")
+        )
     if facts.summary is not None and facts.summary.accuracy_at_chosen_rounds is not None:
         chosen = facts.summary.accuracy_at_chosen_rounds
-        found.append(Tile("at chosen rounds", percent(chosen), "each client's best on its validation records"))
-    found += make_gain_tiles([client.gain for client in facts.clients if client.gain is not None], "client")
+        found.append(
+            page_top.Tile("at chosen rounds", format_percent(chosen), "each client's best on its validation records")
+        )
+    found += page_top.make_gain_tiles([client.gain for client in facts.clients if client.gain is not None], "client")
     worst = facts.lowest_clients
     if worst:
-        found.append(Tile("lowest client", percent(worst[0].accuracy), worst[0].name))
+        found.append(page_top.Tile("lowest client", format_percent(worst[0].accuracy), worst[0].name))
     ups = sum(line.bits_up for line in facts.lines)
-    found.append(make_bits_tile(facts.bits, "client", f"{describe_bits(ups)} up in rounds"))
+    found.append(page_top.make_bits_tile(facts.bits, "client", f"{describe_bits(ups)} up in rounds"))
     if facts.summary is not None and facts.summary.privacy is not None:
-        found.append(make_privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
-    return [*found, make_time_tile(sum(line.seconds for line in facts.lines), rounds)]
+        found.append(page_top.make_privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
+    return [*found, page_top.make_time_tile(sum(line.seconds for line in facts.lines), rounds)]
 
 
-def _privacy(facts: RunFacts) -> dict[str, Any] | None:
+def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
     """The budget and the spent privacy of a private run; None for a run without privacy."""
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy
     caveats = [*found["caveats"], f"Note: {found['accuracies']}."]
-    return describe_spending(found["budget"], found, ("caveats", "accuracies", "rounds_with_old_head"), caveats)
+    return page_top.describe_spending(
+        found["budget"], found, ("caveats", "accuracies", "rounds_with_old_head"), caveats
+    )
 
 
-def _notes(facts: RunFacts) -> list[str]:
+def _list_notes(facts: RunFacts) -> list[str]:
     """Notes and warnings that are shown below the headline."""
     found = []
     if facts.summary is None and facts.lines:
-        found.append(describe_unfinished(len(facts.lines), facts.spec.rounds))
+        found.append(page_top.describe_unfinished(len(facts.lines), facts.spec.rounds))
     if facts.summary is not None:
         best = facts.summary
         if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:
             found.append(
-                f"Best round: {best.best_round}, {percent(best.best_accuracy, 2)}. It is chosen on these very records, "
-                "so the last round is the headline."
+                f"Best round: {best.best_round}, {format_percent(best.best_accuracy, 2)}. It is chosen on these very "
+                "records, so the last round is the headline."
             )
         if best.regression is not None:
             found.append(
                 "This run predicts a number: what the page calls accuracy is the share of rows inside their "
-                f"{percent(best.regression['interval_level'], 0)} intervals. Root mean squared error, mean over "
+                f"{format_percent(best.regression['interval_level'], 0)} intervals. Root mean squared error, mean over "
                 f"clients: {best.regression['rmse_mean_over_clients']:.4g}."
             )
         if best.uploads_refused:
@@ -148,8 +144,8 @@ def _notes(facts: RunFacts) -> list[str]:
     return found
 
 
-def _other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
-    """(name, value) of the settings that have their usual values; settings without a value are left out."""
+def _list_usual_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
+    """(name, value) of each setting that has its usual value, except settings that are not set."""
     changed = {each.name for each in differences}
     values = spec_as_values(facts.spec)
     values |= values.pop("options")

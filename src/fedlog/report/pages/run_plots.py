@@ -9,18 +9,20 @@ from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.pages.run_facts import ClientFacts, RunFacts, lowest_tenth
-from fedlog.report.parts.axes import Axis, straight_axis
+from fedlog.report.parts.axes import Axis, linear_axis
 from fedlog.report.parts.curves import curve_plots, make_curve
 from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
-from fedlog.report.parts.render import percent, points
-from fedlog.report.parts.style import COLOURS, style_numbered, style_of
+from fedlog.report.parts.render import format_percent, format_points
+from fedlog.report.parts.style import COLOURS, find_style, numbered_style
 from fedlog.wire.bits_text import describe_bits
 
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
 MOST_NAMES, MOST_LETTERS = 6, 30  # clients are named under a figure if their names fit, also on a phone
-SIZES_DIFFER = 1.3  # accuracy by size is drawn if the largest client has this many times the records of the smallest
+LEAST_SIZE_RATIO = (
+    1.3  # accuracy by size is drawn if the largest client has this many times the records of the smallest
+)
 
 
 def accuracy_plots(facts: RunFacts) -> list[Plot]:
@@ -28,10 +30,10 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
     if not facts.lines:
         return []
     method = facts.spec.method
-    curves = [make_curve(method, style_of(method), facts.lines, facts.bits_opening)]
+    curves = [make_curve(method, find_style(method), facts.lines, facts.bits_opening)]
     for other, baseline in facts.baselines.items():
         lines = records.read(Path(baseline.run_dir) / RECORDS)
-        curves.append(make_curve(other, style_of(other), lines, sum(baseline.bits_opening.values())))
+        curves.append(make_curve(other, find_style(other), lines, sum(baseline.bits_opening.values())))
     return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 
 
@@ -40,12 +42,14 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
-    style, alone = style_of(method), style_of("local")
-    size = _mark_size(len(judged))
+    style, alone = find_style(method), find_style("local")
+    size = _choose_mark_size(len(judged))
     shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
-    own = tuple(Point(at, 100 * (c.accuracy or 0), _describe_client(c), *_stem(c)) for at, c in enumerate(judged, 1))
+    own = tuple(
+        Point(at, 100 * (c.accuracy or 0), _describe_client(c), *_find_gain_ends(c)) for at, c in enumerate(judged, 1)
+    )
     without = tuple(
-        Point(at, 100 * client.alone, f"{client.name} alone: {percent(client.alone)}")
+        Point(at, 100 * client.alone, f"{client.name} alone: {format_percent(client.alone)}")
         for at, client in enumerate(judged, 1)
         if client.alone is not None
     )
@@ -57,12 +61,13 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
         name="clients",
         title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
         alternative=(
-            f"{len(judged)} {who}s, from {percent(judged[0].accuracy)} ({judged[0].name}) to "
-            f"{percent(judged[-1].accuracy)} ({judged[-1].name}). Median {percent(judged[len(judged) // 2].accuracy)}. "
+            f"{len(judged)} {who}s, from {format_percent(judged[0].accuracy)} ({judged[0].name}) to "
+            f"{format_percent(judged[-1].accuracy)} ({judged[-1].name}). "
+            f"Median {format_percent(judged[len(judged) // 2].accuracy)}. "
             f"Lowest{' tenth' if len(judged) >= 10 else ''}: {', '.join(client.name for client in worst)}."
         ),
-        x=_ranks([client.name for client in judged], who),
-        y=straight_axis("%", shares),
+        x=_rank_axis([client.name for client in judged], who),
+        y=linear_axis("%", shares),
         series=tuple(series),
         shaded=(0.5, len(worst) + 0.5),
     )
@@ -72,9 +77,9 @@ def sizes_plot(facts: RunFacts) -> Plot | None:
     """A plot of each client's accuracy by its number of training records; None if those are unknown or about equal."""
     known = [(c, sum(c.portrait.training.values())) for c in facts.clients if c.portrait and c.accuracy is not None]
     sizes = [size for _, size in known]
-    if not known or max(sizes) < SIZES_DIFFER * max(min(sizes), 1):
+    if not known or max(sizes) < LEAST_SIZE_RATIO * max(min(sizes), 1):
         return None
-    style = style_of(facts.spec.method)
+    style = find_style(facts.spec.method)
     marks = tuple(Point(size, 100 * (client.accuracy or 0), _describe_client(client)) for client, size in known)
     smallest, largest = min(known, key=lambda each: each[1]), max(known, key=lambda each: each[1])
     return Plot(
@@ -82,20 +87,20 @@ def sizes_plot(facts: RunFacts) -> Plot | None:
         title=f"{facts.measure[0].upper()}{facts.measure[1:]} by training records (%)",
         alternative=(
             f"The client with fewest records, {smallest[0].name} with {smallest[1]}, has "
-            f"{percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
-            f"{percent(largest[0].accuracy)}."
+            f"{format_percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
+            f"{format_percent(largest[0].accuracy)}."
         ),
-        x=straight_axis("training records of the client", sizes, whole=True),
-        y=straight_axis("%", [mark.y for mark in marks]),
-        series=(Series(facts.spec.method, style, marks, joined=False, size=_mark_size(len(known))),),
+        x=linear_axis("training records of the client", sizes, whole=True),
+        y=linear_axis("%", [mark.y for mark in marks]),
+        series=(Series(facts.spec.method, style, marks, joined=False, size=_choose_mark_size(len(known))),),
     )
 
 
-def _mark_size(count: int) -> float:
+def _choose_mark_size(count: int) -> float:
     return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
 
 
-def _stem(client: ClientFacts) -> tuple[float | None, float | None]:
+def _find_gain_ends(client: ClientFacts) -> tuple[float | None, float | None]:
     """The ends of the line from the client's accuracy alone to its accuracy in the run."""
     if client.alone is None or client.accuracy is None:
         return None, None
@@ -103,15 +108,15 @@ def _stem(client: ClientFacts) -> tuple[float | None, float | None]:
 
 
 def _describe_client(client: ClientFacts) -> str:
-    said = [f"{client.name}: {percent(client.accuracy)}"]
+    said = [f"{client.name}: {format_percent(client.accuracy)}"]
     if client.gain is not None:
-        said.append(f"{points(client.gain)} points over {percent(client.alone)} alone")
+        said.append(f"{format_points(client.gain)} points over {format_percent(client.alone)} alone")
     if client.portrait is not None:
         said.append(f"{sum(client.portrait.training.values())} training records")
     return ", ".join(said)
 
 
-def _ranks(names: Sequence[str], who: str) -> Axis:
+def _rank_axis(names: Sequence[str], who: str) -> Axis:
     """An axis of the clients by rank, with their names if these fit, else with numbers."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
@@ -129,7 +134,7 @@ def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "cli
     bars = []
     for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
         parts = tuple(
-            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), style_numbered(at, kind))
+            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), numbered_style(at, kind))
             for at, kind in enumerate(kinds)
             if found.get((way, kind))
         )
@@ -152,7 +157,7 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
     if not parts:
         return None
     drawn = tuple(
-        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", style_numbered(at, name))
+        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", numbered_style(at, name))
         for at, (name, seconds, share) in enumerate(parts)
         if seconds > 0
     )
@@ -166,25 +171,27 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
 
 
 def calibration_plot(facts: RunFacts) -> Plot | None:
-    """A plot of how often the models are right by how sure they are, for each kind of probabilities."""
+    """A plot of calibration: how often predictions of each probability are right; None without such records."""
     found = facts.calibration
     if found is None or not found.ways:
         return None
     series, said = [], []
     for at, (name, way) in enumerate(found.ways.items()):
-        style = style_numbered(at, CALIBRATION_NAMES.get(name, name))
+        style = numbered_style(at, CALIBRATION_NAMES.get(name, name))
         marks = tuple(
             Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_describe_bin(each)}")
             for each in way.reliability
         )
         series.append(Series(name, style, marks))
-        said.append(f"{style.label}: calibration error {percent(way.calibration_error)}, log loss {way.log_loss:.3g}.")
+        said.append(
+            f"{style.label}: calibration error {format_percent(way.calibration_error)}, log loss {way.log_loss:.3g}."
+        )
     return Plot(
         name="calibration",
         title="How often right, by how sure (%)",
         alternative=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
-        x=straight_axis("how sure the model says it is (%)", [0, 100]),
-        y=straight_axis("%", [0, 100]),
+        x=linear_axis("how sure the model says it is (%)", [0, 100]),
+        y=linear_axis("%", [0, 100]),
         series=tuple(series),
         diagonal=True,
         fixed=True,
@@ -192,7 +199,7 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
 
 
 def _describe_bin(found: ReliabilityBin) -> str:
-    return f"{percent(found.confidence)} sure, {percent(found.accuracy)} right, {found.records} records"
+    return f"{format_percent(found.confidence)} sure, {format_percent(found.accuracy)} right, {found.records} records"
 
 
 def geometry_plot(facts: RunFacts) -> Plot | None:
@@ -200,8 +207,8 @@ def geometry_plot(facts: RunFacts) -> Plot | None:
     found = facts.geometry
     if found is None:
         return None
-    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_number_first)
-    styles = {label: style_numbered(at, label) for at, label in enumerate(classes)}
+    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_sort_key)
+    styles = {label: numbered_style(at, label) for at, label in enumerate(classes)}
     series = []
     for number, label in enumerate(classes):
         means = tuple(
@@ -250,7 +257,7 @@ def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[A
     return found[0], found[1]
 
 
-def _number_first(label: str) -> tuple[float, str]:
+def _sort_key(label: str) -> tuple[float, str]:
     try:
         return float(label), label
     except ValueError:

@@ -14,8 +14,8 @@ from fedlog.report.compare.comparison_page import comparison_section
 from fedlog.report.pages.run_page import write_run_page
 from fedlog.report.parts.curves import Curve, curve_plots, make_curve
 from fedlog.report.parts.plots import Plot
-from fedlog.report.parts.render import PAGE, Live, percent, render_page
-from fedlog.report.parts.style import style_of, styles_of
+from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.style import choose_styles, find_style
 from fedlog.wire.bits_text import describe_bits
 
 MOST_CURVES = 35  # the number of different styles
@@ -35,7 +35,7 @@ class RunRow:
     bits: str
 
 
-def run_folders(folder: Path) -> list[Path]:
+def find_run_folders(folder: Path) -> list[Path]:
     """The folders of runs below this one, at any depth, sorted by name."""
     return sorted(path.parent for path in folder.rglob(CONFIG)) if folder.is_dir() else []
 
@@ -43,7 +43,7 @@ def run_folders(folder: Path) -> list[Path]:
 def write_runs_page(folder: Path) -> Path:
     """Write the page of every finished run in the folder, and one page that lists all runs; return its path."""
     links = {}
-    for run in run_folders(folder):
+    for run in find_run_folders(folder):
         if read_finished_summary(run) is not None:
             links[run] = write_run_page(run).relative_to(folder).as_posix()
     path = folder / PAGE
@@ -58,8 +58,8 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
         "runs.html.j2",
         title=f"Runs in {folder.resolve().name}",
         sections=[comparison_section(each, advise(each), (), at) for at, each in enumerate(compared, 1)],
-        rows=[_row(folder, run, links.get(run, "")) for run in run_folders(folder)],
-        plots=_plots(folder),
+        rows=[_row(folder, run, links.get(run, "")) for run in find_run_folders(folder)],
+        plots=_plots_by_data(folder),
         who="client",
         empty="No run yet. One that is started in this folder appears here.",
         live=live,
@@ -68,33 +68,33 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
 
 def _row(folder: Path, run: Path, link: str) -> RunRow:
     spec, summary = read_spec(run), read_finished_summary(run)
-    name, method = run.relative_to(folder).as_posix(), style_of(spec.method).label
+    name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read(run / RECORDS)
     if summary is not None:
-        accuracy, rounds = percent(summary.accuracy_mean_over_clients, 2), str(summary.rounds)
+        accuracy, rounds = format_percent(summary.accuracy_mean_over_clients, 2), str(summary.rounds)
         bits = summary.bits_up + summary.bits_down
     else:
-        accuracy = percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
+        accuracy = format_percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
         rounds = f"{len(lines)} of {spec.rounds}, not finished"
         bits = sum(line.bits_up + line.bits_down for line in lines)
     return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, describe_bits(bits) if bits else "none")
 
 
-def _plots(folder: Path) -> list[tuple[str, list[Plot]]]:
+def _plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
     """(data set, plots) for each data set: the curves of its runs, at most the newest MOST_CURVES."""
     by_data: dict[str, list[Path]] = {}
-    for run in run_folders(folder):
+    for run in find_run_folders(folder):
         if records.count(run / RECORDS):
             by_data.setdefault(read_spec(run).data, []).append(run)
     found = []
     for number, (data, runs) in enumerate(by_data.items(), 1):
         newest = sorted(runs, key=lambda run: (run / RECORDS).stat().st_mtime)[-MOST_CURVES:]
-        plots = curve_plots(_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
+        plots = curve_plots(_read_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
         found.append((data, plots))
     return found
 
 
-def _curves(folder: Path, runs: list[Path]) -> list[Curve]:
+def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
     specs = {run: read_spec(run) for run in runs}
     named = label_runs(specs)
     seeds = len({spec.seed for spec in specs.values()}) > 1
@@ -104,7 +104,7 @@ def _curves(folder: Path, runs: list[Path]) -> list[Curve]:
         run: f"{label} ({run.relative_to(folder).as_posix()})" if label in twice else label
         for run, label in labels.items()
     }
-    styles = styles_of({labels[run]: specs[run].method for run in runs})
+    styles = choose_styles({labels[run]: specs[run].method for run in runs})
     curves = []
     for run in runs:
         summary = read_finished_summary(run)

@@ -15,39 +15,39 @@ from fedlog.experiments.tables.significance import (
     compare_all_with_reference,
     count_seeds_needed,
 )
-from fedlog.report.parts.tables import p_value
+from fedlog.report.parts.tables import describe_interval, format_p_value
 
-BOUNDS = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
-OUTSIDE = "-"  # shown instead of a corrected p value for rows outside the correction
+NOT_FEDERATED = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
+NOT_CORRECTED = "-"  # shown instead of a corrected p value for rows outside the correction
 
 
-def family(experiment: Experiment) -> frozenset[str]:
-    """The rows that Holm's correction includes: those that the paper prints; if it prints none, the federated ones."""
+def find_corrected_rows(experiment: Experiment) -> frozenset[str]:
+    """The rows whose p values are corrected: those that the paper prints or, if it prints none, all federated ones."""
     printed = {row.name for row in experiment.rows if row.printed is not None}
-    chosen = printed or {row.name for row in experiment.rows if row.name not in BOUNDS}
+    chosen = printed or {row.name for row in experiment.rows if row.name not in NOT_FEDERATED}
     return frozenset(chosen - {experiment.reference})
 
 
-def comparisons(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
-    """The test of each row against the reference, by row; empty if the reference has not been run."""
+def compare_rows(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
+    """Test every row against the reference; the tests by row, empty if the reference has not been run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
-    return compare_all_with_reference(values, experiment.reference, family(experiment))
+    return compare_all_with_reference(values, experiment.reference, find_corrected_rows(experiment))
 
 
-def reference_label(experiment: Experiment) -> str:
+def name_reference(experiment: Experiment) -> str:
     """The display name of the reference row."""
     return experiment.row(experiment.reference).label if experiment.reference else "reference"
 
 
-def arrow_text(test: SignificanceTest | None) -> str:
+def format_arrow(test: SignificanceTest | None) -> str:
     """A space and the paper's arrow if the difference is significant, else an empty string."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Alternative.GREATER else Arrow.DOWN}"
 
 
-def p_text(test: SignificanceTest | None) -> str:
+def format_test(test: SignificanceTest | None) -> str:
     """The p value and its direction, or why there is none."""
     if test is None or not test.pairs:
         return ""
@@ -57,38 +57,35 @@ def p_text(test: SignificanceTest | None) -> str:
         differing = f"{test.pairs}" if test.differing == test.pairs else f"{test.differing} of {test.pairs} differ"
         return f"too few seeds ({differing})"
     if test.side is None:
-        return p_value(test.p)
-    return f"{p_value(test.p)} ({'higher' if test.side is Alternative.GREATER else 'lower'})"
+        return format_p_value(test.p)
+    return f"{format_p_value(test.p)} ({'higher' if test.side is Alternative.GREATER else 'lower'})"
 
 
-def holm_text(test: SignificanceTest | None) -> str:
-    """The corrected p value, `too few seeds` if it could never be small enough, or a dash if it is not corrected."""
+def format_holm_test(test: SignificanceTest | None) -> str:
+    """The p value after Holm's correction, or why there is none: too few seeds, or a dash for a row outside it."""
     if test is None or not test.pairs:
         return ""
     if not test.in_family:
-        return OUTSIDE
+        return NOT_CORRECTED
     if test.p is None:
         return ""
-    return "too few seeds" if test.p_holm is None else p_value(test.p_holm)
+    return "too few seeds" if test.p_holm is None else format_p_value(test.p_holm)
 
 
-def interval_text(found: Shift | None) -> str:
+def format_shift(found: Shift | None) -> str:
     """`-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return f"{found.estimate:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    return "" if found is None or found.low is None else describe_interval(found.estimate, found.low, found.high)
 
 
-def ratio_text(found: Shift | None) -> str:
+def format_ratio(found: Shift | None) -> str:
     """`1.71 [1.29, 2.30]`, or the estimate alone with too few pairs for an interval."""
     if found is None:
         return ""
-    if found.low is None or found.high is None:
-        return _format_ratio(found.estimate)
-    return f"{_format_ratio(found.estimate)} [{_format_ratio(found.low)}, {_format_ratio(found.high)}]"
+    estimate, *ends = (_three_digits(each) for each in (found.estimate, found.low, found.high) if each is not None)
+    return f"{estimate} [{', '.join(ends)}]" if ends else estimate
 
 
-def _format_ratio(ratio: float) -> str:
+def _three_digits(ratio: float) -> str:
     """Three digits of a ratio, without an exponent."""
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 
@@ -112,7 +109,7 @@ HOW_TO_READ = (
 )
 
 
-def holm_note(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
+def describe_correction(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
     """A note on the rows for which p was corrected, and on how many seeds that needs."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
@@ -120,5 +117,5 @@ def holm_note(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> 
     enough = f" ({count_seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
     return (
         f"Holm: p corrected for {members}, of which {tested or 'none'} could be tested{enough}; "
-        f"the others are outside the correction ({OUTSIDE})."
+        f"the others are outside the correction ({NOT_CORRECTED})."
     )

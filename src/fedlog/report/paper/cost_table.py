@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedlog.experiments.tables.cells import Experiment, Row
 from fedlog.experiments.tables.cost import Cost, choose_threshold, cost_to_reach
 from fedlog.experiments.tables.finished_cells import Collected
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
-from fedlog.report.paper.comparisons import arrow_text, comparisons, holm_text, p_text, ratio_text, reference_label
-from fedlog.report.parts.tables import TextTable, bits_with_error, with_error
+from fedlog.report.paper import comparisons
+from fedlog.report.parts.tables import TextTable, format_bits, format_mean
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
 
 def cost_table(found: Collected, threshold: float) -> TextTable:
-    """The table of bits to the threshold: up, down and both, the paper's cost, and a test of the bits of both."""
+    """A table of the bits each method needs to reach the threshold, beside the paper's, with tests."""
     experiment = found.experiment
     costs = {
         row.name: {run.seed: cost_to_reach(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
@@ -28,24 +28,10 @@ def cost_table(found: Collected, threshold: float) -> TextTable:
         for name, by_seed in costs.items()
         if name != POOLED
     }
-    tests = comparisons(experiment, both)
-    columns = (
-        "method",
-        "reached",
-        "round",
-        "up",
-        "down",
-        "both directions",
-        "paper",
-        f"times {reference_label(experiment)}'s",
-        "p",
-        "p, Holm",
-        "% of FedAvg's",
-        "paper, % of FedAvg's",
-    )
-    rows = tuple(_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs)
+    tests = comparisons.compare_rows(experiment, both)
+    rows = [_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
-    return TextTable(columns, rows, title, (*_rule_note(found), *_notes(experiment, costs)))
+    return TextTable.of(rows, title, (*_note_rule_threshold(found), *_list_notes(experiment, costs)))
 
 
 def _row(
@@ -54,33 +40,37 @@ def _row(
     both: Mapping[str, BySeed],
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
-) -> tuple[str, ...]:
-    printed, of_printed = _show_printed_cost(row, experiment)
+) -> dict[str, str]:
+    printed, of_printed = _printed_cost(row, experiment)
     values = list(costs.values())
-    reached = f"{sum(cost.reached for cost in values)} of {len(values)}"
-    rounds = with_error(Mean.of([float(cost.round) for cost in values]), 1)
-    own = both.get(row.name)
-    if own is None:
-        return (row.label, reached, rounds, *["", "", ""], printed, *[""] * 4, of_printed)
-    test = tests.get(row.name)
+    own, test = both.get(row.name, {}), tests.get(row.name)
+    counted = values if own else []
     reference = both.get(experiment.reference or "", {})
-    return (
-        row.label,
-        reached,
-        rounds,
-        bits_with_error(Mean.of([float(cost.bits_up) for cost in values])),
-        bits_with_error(Mean.of([float(cost.bits_down) for cost in values])),
-        bits_with_error(Mean.of(list(own.values()))) + arrow_text(test),
-        printed,
-        "" if test is None else ratio_text(paired_ratio(own, reference)),
-        p_text(test),
-        holm_text(test),
-        _percentage(own, both.get("fedavg", {})),
-        of_printed,
-    )
+    return {
+        "method": row.label,
+        "reached": f"{sum(cost.reached for cost in values)} of {len(values)}",
+        "round": format_mean((cost.round for cost in values), 1),
+        "up": _format_mean_bits(cost.bits_up for cost in counted),
+        "down": _format_mean_bits(cost.bits_down for cost in counted),
+        "both directions": _format_mean_bits(own.values()) + comparisons.format_arrow(test),
+        "paper": printed,
+        f"times {comparisons.name_reference(experiment)}'s": ""
+        if test is None
+        else comparisons.format_ratio(paired_ratio(own, reference)),
+        "p": comparisons.format_test(test),
+        "p, Holm": comparisons.format_holm_test(test),
+        "% of FedAvg's": _percent_of(own, both.get("fedavg", {})),
+        "paper, % of FedAvg's": of_printed,
+    }
 
 
-def _percentage(row: BySeed, whole: BySeed) -> str:
+def _format_mean_bits(bits: Iterable[float]) -> str:
+    """The mean number of bits with its standard error; blank without values."""
+    known = list(bits)
+    return format_bits(Mean.of(known)) if known else ""
+
+
+def _percent_of(row: BySeed, whole: BySeed) -> str:
     """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
@@ -88,8 +78,8 @@ def _percentage(row: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _show_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
-    """The paper's cost as it prints it, and its percentage of FedAvg's."""
+def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
+    """(the cost that the paper prints, the same in per cent of FedAvg's); both blank if it prints none."""
     printed = row.printed
     if printed is None or printed.cost is None:
         return "", ""
@@ -98,7 +88,7 @@ def _show_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
-def _notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
+def _list_notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
     notes = list(experiment.remarks)
     if "fedavg" not in ran:
         notes.append("FedAvg has not been run, so there is no percentage of its cost.")
@@ -107,7 +97,7 @@ def _notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
     return notes
 
 
-def _rule_note(found: Collected) -> tuple[str, ...]:
+def _note_rule_threshold(found: Collected) -> tuple[str, ...]:
     """A note on the threshold that the paper's rule would give for these runs."""
     names = [name for name in COMPETITIVE if any(row.name == name for row in found.experiment.rows)]
     best = [run.summary.best_accuracy for name in names for run in found.runs[name]]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fedlog.core.clip import parse_clip
 from fedlog.experiments.tables.cells import Row
@@ -26,12 +25,12 @@ from fedlog.experiments.tables.privacy_figure import (
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
-from fedlog.report.paper.figures import svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
 from fedlog.report.parts.style import COLOURS
-from fedlog.report.parts.tables import NOT_RUN, TextTable, with_error
+from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_mean
 
-WIDTH = 101  # columns of the statistics: the body's hundred features and the constant
-STYLES = {"clamp": "--", "l2": "-"}
+COLUMNS = 101  # columns of the statistics: the body's hundred features and the constant
+CLIP_LINES = {"clamp": "--", "l2": "-"}
 FORMULA_COLOURS = {
     (Calibration.EXACT, Trust.CENTRAL): COLOURS["blue"],
     (Calibration.EXACT, Trust.LOCAL): COLOURS["vermillion"],
@@ -42,10 +41,10 @@ FORMULA_COLOURS = {
 
 def privacy_tables(found: Collected) -> list[TextTable]:
     """Three tables: levels of noise with their epsilons, the runs that check them, and the guarantees."""
-    return [level_table(found), verification_table(found), guarantee_table(found)]
+    return [noise_level_table(found), verification_table(found), guarantee_table(found)]
 
 
-def level_table(found: Collected) -> TextTable:
+def noise_level_table(found: Collected) -> TextTable:
     """A table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
     columns = (
         "clip",
@@ -58,27 +57,27 @@ def level_table(found: Collected) -> TextTable:
     rows = []
     for clip, named in CLIPS.items():
         runs = found.runs[name_row_without_noise(clip)]
-        rows.append((named, "none", "0", _accuracy(runs), "", *[""] * len(EPSILON_FORMULAS)))
+        rows.append((named, "none", "0", _mean_accuracy(runs), "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
             runs = found.runs[name_level_row(clip, level)]
-            std = level * parse_clip(named).sensitivity(WIDTH)
-            labels = (_label(formula, level, releases_of(found)) for formula in EPSILON_FORMULAS)
-            rows.append((named, f"{level}", f"{std:.4g}", _accuracy(runs), _old_head_text(runs), *labels))
+            std = level * parse_clip(named).sensitivity(COLUMNS)
+            labels = (_format_epsilon(formula, level, count_releases(found)) for formula in EPSILON_FORMULAS)
+            rows.append((named, f"{level}", f"{std:.4g}", _mean_accuracy(runs), _list_old_heads(runs), *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
         "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
         "ten times its std.",
     )
-    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {releases_of(found)} releases", notes)
+    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {count_releases(found)} releases", notes)
 
 
-def releases_of(found: Collected) -> int:
+def count_releases(found: Collected) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
     return found.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def verification_table(found: Collected) -> TextTable:
-    """A table of the runs with other formulas, beside the runs with the same level of noise, on the same seeds."""
+    """A table of runs calibrated by other formulas, beside runs with the same noise, on the same seeds."""
     expected = {run.seed: run for run in found.runs[name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)]}
     rows = []
     for row in found.experiment.rows:
@@ -88,75 +87,56 @@ def verification_table(found: Collected) -> TextTable:
         if not pairs:
             rows.append((row.label, NOT_RUN, "", ""))
             continue
-        real, level = (Mean.of([_percent(pair[at]) for pair in pairs]) for at in (0, 1))
-        rows.append((row.label, with_error(real), with_error(level), f"{real.value - level.value:+.2f}"))
+        real, level = (Mean.of([_read_percent(pair[at]) for pair in pairs]) for at in (0, 1))
+        rows.append((row.label, describe_mean(real), describe_mean(level), f"{real.value - level.value:+.2f}"))
     columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
 
 
 def guarantee_table(found: Collected) -> TextTable:
     """A table of the runs with a guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
-    columns = (
-        "cell",
-        "epsilon",
-        "delta",
-        "unit",
-        "neighbours",
-        "trusted",
-        "releases",
-        "seeds",
-        "accuracy, %",
-        "without noise and message norm, %",
-        "rounds with the old head",
-    )
     promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
-    rows = tuple(_guarantee_row(row, found) for row in promising)
-    return TextTable(columns, rows, "What is promised, and what it costs")
+    return TextTable.of((_guarantee_row(row, found) for row in promising), "What is promised, and what it costs")
 
 
 def short_guarantee_table(found: Collected) -> TextTable:
     """The table of guarantees with fewer columns."""
     whole = guarantee_table(found)
-    kept = [whole.columns.index(name) for name in ("cell", "epsilon", "delta", "unit", "releases", "seeds")]
-    kept += range(whole.columns.index("accuracy, %"), len(whole.columns))
+    kept = [at for at, name in enumerate(whole.columns) if name not in ("neighbours", "trusted")]
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
     return TextTable(tuple(whole.columns[at] for at in kept), rows)
 
 
-def _guarantee_row(row: Row, found: Collected) -> tuple[str, ...]:
-    runs = found.runs[row.name]
-    asked = (f"{row.spec.epsilon:g}", f"{row.spec.delta:g}", str(row.spec.privacy))
-    if not runs:
-        return (row.label, *asked, "", "", f"{row.spec.rounds}", "0", NOT_RUN, "", "")
-    stated = runs[0].summary.privacy or {}
-    frozen = row.spec.privacy == Unit.RECORD
-    reference = found.runs["frozen-no-noise" if frozen else name_row_without_noise("l2")]
-    rounds = row.spec.rounds or 0
-    without = [
+def _guarantee_row(row: Row, found: Collected) -> dict[str, str]:
+    runs, spec = found.runs[row.name], row.spec
+    stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
+    reference = found.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
+    rounds = spec.rounds or 0
+    without = format_mean(
         100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
-    ]
-    return (
-        row.label,
-        "unbounded" if stated.get("epsilon") is None else f"{stated['epsilon']:.4g}",
-        asked[1],
-        asked[2],
-        str(stated.get("neighbours", "")),
-        str(stated.get("trusted", "")).partition(",")[0],
-        str(stated.get("releases", "")),
-        str(len(runs)),
-        _accuracy(runs),
-        with_error(Mean.of(without)) if without else NOT_RUN,
-        _old_head_text(runs),
     )
+    return {
+        "cell": row.label,
+        "epsilon": "unbounded" if stated.get("epsilon") is None else f"{stated['epsilon']:.4g}",
+        "delta": f"{spec.delta:g}",
+        "unit": str(spec.privacy),
+        "neighbours": str(stated.get("neighbours", "")),
+        "trusted": str(stated.get("trusted", "")).partition(",")[0],
+        "releases": str(stated.get("releases", "")),
+        "seeds": str(len(runs)),
+        "accuracy, %": _mean_accuracy(runs),
+        "without noise and message norm, %": without or NOT_RUN if runs else "",
+        "rounds with the old head": _list_old_heads(runs),
+    }
 
 
-def points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
-    """(epsilon, accuracy) of each level that was run; the epsilon is that of the formula."""
+def find_epsilon_points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
+    """(epsilon by this formula, accuracy) of each level of noise that was run."""
     for level in LEVELS:
         runs = found.runs[name_level_row(clip, level)]
         if runs:
-            epsilon = formula.epsilon(level, releases_of(found), CLIENTS)
-            yield epsilon, Mean.of([_percent(run) for run in runs]).value
+            epsilon = formula.epsilon(level, count_releases(found), CLIENTS)
+            yield epsilon, Mean.of([_read_percent(run) for run in runs]).value
 
 
 def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[EpsilonFormula, float, float]]:
@@ -164,66 +144,68 @@ def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[Epsil
     for row in found.experiment.rows:
         formula = find_epsilon_formula(row.spec)
         if row.name.startswith("verify-") and formula is not None and formula.delta == delta and found.runs[row.name]:
-            accuracy = Mean.of([_percent(run) for run in found.runs[row.name]]).value
+            accuracy = Mean.of([_read_percent(run) for run in found.runs[row.name]]).value
             yield formula, row.spec.epsilon or 0.0, accuracy
 
 
-def _label(formula: EpsilonFormula, level: float, releases: int) -> str:
+def _format_epsilon(formula: EpsilonFormula, level: float, releases: int) -> str:
     epsilon = formula.epsilon(level, releases, CLIENTS)
     return f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)"
 
 
-def _accuracy(runs: Sequence[RunResult]) -> str:
-    return with_error(Mean.of([_percent(run) for run in runs])) if runs else NOT_RUN
+def _mean_accuracy(runs: Sequence[RunResult]) -> str:
+    return format_mean(_read_percent(run) for run in runs) or NOT_RUN
 
 
-def _percent(run: RunResult) -> float:
+def _read_percent(run: RunResult) -> float:
     return 100 * run.summary.accuracy_mean_over_clients
 
 
-def _old_head_text(runs: Sequence[RunResult]) -> str:
+def _list_old_heads(runs: Sequence[RunResult]) -> str:
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
-def privacy_plot(found: Collected) -> str:
-    """A figure of accuracy in three panels: by noise on the sum, and by epsilon at each delta; crosses are checks."""
-    figure = Figure(figsize=(14, 4.5), layout="constrained")
+def draw_privacy_figure(found: Collected) -> str:
+    """Draw accuracy by noise and by epsilon for each delta, as SVG; crosses are runs that check a formula."""
+    figure = ShownFigure((14, 4.5))
     panels = figure.subplots(1, 1 + len(DELTAS), sharey=True)
-    _by_noise(panels[0], found)
+    _draw_accuracy_by_noise(panels[0], found)
     for axes, delta in zip(panels[1:], DELTAS, strict=True):
-        _by_epsilon(axes, found, delta)
+        _draw_accuracy_by_epsilon(axes, found, delta)
     for axes in panels:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="x-small")
-    return svg(figure)
+    return write_svg(figure)
 
 
-def _by_noise(axes: Axes, found: Collected) -> None:
+def _draw_accuracy_by_noise(axes: Axes, found: Collected) -> None:
     for clip, named in CLIPS.items():
-        unit = parse_clip(named).sensitivity(WIDTH)
+        unit = parse_clip(named).sensitivity(COLUMNS)
         drawn = [(level * unit, found.final(name_level_row(clip, level))) for level in LEVELS]
         spots = [(std, sum(finals.values()) / len(finals)) for std, finals in drawn if finals]
         if spots:
-            axes.plot(*zip(*spots, strict=True), STYLES[clip], marker="o", color="black", label=named)
+            axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], marker="o", color="black", label=named)
         without = found.final(name_row_without_noise(clip))
         if without:
             level = sum(without.values()) / len(without)
-            axes.axhline(level, linestyle=STYLES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
+            axes.axhline(level, linestyle=CLIP_LINES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
     axes.set(xscale="log", xlabel="std of the noise on the sum", ylabel="test accuracy, mean over clients (%)")
 
 
-def _by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
+def _draw_accuracy_by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
     for formula in EPSILON_FORMULAS:
         if formula.delta != delta:
             continue
         for clip, named in CLIPS.items():
-            spots = [(epsilon, accuracy) for epsilon, accuracy in points(found, formula, clip) if epsilon > 0]
+            spots = [
+                (epsilon, accuracy) for epsilon, accuracy in find_epsilon_points(found, formula, clip) if epsilon > 0
+            ]
             if spots:
                 look = FORMULA_COLOURS[formula.calibration, formula.trust]
                 drawn: dict[str, Any] = {"marker": look.marker, "markersize": 3, "color": look.light}
                 label = f"{formula.calibration}, {formula.trust}, {named}"
-                axes.plot(*zip(*spots, strict=True), STYLES[clip], label=label, **drawn)
+                axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], label=label, **drawn)
     for formula, epsilon, accuracy in find_verified_points(found, delta):
         colour = FORMULA_COLOURS[formula.calibration, formula.trust].light
         axes.plot(epsilon, accuracy, "x", markersize=9, color=colour)

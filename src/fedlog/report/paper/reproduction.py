@@ -21,13 +21,13 @@ from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
-from fedlog.report.paper.conditions import conditions_tables, draw_conditions
-from fedlog.report.paper.method_tables import overview_table, tables_of
-from fedlog.report.paper.other_tables import grid_table, synthetic_selection_table, synthetic_table
-from fedlog.report.paper.privacy_tables import privacy_plot, privacy_tables, short_guarantee_table
+from fedlog.report.paper.grid_tables import grid_table, synthetic_selection_table, synthetic_table
+from fedlog.report.paper.method_tables import method_tables, overview_table
+from fedlog.report.paper.privacy_tables import draw_privacy_figure, privacy_tables, short_guarantee_table
 from fedlog.report.paper.tuned_tables import tuned_tables
+from fedlog.report.paper.when_to_choose import conditions_tables, draw_conditions
 from fedlog.report.parts.render import render_page
-from fedlog.report.parts.tables import TextTable, fill_marked_place
+from fedlog.report.parts.tables import TextTable, replace_marked_text
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
@@ -68,7 +68,7 @@ class ExperimentPage:
 
     @property
     def _verification(self) -> list[str]:
-        """How many cells today's code repeats, in words; empty if none was run again."""
+        """How many cells gave the same results when they were run again, in words; empty if none was run again."""
         tried = read_verifications(self.found.folder)
         if not tried:
             return []
@@ -88,40 +88,33 @@ class ExperimentPage:
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
-def sections(results: Path) -> list[ExperimentPage]:
-    """The page of every experiment, run or not, and of those with another number of rounds that have records."""
-    return [_section(collect(experiment, results)) for experiment in list_experiments_on_disk(results)]
+def make_experiment_pages(results: Path) -> list[ExperimentPage]:
+    """The page of every experiment, also of those not run; shortened experiments only if they have records."""
+    return [_make_experiment_page(collect(experiment, results)) for experiment in list_experiments_on_disk(results)]
 
 
-def _section(found: Collected) -> ExperimentPage:
-    experiment = found.experiment
-    figure = None
-    tables: list[TextTable]
+def _make_experiment_page(found: Collected) -> ExperimentPage:
+    discussion = _read_discussion(found.folder / DISCUSSION)
     if found.is_empty:
-        tables = []
-    elif experiment.shape is Shape.GRID:
+        return ExperimentPage(found, (), None, discussion)
+    shape, figure = found.experiment.shape, None
+    if shape is Shape.GRID:
         tables = [grid_table(found)]
-    elif experiment.shape is Shape.SYNTHETIC and len(experiment.rows) == 2:
-        tables = [synthetic_table(found)]
-        figure = figures.synthetic(found)
-    elif experiment.shape is Shape.SYNTHETIC:
+    elif shape is Shape.SYNTHETIC and len(found.experiment.rows) == 2:
+        tables, figure = [synthetic_table(found)], figures.draw_synthetic_panels(found)
+    elif shape is Shape.SYNTHETIC:
         tables = [synthetic_selection_table(found)]
-    elif experiment.shape is Shape.CONDITIONS:
-        tables = conditions_tables(found)
-        figure = draw_conditions(found)
-    elif experiment.shape is Shape.TUNED:
-        tables = tuned_tables(found)
-        figure = figures.curves(found)
-    elif experiment.shape is Shape.PRIVACY:
-        tables = privacy_tables(found)
-        figure = privacy_plot(found)
+    elif shape is Shape.CONDITIONS:
+        tables, figure = conditions_tables(found), draw_conditions(found)
+    elif shape is Shape.PRIVACY:
+        tables, figure = privacy_tables(found), draw_privacy_figure(found)
     else:
-        tables = tables_of(found)
-        figure = figures.curves(found)
-    return ExperimentPage(found, tuple(tables), figure, _read(found.folder / DISCUSSION))
+        tables = tuned_tables(found) if shape is Shape.TUNED else method_tables(found)
+        figure = figures.draw_method_curves(found)
+    return ExperimentPage(found, tuple(tables), figure, discussion)
 
 
-def _read(path: Path) -> str | None:
+def _read_discussion(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
@@ -130,7 +123,7 @@ def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None
 
     With `found` the records are not read again.
     """
-    found = sections(results) if found is None else found
+    found = make_experiment_pages(results) if found is None else found
     pages = docs / PAGES
     pages.mkdir(parents=True, exist_ok=True)
     written = []
@@ -139,31 +132,32 @@ def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None
         if section.figure is not None:
             write_file(section.found.folder / FIGURE, section.figure)
             written.append(section.found.folder / FIGURE)
-        write_file(page, _page(section, pages))
+        write_file(page, _write_experiment_markdown(section, pages))
         written.append(page)
     for page in set(pages.glob("*.md")) - set(written):
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
-    write_file(index, _index(found, results))
-    return [index, *_write_guarantees(results, docs / "privacy.md"), *written]
+    write_file(index, _write_index_markdown(found, results))
+    guarantees = short_guarantee_table(collect(PRIVACY_FIGURE, results)).markdown()
+    return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
 
-def _page(section: ExperimentPage, pages: Path) -> str:
+def _write_experiment_markdown(section: ExperimentPage, pages: Path) -> str:
     """The page of one experiment in Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
     parts += [f"{remark}\n" for remark in section.remarks]
     parts += [table.markdown() for table in section.tables]
     if section.figure is not None:
-        parts.append(f"![{experiment.title}]({_relative(section.found.folder / FIGURE, pages)})\n")
+        parts.append(f"![{experiment.title}]({_relative_path(section.found.folder / FIGURE, pages)})\n")
     if section.discussion is not None:
         parts.append(section.discussion + "\n")
     return "\n".join(parts)
 
 
-def _index(found: list[ExperimentPage], results: Path) -> str:
+def _write_index_markdown(found: list[ExperimentPage], results: Path) -> str:
     """The first page in Markdown: the overview table, its discussion, and links to the experiments."""
-    overall = _read(results / DISCUSSION)
+    overall = _read_discussion(results / DISCUSSION)
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
     parts = [
         f"# {TITLE}\n",
@@ -179,39 +173,30 @@ def _index(found: list[ExperimentPage], results: Path) -> str:
     return "\n".join(parts)
 
 
-def _write_guarantees(results: Path, page: Path) -> list[Path]:
-    """Write the table of guarantees into its place in the page on privacy; do nothing if there is no such page."""
-    if not page.exists():
-        return []
-    table = short_guarantee_table(collect(PRIVACY_FIGURE, results))
-    fill_marked_place(page, GUARANTEES, GUARANTEES_END, table.markdown())
-    return [page]
-
-
 def write_results_page(results: Path, found: list[ExperimentPage] | None = None) -> Path:
     """Write one HTML page with all results and figures; return its path. With `found` records are not read again."""
-    found = sections(results) if found is None else found
-    overall = _read(results / DISCUSSION)
+    found = make_experiment_pages(results) if found is None else found
+    overall = _read_discussion(results / DISCUSSION)
     path = results / "report.html"
     page = render_page(
         "results.html.j2",
         title=TITLE,
         overview=overview_table([section.found for section in found]),
-        overall=_html(overall or ""),
+        overall=_as_html(overall or ""),
         sections=found,
-        how_to_read=[_html(note) for note in HOW_TO_READ],
-        how_to_run=_html(HOW_TO_RUN),
-        html=_html,
+        how_to_read=[_as_html(note) for note in HOW_TO_READ],
+        how_to_run=_as_html(HOW_TO_RUN),
+        html=_as_html,
         live=None,
     )
     write_file(path, page)
     return path
 
 
-def _html(markdown: str) -> Markup:
+def _as_html(markdown: str) -> Markup:
     """The Markdown as HTML; raw HTML in it is escaped."""
     return Markup(_MARKDOWN.render(markdown))
 
 
-def _relative(path: Path, folder: Path) -> str:
+def _relative_path(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()

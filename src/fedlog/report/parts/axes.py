@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedlog.wire.bits_text import choose_unit
 
-STEPS = (1, 2, 2.5, 5, 10)
+STEP_CHOICES = (1, 2, 2.5, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
     log: bool = False
 
-    def share(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """The position of the value on the axis, from 0 at `low` to 1 at `high`."""
         if self.log:
             low, high, value = math.log10(self.low), math.log10(self.high), math.log10(max(value, self.low))
@@ -30,17 +30,17 @@ class Axis:
         return (value - low) / (high - low)
 
 
-def straight_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
+def linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
     """A linear axis that covers these values, with ends at round numbers; `whole`: ticks at whole numbers only."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    step = _round_step((high - low) / 5)
+    step = _choose_step((high - low) / 5)
     step = max(1.0, float(round(step))) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values_at = [at * step for at in range(first, last + 1)]
-    digits = max(0, (1 if _mantissa(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
+    digits = max(0, (1 if _find_leading_digits(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
     ticks = tuple((value, f"{value:.{digits}f}") for value in values_at)
     return Axis(label, values_at[0], values_at[-1], ticks)
 
@@ -49,7 +49,7 @@ def rounds_axis(last: int) -> Axis:
     """An axis of rounds, from 1 to the last one."""
     if last <= 1:
         return Axis("round", 0, 2, ((1, "1"),))
-    step = max(1, round(_round_step(last / 6)))
+    step = max(1, round(_choose_step(last / 6)))
     marks = sorted({1, *range(step, last + 1, step)} - ({step} if step == 2 and last > 12 else set()))
     return Axis("round", 1, last, tuple((at, str(at)) for at in marks))
 
@@ -66,11 +66,11 @@ def bits_axis(label: str, values: Iterable[float]) -> Axis:
         low_end = max((c for c in candidates if c <= low), default=10.0**first)
         high_end = min((c for c in candidates if c >= high and c > low_end), default=10.0**last)
         ticks = [c for c in candidates if low_end <= c <= high_end]
-        return Axis(label, low_end, high_end, tuple((value, _tick_bits(value)) for value in ticks), log=True)
+        return Axis(label, low_end, high_end, tuple((value, _format_bits_tick(value)) for value in ticks), log=True)
     every = math.ceil((last - first) / 6)
     powers = range(first, last + 1)
     return Axis(
-        label, 10.0**first, 10.0**last, tuple((10.0**p, _tick_bits(10.0**p)) for p in powers[::every]), log=True
+        label, 10.0**first, 10.0**last, tuple((10.0**p, _format_bits_tick(10.0**p)) for p in powers[::every]), log=True
     )
 
 
@@ -79,16 +79,16 @@ def named_axis(label: str, names: Sequence[str]) -> Axis:
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
 
-def _tick_bits(bits: float) -> str:
+def _format_bits_tick(bits: float) -> str:
     """The text of a tick: a round number of bits with its unit."""
     unit, size = choose_unit(bits)
     return f"{bits / size:g} {unit}"
 
 
-def _round_step(rough: float) -> float:
+def _choose_step(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(step * power for step in STEPS if step * power >= rough * 0.999)
+    return next(step * power for step in STEP_CHOICES if step * power >= rough * 0.999)
 
 
-def _mantissa(step: float) -> float:
+def _find_leading_digits(step: float) -> float:
     return round(step / 10.0 ** math.floor(math.log10(step) + 1e-9), 6)

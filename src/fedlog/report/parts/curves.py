@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.records import bits_so_far
-from fedlog.report.parts.axes import bits_axis, rounds_axis, straight_axis
+from fedlog.report.parts.axes import bits_axis, linear_axis, rounds_axis
 from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
-from fedlog.report.parts.render import percent
-from fedlog.report.parts.style import Style, new_figure
+from fedlog.report.parts.render import format_percent
+from fedlog.report.parts.style import Style
 from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: in
     return Curve(key, style, accuracy, tuple(float(bits) for bits in bits_so_far(lines, opening)))
 
 
-def mean_curve(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
-    """The mean of several runs, up to the last round that all of them have."""
+def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
+    """The mean curve of several runs, up to the last round that all of them have."""
     length = min(len(run.accuracy) for run in runs)
     accuracy = tuple(sum(run.accuracy[at] for run in runs) / len(runs) for at in range(length))
     return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))
@@ -54,81 +54,83 @@ def curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
     """Plots of accuracy by round and, if anything was sent, by bits, with level lines for methods that send nothing."""
-    levels = [100 * value for curve in curves for value in later_part(curve.accuracy)]
+    levels = [100 * value for curve in curves for value in shown_accuracies(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
-    cut = min(100 * value for curve in curves for value in curve.accuracy) < straight_axis("%", levels).low
-    note = LOW_ROUNDS_NOTE if cut else ""
-    y = straight_axis("%", levels)
-    rules = () if threshold is None else (LevelLine(100 * threshold, f"threshold {percent(threshold)}", THRESHOLD),)
+    y = linear_axis("%", levels)
+    rules = (
+        () if threshold is None else (LevelLine(100 * threshold, f"threshold {format_percent(threshold)}", THRESHOLD),)
+    )
     by_round = Plot(
         name=f"{name}-by-round",
         title=f"{measure[0].upper()}{measure[1:]} by round (%)",
-        alternative=_describe(curves, threshold),
+        alternative=_describe_curves(curves, threshold),
         x=rounds_axis(max(len(curve.accuracy) for curve in curves)),
         y=y,
-        series=tuple(_series(curve, by_bits=False) for curve in curves),
+        series=tuple(_make_series(curve, by_bits=False) for curve in curves),
         rules=rules,
-        note=note,
+        note=LOW_ROUNDS_NOTE if any(100 * min(curve.accuracy) < y.low for curve in curves) else "",
     )
     sending = [curve for curve in curves if curve.has_sent_bits]
     if not sending:
         return [by_round]
-    alone = tuple(
-        LevelLine(
-            100 * curve.accuracy[-1], f"{curve.style.label} {percent(curve.accuracy[-1])}", curve.style, curve.key
-        )
-        for curve in curves
-        if not curve.has_sent_bits
-    )
-    by_bits = Plot(
+    ends = [(curve, curve.accuracy[-1]) for curve in curves if not curve.has_sent_bits]
+    by_bits = replace(
+        by_round,
         name=f"{name}-by-bits",
         title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
-        alternative=_describe(sending, threshold, by_bits=True),
+        alternative=_describe_curves(sending, threshold, by_bits=True),
         x=bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
-        y=y,
-        series=tuple(_series(curve, by_bits=True) for curve in sending),
-        rules=rules + alone,
-        note=note,
+        series=tuple(_make_series(curve, by_bits=True) for curve in sending),
+        rules=(
+            *rules,
+            *(
+                LevelLine(100 * end, f"{one.style.label} {format_percent(end)}", one.style, one.key)
+                for one, end in ends
+            ),
+        ),
     )
     return [by_round, by_bits]
 
 
-def later_part(accuracy: Sequence[float]) -> list[float]:
-    """The accuracies that an axis must show: all, or the last three quarters and the maximum if the start is steep."""
+def shown_accuracies(accuracy: Sequence[float]) -> list[float]:
+    """The accuracies that an axis must cover: all or, if the start is steep, the last three quarters and the top."""
     later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
     return later if max(accuracy) - min(accuracy) > STEEP_FACTOR * (max(later) - min(later)) else list(accuracy)
 
 
-def _series(curve: Curve, by_bits: bool) -> Series:
+def _make_series(curve: Curve, by_bits: bool) -> Series:
     pairs = zip(curve.accuracy, curve.bits, strict=True)
     points = tuple(
         Point(
             bits if by_bits else at,
             100 * accuracy,
-            f"{curve.style.label}, round {at}: {percent(accuracy, 2)}" + (f", {describe_bits(bits)}" if bits else ""),
+            f"{curve.style.label}, round {at}: {format_percent(accuracy, 2)}"
+            + (f", {describe_bits(bits)}" if bits else ""),
         )
         for at, (accuracy, bits) in enumerate(pairs, 1)
     )
     return Series(curve.key, curve.style, points)
 
 
-def _describe(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
+def _describe_curves(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
     said = []
     for curve in curves:
-        first, last = percent(curve.accuracy[0]), percent(curve.accuracy[-1])
+        first, last = format_percent(curve.accuracy[0]), format_percent(curve.accuracy[-1])
         spent = f" with {describe_bits(curve.bits[-1])}" if curve.bits[-1] else ""
         start = f"{describe_bits(curve.bits[0])}" if by_bits else "round 1"
         said.append(f"{curve.style.label}: {first} at {start}, {last} after round {len(curve.accuracy)}{spent}.")
         crossed = next((at for at, value in enumerate(curve.accuracy) if threshold and value >= threshold), None)
         if crossed is not None:
-            said.append(f"It passes the threshold of {percent(threshold)} in round {crossed + 1}.")
+            said.append(f"It passes the threshold of {format_percent(threshold)} in round {crossed + 1}.")
     return " ".join(said)
 
 
 def draw_curves(lines: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
     """Draw accuracy by round and by bits with matplotlib; `opening` is the number of bits sent before round 1."""
+    from fedlog.report.parts.matplotlib_figure import ShownFigure
+
     curve = make_curve("run", style, lines, opening)
-    figure = new_figure((10, 4))
+    figure = ShownFigure((10, 4))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     accuracy = [100 * value for value in curve.accuracy]
     look = {**style.matplotlib_line, "marker": style.marker, "markevery": max(1, len(accuracy) // 10)}

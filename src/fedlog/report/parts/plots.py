@@ -10,16 +10,15 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedlog.report.parts.axes import Axis
-from fedlog.report.parts.style import DASHES, MARKERS, Style
+from fedlog.report.parts.style import Style
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460.0, 52.0, 16.0, 14.0, 46.0
 GAP_AT_TIP = 12.0
-BETWEEN_MARKERS = 42.0  # at least this far apart on a joined line; the script still shows the value of every point
-LETTER, LINE = 6.6, 14.0  # about the width and height of a letter in the name of a level line
-MARKER_SIZE = 4.2
+MARKER_DISTANCE = 42.0  # at least this far apart on a joined line; the script still shows the value of every point
+LETTER_WIDTH, LINE_HEIGHT = 6.6, 14.0  # about the width and height of a letter in the name of a level line
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Series:
     points: tuple[Point, ...]
     joined: bool = True
     hollow: bool = False
-    size: float = MARKER_SIZE
+    size: float = 4.2  # of a marker
     arrows: bool = False  # from the origin to each point
 
 
@@ -75,32 +74,16 @@ class Plot:
     diagonal: bool = False
     fixed: bool = False  # whether the y axis stays as it is when lines are switched off
     capped: bool = False  # draw intervals with caps at their ends, else as stems
-    kind: str = field(default="plot", init=False)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The position of a value in the drawing."""
         wide, high = WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM
-        return round(LEFT + wide * self.x.share(x), 1), round(TOP + high * (1 - self.y.share(y)), 1)
+        return round(LEFT + wide * self.x.position(x), 1), round(TOP + high * (1 - self.y.position(y)), 1)
 
     @property
     def frame(self) -> dict[str, float]:
         """The positions of the plot's four sides in the drawing, and the drawing's width."""
         return {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM, "width": WIDTH}
-
-    @property
-    def x_ticks(self) -> list[tuple[float, str]]:
-        """The ticks below the plot: (position, text)."""
-        return [(self.at(value, self.y.low)[0], text) for value, text in self.x.ticks]
-
-    @property
-    def y_ticks(self) -> list[tuple[float, str]]:
-        """The ticks left of the plot: (position, text)."""
-        return [(self.at(self.x.low, value)[1], text) for value, text in self.y.ticks]
-
-    @property
-    def drawn_levels(self) -> list[DrawnLevelLine]:
-        """The level lines, each with the position of its name."""
-        return [draw_level_line(self, rule) for rule in self.rules]
 
     @property
     def drawn_shade(self) -> tuple[float, float] | None:
@@ -110,17 +93,11 @@ class Plot:
         left, right = (self.at(x, self.y.low)[0] for x in self.shaded)
         return left, round(right - left, 1)
 
-    @property
-    def drawn(self) -> list[DrawnSeries]:
-        """The series as SVG paths."""
-        return [draw_series(self, series) for series in self.series]
-
 
 @dataclass(frozen=True)
 class DrawnSeries:
     """One series in the coordinates of the drawing."""
 
-    series: Series
     line: str
     marks: list[tuple[float, float]]
     bars: list[tuple[float, float, float]]
@@ -128,48 +105,42 @@ class DrawnSeries:
     arrows: list[tuple[float, float]]
     hover: str  # JSON: [x, y, text] of every point
 
-    @property
-    def dash(self) -> str:
-        """The line style, in the notation of SVG."""
-        return DASHES[self.series.style.dash].svg
-
-    @property
-    def marker(self) -> str:
-        """The SVG path of the marker."""
-        return MARKERS[self.series.style.marker]
-
 
 def draw_series(plot: Plot, series: Series) -> DrawnSeries:
-    """The series in the coordinates of the plot."""
+    """The lines, markers, intervals and names of a series, in the coordinates of the drawing."""
     places = [(plot.at(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
-    marks = _thin_out([place for place, _ in places]) if series.joined else [place for place, _ in places]
+    marks = _space_markers([place for place, _ in places]) if series.joined else [place for place, _ in places]
     marks = [(x, y) for x, y in marks if y <= plot.height - BOTTOM + 0.5]
     bars = [
         (x, plot.at(point.x, point.low)[1], plot.at(point.x, point.high)[1])
         for (x, _), point in places
         if point.low is not None and point.high is not None
     ]
-    named = [(_beyond_tip(plot, place) if series.arrows else place, point) for place, point in places if point.label]
+    named = [
+        (_place_arrow_name(plot, place) if series.arrows else place, point) for place, point in places if point.label
+    ]
     labels = [(x, y, point.label) for (x, y), point in named]
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
     arrows = [place for place, _ in places] if series.arrows else []
-    return DrawnSeries(series, line, [] if series.arrows else marks, bars, labels, arrows, hover)
+    return DrawnSeries(line, [] if series.arrows else marks, bars, labels, arrows, hover)
 
 
-def _beyond_tip(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
+def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
     """The position of an arrow's name: a little beyond its tip, in the direction of the arrow."""
     wide, high = (end - start for end, start in zip(tip, plot.at(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
     # A name is written above its position, so it is moved down by half a line.
-    return round(tip[0] + GAP_AT_TIP * wide / length, 1), round(tip[1] + GAP_AT_TIP * high / length + LINE * 0.7, 1)
+    return round(tip[0] + GAP_AT_TIP * wide / length, 1), round(
+        tip[1] + GAP_AT_TIP * high / length + LINE_HEIGHT * 0.7, 1
+    )
 
 
-def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _space_markers(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The positions of markers with enough room between them; the last position is always kept."""
     kept: list[tuple[float, float]] = []
     for place in reversed(places):
-        if not kept or kept[-1][0] - place[0] >= BETWEEN_MARKERS:
+        if not kept or kept[-1][0] - place[0] >= MARKER_DISTANCE:
             kept.append(place)
     return kept[::-1]
 
@@ -178,7 +149,6 @@ def _thin_out(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 class DrawnLevelLine:
     """A level line in the coordinates of the drawing, and the position of its name."""
 
-    rule: LevelLine
     y: float
     name_x: float
     anchor: str
@@ -186,28 +156,26 @@ class DrawnLevelLine:
 
 
 def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
-    """The level line; its name is put where it hides least: at the left or right end, above or below the line."""
+    """The level line with its name at the left or right end, above or below, wherever it covers the fewest points."""
     y = plot.at(plot.x.low, rule.y)[1]
-    wide = LETTER * len(rule.label)
+    wide = LETTER_WIDTH * len(rule.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
-    drawn = [place for series in plot.series for place in _places_along(plot, series)]
+    drawn = [place for series in plot.series for place in _sample_line(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
     def find_penalty(name: DrawnLevelLine) -> int:
         """The number of drawn points that the name would cover, plus 1000 if it does not fit into the plot."""
-        top = y + 3 if name.below else y - 3 - LINE
-        fits = plot.frame["top"] - 4 <= top and top + LINE <= plot.frame["bottom"]
+        top = y + 3 if name.below else y - 3 - LINE_HEIGHT
+        fits = plot.frame["top"] - 4 <= top and top + LINE_HEIGHT <= plot.frame["bottom"]
         start = name.name_x - wide if name.anchor == "end" else name.name_x
-        inside = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE for at, high in drawn)
+        inside = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE_HEIGHT for at, high in drawn)
         return inside + (0 if fits else 1000)
 
     ends = (("end", right), ("start", left))
-    return min(
-        (DrawnLevelLine(rule, y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=find_penalty
-    )
+    return min((DrawnLevelLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=find_penalty)
 
 
-def _places_along(plot: Plot, series: Series) -> list[tuple[float, float]]:
+def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
     """Positions along the line of a series; its points only, if they are not joined."""
     places = [plot.at(point.x, point.y) for point in series.points]
     if not series.joined:
@@ -245,7 +213,6 @@ class Bars:
     alternative: str
     bars: tuple[Bar, ...]
     note: str = ""
-    kind: str = field(default="bars", init=False)
 
     @property
     def drawn(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
@@ -266,26 +233,11 @@ class Bars:
         return list({part.label: part for bar in self.bars for part in bar.parts}.values())
 
 
-Drawing = Plot | Bars
-
-
-@dataclass(frozen=True)
-class LegendEntry:
-    """One entry of a legend; a click on it switches its series off."""
-
-    key: str
-    style: Style
-    hollow: bool = False
-
-
-def legend_of(plots: Sequence[Drawing]) -> list[LegendEntry]:
-    """The legend of these plots: each series that can be switched off, once."""
-    found: dict[str, LegendEntry] = {}
+def make_legend(plots: Sequence[Plot]) -> list[Series]:
+    """The legend of these plots: each series and each level line with a key, listed once."""
+    found: dict[str, Series] = {}
     for plot in plots:
-        if isinstance(plot, Plot):
-            for series in plot.series:
-                found.setdefault(series.key, LegendEntry(series.key, series.style, series.hollow))
-            for rule in plot.rules:
-                if rule.key:
-                    found.setdefault(rule.key, LegendEntry(rule.key, rule.style))
+        lines = [Series(rule.key, rule.style, ()) for rule in plot.rules if rule.key]
+        for series in (*plot.series, *lines):
+            found.setdefault(series.key, series)
     return list(found.values())

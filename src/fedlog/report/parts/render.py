@@ -1,4 +1,4 @@
-"""Render HTML pages from templates: each page is one file with its style sheet and script, and loads nothing."""
+"""Render HTML pages from templates; each page is one file that includes its style sheet and script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedlog.report.parts.plots import MARKER_SIZE, legend_of
+from fedlog.report.parts.plots import draw_level_line, draw_series, make_legend
 from fedlog.report.parts.style import COLOURS, DASHES, MARKERS
 from fedlog.wire.bits_text import describe_bits
 
@@ -20,18 +20,18 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """Marks a page of `fedlog watch`; `version` is that of the records the page was made from."""
+    """Given for a page of `fedlog watch`, which asks for updates: the version of the records it was made from."""
 
     version: str
 
 
 def render_page(template: str, **values: Any) -> str:
     """The HTML of a page: the template filled with these values."""
-    return _environment().get_template(template).render(**values)
+    return _make_environment().get_template(template).render(**values)
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     found = Environment(
         loader=PackageLoader("fedlog.report"),
         autoescape=True,  # names of clients and settings come from users
@@ -40,29 +40,30 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals.update(
-        css=Markup(_read("page.css")),
-        script=Markup(_read("page.js")),
-        live_script=Markup(_read("live.js")),
+        css=Markup(_read_template("page.css")),
+        script=Markup(_read_template("page.js")),
+        live_script=Markup(_read_template("live.js")),
         colours=COLOURS,
         dashes=DASHES,
         markers=MARKERS,
-        marker_size=MARKER_SIZE,
-        legend_of=legend_of,
+        legend_of=make_legend,
+        draw_series=draw_series,
+        draw_level_line=draw_level_line,
     )
-    found.filters.update(percent=percent, points=points, bits=describe_bits)
+    found.filters.update(percent=format_percent, points=format_points, bits=describe_bits)
     return found
 
 
-def _read(name: str) -> str:
+def _read_template(name: str) -> str:
     return resources.files("fedlog.report").joinpath("templates", name).read_text()
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def format_percent(share: float | None, digits: int = 1) -> str:
     """A share as `98.4 %`; a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def points(share: float | None) -> str:
+def format_points(share: float | None) -> str:
     """A difference of two shares in points, as `+1.3`; a dash for None."""
     if share is None:
         return "–"

@@ -8,10 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ METHODS: Mapping[str, Style] = {
     "fedpft": Style("FedPFT", "vermillion", "dash-dot"),
 }
 # For methods that users wrote, and for more variants of one method on one page.
-SPARE = tuple(
+UNUSED_STYLES = tuple(
     (colour, dash)
     for dash in DASHES
     for colour in COLOURS
@@ -125,17 +122,17 @@ SPARE = tuple(
 )
 
 
-def style_of(method: str) -> Style:
-    """The style of a method; a method that a user wrote gets one that depends on its name only."""
+def find_style(method: str) -> Style:
+    """The style of a method; for a user's own method, an unused style chosen by a hash of its name."""
     if method in METHODS:
         return METHODS[method]
     number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
-    colour, dash = SPARE[number % len(SPARE)]
+    colour, dash = UNUSED_STYLES[number % len(UNUSED_STYLES)]
     return Style(method.rpartition(":")[2], colour, dash)
 
 
-def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
-    """A style for each label on a page, given the label's method; all styles differ if there are enough of them.
+def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
+    """A style for each label on a page, by the method of each label; no two are the same until all are used.
 
     The first variant of a method has the method's style.
     """
@@ -143,7 +140,7 @@ def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
     taken: set[tuple[str, str]] = set()
     several = {method for method in labels.values() if list(labels.values()).count(method) > 1}
     for label, method in labels.items():
-        style = style_of(method)
+        style = find_style(method)
         own_colour = [(style.colour, dash) for dash in DASHES]
         every = [(style.colour, style.dash), *own_colour, *((c, d) for d in DASHES for c in COLOURS)]
         colour, dash = next((each for each in every if each not in taken), every[0])
@@ -153,16 +150,8 @@ def styles_of(labels: Mapping[str, str]) -> dict[str, Style]:
     return found
 
 
-def style_numbered(number: int, label: str) -> Style:
+def numbered_style(number: int, label: str) -> Style:
     """The style with this number, for things other than methods, such as classes or kinds of messages."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])
-
-
-def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty matplotlib figure of that size in inches, without a window."""
-    # Imported here because matplotlib takes a second to import.
-    from fedlog.report.parts.shown_figure import ShownFigure
-
-    return ShownFigure(size)

@@ -1,12 +1,14 @@
-"""A table of texts, written as Markdown, HTML, CSV or LaTeX, and put into its place in a page of the documentation."""
+"""Tables of text as Markdown, HTML, CSV or LaTeX, the texts of their figures, and where pages of docs/ hold them."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.finished_cells import Collected
@@ -16,7 +18,7 @@ from fedlog.wire.bits_text import choose_unit, describe_bits
 
 NOT_RUN = "not run"
 # Characters that LaTeX treats specially or lacks, and how to write them.
-_IN_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+LATEX_ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -35,13 +37,19 @@ class TextTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, str]], title: str = "", notes: tuple[str, ...] = ()) -> Self:
+        """The table of these rows, each a mapping from column to text; without rows it has no columns."""
+        rows = list(rows)
+        return cls(tuple(rows[0]) if rows else (), tuple(tuple(row.values()) for row in rows), title, notes)
 
     def markdown(self) -> str:
         """The table in Markdown."""
         lines = [f"**{self.title}**", ""] if self.title else []
-        lines += [_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
-        lines += [_markdown_row(row) for row in self.rows]
+        lines += [_format_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
+        lines += [_format_markdown_row(row) for row in self.rows]
         lines += [f"\n{note}" for note in self.notes]
         return "\n".join(lines) + "\n"
 
@@ -65,20 +73,20 @@ class TextTable:
         """The table in LaTeX, with the rules of `booktabs`; its title is a comment above it."""
         lines = [f"% {self.title}"] if self.title else []
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule"]
-        lines += [" & ".join(_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
-        lines += [" & ".join(_latex(cell) for cell in row) + " \\\\" for row in self.rows]
+        lines += [" & ".join(_escape_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
+        lines += [" & ".join(_escape_latex(cell) for cell in row) + " \\\\" for row in self.rows]
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def _latex(text: str) -> str:
-    return "".join(_IN_LATEX.get(character, character) for character in text)
+def _escape_latex(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)
 
 
-def _markdown_row(cells: tuple[str, ...]) -> str:
+def _format_markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def not_run_note(found: Collected) -> tuple[str, ...]:
+def note_missing(found: Collected) -> tuple[str, ...]:
     """A note with the rows that have not been run; empty if all have."""
     missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
     if not missing:
@@ -87,18 +95,30 @@ def not_run_note(found: Collected) -> tuple[str, ...]:
     return (f"{NOT_RUN.capitalize()}: {'any row' if everything else ', '.join(missing)}.",)
 
 
-def with_error(mean: Mean, digits: int = 2) -> str:
+def describe_mean(mean: Mean, digits: int = 2) -> str:
     """A mean with its standard error, `98.41 ± 0.07`; the mean alone for one seed."""
     error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{error}"
 
 
-def difference_with_error(mean: Mean, digits: int = 2) -> str:
+def format_mean(values: Iterable[float], digits: int = 2) -> str:
+    """The mean of the values with its standard error; blank without values."""
+    known = list(values)
+    return describe_mean(Mean.of(known), digits) if known else ""
+
+
+def format_difference(mean: Mean, digits: int = 2) -> str:
     """A mean difference with its sign and standard error, `+0.31 ± 0.07`."""
-    return ("+" if mean.value >= 0 else "") + with_error(mean, digits)
+    return ("+" if mean.value >= 0 else "") + describe_mean(mean, digits)
 
 
-def bits_with_error(mean: Mean) -> str:
+def describe_interval(value: float, low: float | None, high: float | None, digits: int = 2) -> str:
+    """A difference with its sign and its interval, `-0.31 [-0.52, -0.11]`; the difference alone without one."""
+    interval = "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"{value:+.{digits}f}{interval}"
+
+
+def format_bits(mean: Mean) -> str:
     """Mean bits with their standard error, `3.02 ± 0.17 Mb`: three significant digits of the mean."""
     if mean.error is None:
         return describe_bits(mean.value)
@@ -108,15 +128,21 @@ def bits_with_error(mean: Mean) -> str:
     return f"{value:.{digits}f} ± {error:.{digits}f} {unit}"
 
 
-def p_value(p: float) -> str:
+def format_p_value(p: float) -> str:
     """A p value with four decimals, or as `2.0e-05` if it is smaller."""
     return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
 
 
-def fill_marked_place(page: Path, start: str, end: str, content: str) -> None:
-    """Replace the text between the marks `start` and `end` of the page; InputError if the page does not have them."""
+def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[Path]:
+    """Replace the text between two marks of a page, and return the page's path in a list; do nothing without the page.
+
+    InputError if the page does not have the marks `start` and `end`.
+    """
+    if not page.exists():
+        return []
     before, begun, rest = page.read_text().partition(start)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
         raise InputError(f"{page} does not have the marks {start} and {end}", hint="add both on lines of their own")
     write_file(page, f"{before}{start}\n{content}{end}{after}")
+    return [page]

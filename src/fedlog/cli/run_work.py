@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlog.api.progress import Progress
-from fedlog.cli.command import cores
+from fedlog.cli.command import count_cores
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
@@ -30,21 +30,21 @@ from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, spec_from_toml
 
 
-def run(args: argparse.Namespace) -> int:
+def train_and_report(args: argparse.Namespace) -> int:
     """Train, print the summary and return exit code 0."""
     spec, folder = _choose_spec_and_folder(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         with Progress(console) as progress:
-            return _dry_run(args, spec, progress)
+            return _print_forecast(args, spec, progress)
     if args.seeds is not None:
-        from fedlog.cli.comparing import run_seeds
+        from fedlog.cli.compare_work import repeat_and_report
 
-        return run_seeds(args, spec, folder)
+        return repeat_and_report(args, spec, folder)
     # --quiet hides progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
-            summary = execute(spec, folder, CallbackGroup([progress, Profile()]) if args.profile else progress)
+            summary = execute(spec, folder, CallbackGroup([progress, TimingCallback()]) if args.profile else progress)
             from fedlog.report.pages.run_page import write_run_page
 
             report = write_run_page(folder)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class Profile(Callback):
+class TimingCallback(Callback):
     """A callback that switches on the timing of a run's parts, for `--profile`."""
 
     def run_began(self, start: RunStart) -> None:
@@ -97,20 +97,20 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         # The stored number of processes was chosen for the CPU; on another device one process is enough.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
     device = given.get("device") or (spec_from_toml(args.config).device if args.config else "cpu")
-    start = RunSpec(jobs=cores() if device == "cpu" else 1)
+    start = RunSpec(jobs=count_cores() if device == "cpu" else 1)
     spec = spec_from_toml(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     in_file = read_toml(args.config, "the configuration") if args.config else {}
-    return apply_recipe(spec, given={*in_file, *given}), args.out or _new_folder(spec)
+    return apply_recipe(spec, given={*in_file, *given}), args.out or _choose_new_folder(spec)
 
 
-def _new_folder(spec: RunSpec) -> Path:
+def _choose_new_folder(spec: RunSpec) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.data}-{spec.method}".replace(":", "-")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
-def _dry_run(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:
+def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:
     found = forecast_cost(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)

@@ -9,13 +9,12 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fedlog
-from fedlog.api.compare import Comparison, Parallelism, repeat
-from fedlog.cli.command import cores, split_list
+from fedlog.api.compare import Comparison, compare_seeds
+from fedlog.cli.command import count_cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
@@ -33,7 +32,7 @@ from fedlog.settings.training import Recipe
 PAGE = "comparison.html"
 
 
-def compare(args: argparse.Namespace) -> int:
+def compare_and_report(args: argparse.Namespace) -> int:
     """Run the comparison and print it; return exit code 0 if all its runs finished, 1 if some failed."""
     given = {name: value for name, value in read_given_settings(args).items() if name != "jobs"}
     data = given.pop("data", "digits")
@@ -53,7 +52,7 @@ def compare(args: argparse.Namespace) -> int:
             body=given.pop("body", None),
             out=out,
             progress=not args.quiet,
-            jobs=cores() if args.jobs is None else args.jobs,
+            jobs=count_cores() if args.jobs is None else args.jobs,
             executor=args.executor,
             worth=args.worth / 100,
             quick=args.quick,
@@ -64,7 +63,8 @@ def compare(args: argparse.Namespace) -> int:
         where = shlex.quote(str(out))
         raise KeyboardInterrupt(f"the same command with --out {where} continues where this one stopped") from None
     page = found.write_page(out / PAGE)
-    show(args, found, page)
+    _write_files(args, found)
+    _print_comparison(args, found, str(found), page=str(page), folder=str(out))
     if args.write_plan is not None:
         from fedlog.cli.deployment_plan import write_plan
 
@@ -72,37 +72,35 @@ def compare(args: argparse.Namespace) -> int:
     return 1 if found.findings.failed else 0
 
 
-def run_seeds(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
-    """Run one method with several seeds, for `fedlog run --seeds`; return the exit code as `compare` does."""
+def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
+    """Run one method with several seeds, for `fedlog run --seeds`; return the exit code of `compare_and_report`."""
     if args.resume is not None:
         raise InputError(
             "--resume continues one run, and --seeds makes several",
             hint="leave --resume out: the same command with --seeds and --out continues by itself",
         )
-    workers = Parallelism(args.jobs or cores())
-    found = repeat(replace(spec, jobs=1), read_seeds(args.seeds), out, workers, None if not args.quiet else False)
+    found = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), False if args.quiet else None)
     page = found.write_page(out / PAGE)
-    if args.json:
-        print(json.dumps({**comparison_as_json(found.findings, found.advice, found.notes), "page": str(page)}))
-    else:
-        print(table_as_text(methods_table(found.findings)))
-        print(f"page: {page}", file=sys.stderr)
+    _print_comparison(args, found, table_as_text(methods_table(found.findings)), page=str(page))
     return 1 if found.findings.failed else 0
 
 
-def show(args: argparse.Namespace, found: Comparison, page: Path) -> None:
-    """Print the comparison, and write the files that were asked for."""
+def _write_files(args: argparse.Namespace, found: Comparison) -> None:
+    """Write the CSV and LaTeX files that were asked for."""
     if args.csv is not None:
         write_file(args.csv, comparison_as_csv(found.findings))
     if args.latex is not None:
         tables = (methods_table(found.findings), sites_table(found.findings))
         write_file(args.latex, "\n".join(table.latex() for table in tables))
+
+
+def _print_comparison(args: argparse.Namespace, found: Comparison, text: str, **paths: str) -> None:
+    """Print the text and the path of the page; with --json the whole comparison and the paths."""
     if args.json:
-        values = comparison_as_json(found.findings, found.advice, found.notes)
-        print(json.dumps({**values, "page": str(page), "folder": str(page.parent)}))
+        print(json.dumps({**comparison_as_json(found.findings, found.advice, found.notes), **paths}))
         return
-    print(found)
-    print(f"page: {page}", file=sys.stderr)
+    print(text)
+    print(f"page: {paths['page']}", file=sys.stderr)
 
 
 def read_seeds(text: str) -> int | list[int]:
@@ -122,7 +120,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """The recipes NAME:KEY=VALUE,... by name, and the unchanged settings under an empty name; None if none is given."""
+    """The settings of each recipe NAME:KEY=VALUE,... by name, and {} under the name ""; None without recipes."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.tables.finished_cells import Collected
-from fedlog.experiments.tables.significance import Mean
+from fedlog.experiments.tables.significance import Mean, paired_differences
 from fedlog.experiments.tables.synthetic import IterationRecord
-from fedlog.report.parts.tables import NOT_RUN, TextTable, difference_with_error, not_run_note, with_error
+from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_difference, format_mean, note_missing
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -30,20 +30,23 @@ def grid_table(found: Collected) -> TextTable:
             continue
         mean = means[row.name]
         marks = ["highest"] if mean.value == highest[row.spec.method] else []
-        marks += ["in the tables"] if _in_the_tables(row.spec) else []
-        rows.append((row.label, settings_text(row.spec), str(mean.seeds), with_error(mean), ", ".join(marks)))
-    columns = ("setting", "what was set", "seeds", "validation accuracy, final round, %", "")
-    return TextTable(
-        columns,
-        tuple(rows),
-        "Validation accuracy, mean over clients",
-        (*found.experiment.remarks, *not_run_note(found)),
-    )
+        marks += ["in the tables"] if _are_default_settings(row.spec) else []
+        rows.append(
+            {
+                "setting": row.label,
+                "what was set": describe_settings(row.spec),
+                "seeds": str(mean.seeds),
+                "validation accuracy, final round, %": describe_mean(mean),
+                "": ", ".join(marks),
+            }
+        )
+    notes = (*found.experiment.remarks, *note_missing(found))
+    return TextTable.of(rows, "Validation accuracy, mean over clients", notes)
 
 
-def settings_text(spec: RunSpec) -> str:
-    """The settings of the specification: the method's options, and all other settings that are not the default."""
-    parts = [f"{name} {_value_text(value)}" for name, value in spec.options.items()]
+def describe_settings(spec: RunSpec) -> str:
+    """In words, the options of the method and every other setting that is not the default."""
+    parts = [f"{name} {_format_value(value)}" for name, value in spec.options.items()]
     if spec.moments is not RunSpec.moments:
         parts.append(f"moments for the {spec.moments}")
     if spec.decay is not RunSpec.decay:
@@ -57,7 +60,7 @@ def settings_text(spec: RunSpec) -> str:
     return ", ".join(parts)
 
 
-def _in_the_tables(spec: RunSpec) -> bool:
+def _are_default_settings(spec: RunSpec) -> bool:
     """Whether these are the default settings of the method on this data set."""
     plain = replace(
         spec,
@@ -71,7 +74,7 @@ def _in_the_tables(spec: RunSpec) -> bool:
     return resolve(spec) == resolve(plain)
 
 
-def _value_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value).lower()
 
 
@@ -89,10 +92,12 @@ def synthetic_table(found: Collected) -> TextTable:
     if not sweeps[first] and not sweeps[second]:
         return TextTable(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
     rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
-    return TextTable(columns, rows, f"Accuracy, mean over clients and {_seeds(found)}", found.experiment.remarks)
+    return TextTable(
+        columns, rows, f"Accuracy, mean over clients and {_describe_seeds(found)}", found.experiment.remarks
+    )
 
 
-def _seeds(found: Collected) -> str:
+def _describe_seeds(found: Collected) -> str:
     """The number of seeds in words; that of each row if they differ."""
     first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
     if first == second:
@@ -111,18 +116,21 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):
         one, other = of(first, part), of(second, part)
-        cells += [with_error(Mean.of(list(each.values())), 1) if each else NOT_RUN for each in (one, other)]
-        paired = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
-        differences.append(difference_with_error(Mean.of(paired), 1) if paired else "no seed in common")
+        cells += [format_mean(each.values(), 1) or NOT_RUN for each in (one, other)]
+        paired = paired_differences(one, other)
+        differences.append(format_difference(Mean.of(paired), 1) if paired else "no seed in common")
     return (str(iterations), *cells, *differences)
 
 
 def synthetic_selection_table(found: Collected) -> TextTable:
     """A table of each setting's training accuracy with the most local iterations."""
-    rows = []
-    for row in found.experiment.rows:
-        sweeps = found.sweeps[row.name].values()
-        accuracy = with_error(Mean.of([100 * sweep[-1].train_accuracy for sweep in sweeps])) if sweeps else NOT_RUN
-        rows.append((row.label, str(len(sweeps)), accuracy))
+    rows = tuple(
+        (
+            row.label,
+            str(len(found.sweeps[row.name])),
+            format_mean(100 * sweep[-1].train_accuracy for sweep in found.sweeps[row.name].values()) or NOT_RUN,
+        )
+        for row in found.experiment.rows
+    )
     columns = ("setting", "seeds", "training accuracy, %")
-    return TextTable(columns, tuple(rows), "", found.experiment.remarks)
+    return TextTable(columns, rows, "", found.experiment.remarks)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlog.files.duration_text import describe_duration
-from fedlog.report.parts.render import percent, points
+from fedlog.report.parts.render import format_percent, format_points
 from fedlog.settings.differences import describe_value
 from fedlog.wire.bits_text import describe_bits
 
-EQUAL = 1e-5  # summaries hold accuracies to six digits
+SAME_ACCURACY = 1e-5  # summaries hold accuracies to six digits
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """A run's accuracy in words, for predicted numbers after their error; empty if the accuracy is unknown."""
+    """The accuracy of a run in words; for predicted numbers, error and share inside intervals; empty if unknown."""
     if share is None:
         return ""
-    reached = percent(share)
+    reached = format_percent(share)
     return reached if error is None else f"Error {error:.3g}, {reached} inside their intervals"
 
 
@@ -35,9 +35,9 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
     """A tile with the mean gain of the clients (or sites) over training alone; no tile without gains."""
     if not gains:
         return []
-    better, worse = sum(gain > EQUAL for gain in gains), sum(gain < -EQUAL for gain in gains)
+    better, worse = sum(gain > SAME_ACCURACY for gain in gains), sum(gain < -SAME_ACCURACY for gain in gains)
     note = f"points over training alone; {better} {who}s gain, {worse} lose"
-    return [Tile("gain", points(sum(gains) / len(gains)), note)]
+    return [Tile("gain", format_points(sum(gains) / len(gains)), note)]
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:

@@ -1,0 +1,199 @@
+"""The tables and the picture of `when-to-choose`: methods against training alone in several conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from fedlog.experiments.tables.equal_chances import METHODS
+from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
+from fedlog.experiments.tables.significance import Mean, paired_differences
+from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
+from fedlog.report.paper.figures import count_spent_bits, read_accuracy_curves
+from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.style import METHODS as STYLES
+from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_interval, format_mean, replace_marked_text
+from fedlog.wire.bits_text import describe_bits
+
+ALONE = "local"
+EARLY_ROUND = 5  # the round of an early comparison
+BUDGETS = (1e5, 1e6, 1e7)  # bits of all clients, both ways
+LATE_ROUNDS = 10
+PANELS = 4  # of the picture, in a row
+MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end of when to choose -->"
+
+
+def judge_gain(gain: Mean) -> str:
+    """`above` or `below` if the 95 % interval of the gain excludes 0, else `undecided`."""
+    low, high = gain.interval
+    if low is None or high is None or low <= 0 <= high:
+        return "undecided"
+    return "above" if low > 0 else "below"
+
+
+def accuracy_after_round(runs: Sequence[RunResult], number: int) -> dict[int, float]:
+    """The accuracy after that round in per cent, by seed."""
+    return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in runs}
+
+
+def find_gain(runs: Sequence[RunResult], alone: Sequence[RunResult], number: int) -> Mean | None:
+    """The mean gain over training alone after that round, in points; None without a common seed."""
+    differences = paired_differences(accuracy_after_round(runs, number), accuracy_after_round(alone, number))
+    return Mean.of(differences) if differences else None
+
+
+def conditions_tables(found: Collected) -> list[TextTable]:
+    """Two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
+    return [rounds_table(found), bits_table(found)]
+
+
+def rounds_table(found: Collected) -> TextTable:
+    """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
+    rows = [_round_row(condition, method, found) for condition, method in _list_finished_methods(found)]
+    notes = (*_note_late_changes(found), *_note_missing_methods(found))
+    return TextTable.of(rows, "Accuracy by round in %, and points over training alone", notes)
+
+
+def _list_finished_methods(found: Collected) -> Iterator[tuple[Condition, str]]:
+    """Each (condition, method) that has a finished run."""
+    pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
+    return ((condition, method) for condition, method in pairs if found.runs[condition.row_name(method)])
+
+
+def _round_row(condition: Condition, method: str, found: Collected) -> dict[str, str]:
+    runs, alone = (found.runs[condition.row_name(name)] for name in (method, ALONE))
+    early, last = (None if method == ALONE else find_gain(runs, alone, number) for number in (EARLY_ROUND, ROUNDS))
+    return {
+        "condition, method": f"{condition.title}: {STYLES[method].label}",
+        "seeds": str(len(runs)),
+        **{f"round {number}": format_mean(accuracy_after_round(runs, number).values(), 1) for number in SHOWN_ROUNDS},
+        f"over alone, round {EARLY_ROUND} [95 %]": ""
+        if early is None
+        else describe_interval(early.value, *early.interval, 1),
+        f"over alone, round {ROUNDS} [95 %]": "" if last is None else describe_interval(last.value, *last.interval, 1),
+        "verdict": "" if last is None else judge_gain(last),
+    }
+
+
+def _note_missing_methods(found: Collected) -> tuple[str, ...]:
+    """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
+    missing = []
+    for condition in CONDITIONS:
+        absent = [method for method in METHODS if not found.runs[condition.row_name(method)]]
+        if len(absent) == len(METHODS):
+            missing.append(condition.title)
+        elif absent:
+            missing.append(f"{condition.title} ({', '.join(STYLES[method].label for method in absent)})")
+    return (f"{NOT_RUN.capitalize()}: {'; '.join(missing)}.",) if missing else ()
+
+
+def _note_late_changes(found: Collected) -> tuple[str, ...]:
+    """A note on how much the accuracy of training alone still changed in the last rounds."""
+    changes = []
+    for condition in CONDITIONS:
+        runs = found.runs[condition.row_name(ALONE)]
+        if runs:
+            changes.append(f"{condition.title} {_measure_late_change(runs):+.1f}")
+    if not changes:
+        return ()
+    return (
+        f"Training alone has levelled off: points from the {LATE_ROUNDS} rounds before the last {LATE_ROUNDS} to the "
+        f"last {LATE_ROUNDS}: {'; '.join(changes)}.",
+    )
+
+
+def _measure_late_change(runs: Sequence[RunResult]) -> float:
+    curves = read_accuracy_curves(runs)
+    last, before = curves[:, -LATE_ROUNDS:], curves[:, -2 * LATE_ROUNDS : -LATE_ROUNDS]
+    return float(last.mean() - before.mean())
+
+
+def bits_table(found: Collected) -> TextTable:
+    """A table of each method's bits in a whole run, and its accuracy once certain numbers of bits are spent."""
+    rows = []
+    for condition, method in _list_finished_methods(found):
+        if method != ALONE:
+            runs = found.runs[condition.row_name(method)]
+            total = Mean.of([count_spent_bits(run)[-1] for run in runs]).value
+            named = {
+                "condition, method": f"{condition.title}: {STYLES[method].label}",
+                "bits of the run": describe_bits(total),
+            }
+            spent = {f"{describe_bits(budget)} spent, %": _accuracy_within_budget(runs, budget) for budget in BUDGETS}
+            rows.append({**named, **spent})
+    note = (
+        "All clients, both directions, opening included. Blank: less than one round; the last round where all is spent."
+    )
+    return TextTable.of(rows, "Accuracy by bits", (note,))
+
+
+def _accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
+    """The accuracy after the last round within the budget of bits; blank if some seed has no such round."""
+    within = [sum(bits <= budget for bits in count_spent_bits(run)) for run in runs]
+    if not all(within):
+        return ""
+    return format_mean(
+        (100 * run.rounds[at - 1].accuracy_mean_over_clients for run, at in zip(runs, within, strict=True)), 1
+    )
+
+
+def draw_conditions(found: Collected) -> str:
+    """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
+    drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
+    down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
+    figure = ShownFigure((max(7.0, 3.25 * across), 3.4 * down))
+    panels = np.atleast_1d(figure.subplots(down, across)).ravel()
+    for axes in panels[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, condition in zip(panels, drawn, strict=False):
+        _draw_panel(axes, found, condition)
+    panels[0].set_ylabel("test accuracy, mean over clients (%)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=PANELS, fontsize="small", frameon=False)
+    return write_svg(figure)
+
+
+def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
+    for method in METHODS:
+        runs = found.runs[condition.row_name(method)]
+        if not runs:
+            continue
+        curves, style = read_accuracy_curves(runs), STYLES[method]
+        rounds = np.arange(1, curves.shape[1] + 1)
+        axes.plot(rounds, curves.mean(0), label=style.label, linewidth=1.3, **style.matplotlib_line)
+    axes.set_title(condition.title, fontsize="small")
+    axes.set_xscale("log")
+    axes.set_xticks(SHOWN_ROUNDS, [str(number) for number in SHOWN_ROUNDS])
+    axes.minorticks_off()
+    axes.set_xlabel("round", fontsize="small")
+    axes.grid(alpha=0.3)
+
+
+def write_short_table(found: Collected) -> str:
+    """A Markdown table with one line for each condition: each method's accuracy after an early and the last round."""
+    lines = [
+        f"| round {EARLY_ROUND} → round {ROUNDS}, % | " + " | ".join(STYLES[method].label for method in METHODS) + " |",
+        "|---|" + "---|" * len(METHODS),
+    ]
+    for condition in CONDITIONS:
+        runs = {method: found.runs[condition.row_name(method)] for method in METHODS}
+        if not all(runs.values()):
+            continue
+        seeds = min(len(each) for each in runs.values())
+        cells = (
+            " → ".join(
+                f"{Mean.of(list(accuracy_after_round(each, number).values())).value:.1f}"
+                for number in (EARLY_ROUND, ROUNDS)
+            )
+            for each in runs.values()
+        )
+        lines.append(f"| {condition.title} ({seeds} seeds) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_when_to_choose(results: Path, page: Path) -> list[Path]:
+    """Write the short table into its place in the page and return its path; do nothing if there is no such page."""
+    return replace_marked_text(page, MARK, END_MARK, f"{write_short_table(collect(WHEN_TO_CHOOSE, results))}\n")

@@ -1,0 +1,33 @@
+"""Figures of matplotlib: made without a window, and written as SVG. Matplotlib takes a second to import."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+
+class ShownFigure(Figure):
+    """An empty figure of that size in inches; a notebook draws it if it is the last value of a cell."""
+
+    def __init__(self, size: tuple[float, float]) -> None:
+        super().__init__(figsize=size, layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        written = io.BytesIO()
+        self.savefig(written, format="png")
+        return written.getvalue()
+
+
+def write_svg(figure: Figure) -> str:
+    """The figure as SVG; the same records always give the same text."""
+    written = io.StringIO()
+    # Names and no date, so that the same records give the same file.
+    with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):
+        FigureCanvasSVG(figure)
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
