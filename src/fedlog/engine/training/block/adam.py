@@ -37,6 +37,7 @@ class FlatAdam:
         )
         self._first, self._second = first.zero_(), second.zero_()
         self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
+        self._leaves: dict[int, Params] = {}
         single = self._rows.dtype == torch.float32 and self._rows.device.type == "cpu"
         self._compiled = single and compiled_is_exact()
 
@@ -59,8 +60,11 @@ class FlatAdam:
         return self._views(self._rows)
 
     def leaves(self, clients: int) -> Params:
-        """The parameters of the first clients by name, as leaves for autograd."""
-        return {name: view.detach().requires_grad_(True) for name, view in self._views(self._rows[:clients]).items()}
+        """The parameters of the first clients by name, as leaves for autograd; steps change them in place."""
+        if clients not in self._leaves:
+            views = self._views(self._rows[:clients])
+            self._leaves[clients] = {name: view.detach().requires_grad_(True) for name, view in views.items()}
+        return self._leaves[clients]
 
     def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
         """Update the parameters of the first clients; other clients and their moments do not change."""

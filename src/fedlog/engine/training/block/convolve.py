@@ -203,6 +203,6 @@ _own = threading.local()
 def scratch_space(size: int, dtype: torch.dtype) -> Tensor:
     """Scratch space for at least `size` numbers, which is kept between calls because new memory costs page faults."""
     kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
-    if dtype not in kept or len(kept[dtype]) < size:
+    if dtype not in kept or kept[dtype].numel() < size:  # `len` of a tensor is slow
         kept[dtype] = torch.empty(size, dtype=dtype)
     return kept[dtype]
