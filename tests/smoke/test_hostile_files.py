@@ -152,7 +152,7 @@ def test_a_short_row_is_told_as_such(tmp_path: Path, rows: str, said: str | None
 def test_a_gap_in_the_last_column_is_no_short_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("label,a,b\nx,1,\ny,2,3\n")
-    assert len(read_table(path, schema())[0]) == 2
+    assert len(read_table(path, schema())[0].labels) == 2
     path.write_text("label,a,b\nx,1\ny,2,3\n")
     with pytest.raises(InputError, match="row 1 has 2 fields"):
         read_unlabelled(path, schema())
