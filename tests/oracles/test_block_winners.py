@@ -11,6 +11,10 @@ from torch import Tensor
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.convolve import ConvShape, conv_pool
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(convolve.LIBRARY, "convolve_is_listed"), reason="the passes are not compiled"
+)
+
 SHAPES = {
     "MNIST, second layer": ConvShape(10, 20, 12, 12, 5, 5, 2, 2, rectify=True),
     "CIFAR, first layer": ConvShape(3, 6, 32, 32, 5, 5, 2, 2, rectify=True),
@@ -28,7 +32,7 @@ def _gradients(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor, k
 
 
 def _is_listed(shape: ConvShape, batch: int) -> bool:
-    return bool(convolve.LIBRARY.convolve_is_listed(ctypes.byref(convolve._sizes(shape, 2, batch)[0])))
+    return bool(convolve.LIBRARY.convolve_is_listed(ctypes.byref(convolve.conv_sizes(shape, 2, batch)[0])))
 
 
 @pytest.mark.parametrize("batch", BATCHES)
