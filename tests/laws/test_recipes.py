@@ -48,7 +48,7 @@ def test_what_is_given_is_kept_even_where_it_is_the_default() -> None:
 
 def test_a_method_that_was_not_selected_for_and_dp_sgd_stay_as_they_are() -> None:
     for spec in (
-        RunSpec(data="digits", method="cs-fl"),
+        RunSpec(data="digits", method="fedprox"),
         RunSpec(data="digits", method="fedlog", body_training="dp-sgd"),
     ):
         assert apply_recipe(spec, given=()) == replace(spec, recipe=Recipe.TUNED)

@@ -15,9 +15,11 @@ from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.tables import tuned_tables
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.recipe_choice import choose_settings
 from fedlog.experiments.tables.significance import Mean
 from fedlog.experiments.tables.when_to_choose import SELECTED
 from fedlog.report.paper.reproduction import ExperimentPage, make_experiment_pages, write_markdown, write_results_page
+from fedlog.settings.presets import TUNED
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 2_000_000
@@ -88,6 +90,11 @@ def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: 
         assert all(len(by_seed) == len(found.experiment.seeds) for by_seed in finals.values())
         means = {row: Mean.of(list(by_seed.values())).value for row, by_seed in finals.items()}
         assert name == max(means, key=means.__getitem__)  # the first of equals
+
+
+def test_the_tuned_recipe_has_the_settings_that_the_grids_choose(results: Path) -> None:
+    chosen = choose_settings(results)
+    assert {method: choice.settings for method, choice in chosen.items()} == TUNED
 
 
 def test_the_row_to_the_letter_has_the_highest_setting_of_its_grid() -> None:

@@ -40,7 +40,7 @@ def docs_command(args: argparse.Namespace) -> int:
     written += write_bits_page(args.results, args.out / "bits.md")
     written += write_method_results(args.results, args.out)
     written += write_when_to_choose(args.results, args.out / GAINS)
-    written += write_recipe_table(args.out / "running.md")
+    written += write_recipe_table(args.results, args.out / "running.md")
     commands = args.out / "reference" / "command-line.md"
     commands.parent.mkdir(parents=True, exist_ok=True)
     write_file(commands, write_command_page())
