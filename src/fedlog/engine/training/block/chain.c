@@ -1,6 +1,6 @@
 /* A chain of passes, client after client. `chain.py` calls it.
 
-   The passes of one client follow each other, so that a map is read while it is still in the second cache, and the
+   The passes of one client follow each other, so that a map is read again soon after it was written, and the
    interpreter is left alone in between. Each pass is one of the other C files', for a single client. */
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 """Chains: neighbouring stages run by one call of `chain.c`, client after client, with one backward pass for all.
 
-A client's maps are read again while they are in the second cache, and the interpreter is asked twice a batch instead of
+A client's maps are read again soon after they were written, and the interpreter is asked twice a batch instead of
 twice a stage. In evaluation the values between the stages are written over each other.
 """
 
