@@ -84,7 +84,7 @@ def test_a_step_is_worked_on_from_the_state_before_it_and_never_from_its_own(tmp
         assert found.parent.name == f"step-{before[0]:010d}-{before[1]:03d}"
 
 
-OPENING = SumOpening(b"s" * 16, 3, ("east", "north", "south")).encode_with(b"broadcast")
+OPENING = SumOpening(b"s" * 16, 3, ("east", "north", "south")).prepend_to(b"broadcast")
 
 
 def damaged(**changes: object) -> bytes:

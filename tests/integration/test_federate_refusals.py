@@ -116,16 +116,16 @@ def listed(east: SiteFolder) -> SiteFolder:
 def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
     answer_request(greeting(SECURE), listed)
     with pytest.raises(InputError):
-        answer_request(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).encode_with(HEAD)), listed)
+        answer_request(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).prepend_to(HEAD)), listed)
     assert not (listed.state / FILE_NAME).exists()
-    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed).kind is FrameKind.UPLOAD
+    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD)), listed).kind is FrameKind.UPLOAD
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
 
 
 def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
     """The sum hides this site among the others; nothing bounds what their sum tells to those who know the others."""
     answer_request(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
-    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed).kind is FrameKind.UPLOAD
+    assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
     assert isinstance(event, UnboundedLoss)
     assert describe_spending(listed) == (
@@ -135,10 +135,10 @@ def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) 
 
 def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(listed: SiteFolder) -> None:
     answer_request(greeting(SECURE), listed)
-    answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD)), listed)
+    answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD)), listed)
     other = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
     with pytest.raises(FrameError, match="has sent its keys before"):
-        answer_request(ask(FrameKind.WORK, 1, payload=OPENING.encode_with(other)), listed)
+        answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(other)), listed)
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
 
 
@@ -154,7 +154,7 @@ def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_
     assert path.read_text() == good
     answer_request(greeting(SECURE), listed)
     path.write_text(json.dumps({**json.loads(good), "east": bytes(32).hex()}))
-    for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.encode_with(HEAD))):
+    for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD))):
         with pytest.raises(FrameError, match="with this site's key"):
             answer_request(request, listed)
     assert not (listed.state / FILE_NAME).exists()

@@ -258,7 +258,7 @@ def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, serve
     conduct(post, server, replace(SUMS, rounds=1, secure=SumRules(3, 3)))
     everyone = SumOpening(bytes(16), 9, NAMES)
     with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
-        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.encode_with(_seed())), post.sites["east"])
+        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.prepend_to(_seed())), post.sites["east"])
 
 
 def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_the_command_refuses_terms_that_no_secure_sum_can_keep(
 
 def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolder) -> None:
     opening = SumOpening(bytes(16), 3, ("a", "b"))
-    assert read_opening(opening.encode_with(b"rest")) == (opening, b"rest")
-    for wrong in (b"", b"\0\0\0\0", opening.encode_with(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
+    assert read_opening(opening.prepend_to(b"rest")) == (opening, b"rest")
+    for wrong in (b"", b"\0\0\0\0", opening.prepend_to(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
         with pytest.raises(InputError):
             read_opening(wrong)
     for entry in ("east", "east=12", "EAST=" + 64 * "0"):
@@ -311,7 +311,7 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
         answer_request(outside, post.sites["east"])
     unknown = SumOpening(bytes(16), 9, ("east", "north", "nobody"))
     with pytest.raises(InputError, match="list of keys"):
-        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.encode_with(_seed())), post.sites["east"])
+        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.prepend_to(_seed())), post.sites["east"])
 
 
 def _seed() -> bytes:

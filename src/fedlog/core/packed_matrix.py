@@ -25,13 +25,13 @@ def find_diagonal(width: int) -> Tensor:
 
 def pack_triangle(matrix: Tensor) -> Tensor:
     """(..., w, w) symmetric -> (..., w (w + 1) / 2), entries off the diagonal times sqrt(2)."""
-    rows, columns, scale = _find_places(matrix.shape[-1], matrix)
+    rows, columns, scale = _index_packed_entries(matrix.shape[-1], matrix)
     return matrix[..., rows, columns] * scale
 
 
 def unpack_triangle(packed: Tensor, width: int) -> Tensor:
     """The symmetric (..., w, w) matrix that `pack` packed."""
-    rows, columns, scale = _find_places(width, packed)
+    rows, columns, scale = _index_packed_entries(width, packed)
     matrix = packed.new_zeros((*packed.shape[:-1], width, width))
     values = packed / scale
     matrix[..., rows, columns] = values
@@ -39,7 +39,7 @@ def unpack_triangle(packed: Tensor, width: int) -> Tensor:
     return matrix
 
 
-def _find_places(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _index_packed_entries(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = torch.triu_indices(width, width, device=like.device)
     scale = torch.where(rows == columns, 1.0, math.sqrt(2)).to(like)
     return rows, columns, scale

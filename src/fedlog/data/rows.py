@@ -1,4 +1,4 @@
-"""Refuse rows that cannot be used, or leave them out; number the labels and groups of rows."""
+"""Refuse or leave out rows that cannot be used; give each label and each group a number."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
 
 
 def was_passed_as_object(name: str) -> bool:
-    """Whether a program passed the object of that name to `name_callable` in this process: nothing is imported then."""
+    """Whether `name_callable` gave this name to an object in this process. If so, the name needs no import."""
     return name in _GIVEN
 
 

@@ -85,8 +85,10 @@ class Release:
 
 
 def _check_grid(where: str, noise: NoiseKind, grid: float | None) -> None:
-    if (noise is NoiseKind.DISCRETE) != (grid is not None):
-        raise InputError(f"{where}: discrete noise has a grid, floating-point noise has none: {grid!r}")
+    if noise is NoiseKind.DISCRETE and grid is None:
+        raise InputError(f"{where}: discrete noise needs a grid, found none")
+    if noise is not NoiseKind.DISCRETE and grid is not None:
+        raise InputError(f"{where}: floating-point noise has no grid, found: {grid!r}")
     if grid is not None and not (math.isfinite(grid) and grid > 0):
         raise InputError(f"{where}: grid must be a finite number above 0, found: {grid!r}")
 

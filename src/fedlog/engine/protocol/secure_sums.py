@@ -102,7 +102,7 @@ class SimulatedDropouts:
 
 @dataclass
 class SecureSums:
-    """The secure sums of one run; `honest` is the number of survivors that each needs (None: over half)."""
+    """The secure sums of one run. A sum fails if fewer than `honest` clients stay to its end (None: over half)."""
 
     protection: Protection | None = None
     honest: int | None = None

@@ -148,7 +148,7 @@ class SumOpening:
     number: int
     members: tuple[str, ...]
 
-    def encode_with(self, broadcast: bytes) -> bytes:
+    def prepend_to(self, broadcast: bytes) -> bytes:
         """The payload of a WORK frame: this opening, then the broadcast."""
         facts = {"session": self.session.hex(), "number": self.number, "members": list(self.members)}
         text = json.dumps(facts).encode()

@@ -52,7 +52,7 @@ def restore_engine_server(
     run_folder: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0
 ) -> tuple[Server, int]:
     """Return the server from the run's checkpoint, and the last round that is done."""
-    server = create_engine_server(plan, schema, run_folder.read_width(), refused_share)
+    server = create_engine_server(plan, schema, run_folder.read_feature_width(), refused_share)
     kept = checkpoint.read(run_folder.checkpoint, _save_no_clients)
     server.resume(kept)
     return server, kept.round_number

@@ -15,7 +15,7 @@ from fedlog.flower.protocol.frame import Frame, FrameKind, check_reply, unwrap_f
 POLL_SECONDS = 0.2
 
 
-class Node(Protocol):
+class FlowerNode(Protocol):
     """A connected SuperNode, with the attributes that Flower gives it."""
 
     @property
@@ -31,7 +31,7 @@ class Node(Protocol):
 class MessageGrid(Protocol):
     """The methods of Flower's Grid with which the server sends and receives messages."""
 
-    def get_nodes(self) -> Iterable[Node]: ...
+    def get_nodes(self) -> Iterable[FlowerNode]: ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
 

@@ -113,7 +113,7 @@ class Run:
         """Return the server and the last finished round of the checkpoint; None without one."""
         if not checkpoint.exists(self.run_folder.checkpoint):
             return None
-        self.participants.width = self.run_folder.read_width()
+        self.participants.width = self.run_folder.read_feature_width()
         for line in self.run_folder.read_rounds()[-REMEMBERED_ROUNDS:]:
             if (seconds := line.get("slowest_seconds")) is not None:
                 self.deadline.learn_from_answers([seconds])

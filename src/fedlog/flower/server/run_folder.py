@@ -96,7 +96,7 @@ class RunFolder:
         """The sites that the operator has dropped from this run."""
         return frozenset(read_json(self.dropped_file, ()))
 
-    def read_width(self) -> int:
+    def read_feature_width(self) -> int:
         """The feature width of the checkpoint's head."""
         return int(json.loads(self.width_file.read_text()))
 

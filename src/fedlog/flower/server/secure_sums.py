@@ -60,7 +60,7 @@ class ServerSecureSums:
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
         try:
             found = self._collect_sum(
-                server, terms, opening.encode_with(broadcast), step, {n: nodes[n] for n in members}, names
+                server, terms, opening.prepend_to(broadcast), step, {n: nodes[n] for n in members}, names
             )
         except RoundFailedError as error:
             self.log("secure sum failed", round=step[0], reason=error.message)

@@ -96,7 +96,7 @@ class SiteContext:
 
     @property
     def closed_world(self) -> bool:
-        """Whether this site gets only the rows of its classes: the run offers it, and the site has chosen it."""
+        """Whether this site receives only the head's rows of its classes: the run offers it, and the site chose it."""
         return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
 
     @cached_property

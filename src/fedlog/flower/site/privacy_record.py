@@ -88,8 +88,8 @@ def check_record(folder: SiteFolder) -> None:
     if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists():
         raise InputError(
             f"expected the record of what has left this site, found none: {folder.state / FILE_NAME}",
-            hint=f"`fedlog federate ledger {folder.path} --restore FILE` takes over a copy; --lost states that there "
-            "is no copy, and --new-rows that none of the rows that took part is in the data now",
+            hint=f"run `fedlog federate ledger {folder.path}` with --restore FILE if there is a copy, with --lost if "
+            "there is none, or with --new-rows if the data hold none of the rows that took part",
         )
 
 

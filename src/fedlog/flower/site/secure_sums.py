@@ -78,7 +78,7 @@ class SiteSecureSums:
         following, keys = client.make_keys()
         shutil.rmtree(self._folder / "sum", ignore_errors=True)
         self._store("vector", pack_words(vector, client.terms.value_bytes))
-        opened = {"opening": opening.encode_with(b"").hex(), "step": list(step), "coordinates": len(vector)}
+        opened = {"opening": opening.prepend_to(b"").hex(), "step": list(step), "coordinates": len(vector)}
         self._store("opening", json.dumps(opened).encode())
         self._store("state", bytes([Step.SHARES]) + encode(following))
         return keys

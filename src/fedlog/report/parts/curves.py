@@ -93,7 +93,10 @@ def curve_plots(
 
 
 def shown_accuracies(accuracy: Sequence[float]) -> list[float]:
-    """The accuracies that an axis must cover: all or, if the start is steep, the last three quarters and the top."""
+    """The accuracies that an axis must cover.
+
+    If the curve starts steeply, the first quarter of the rounds is left out, except for the highest accuracy.
+    """
     later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
     return later if max(accuracy) - min(accuracy) > STEEP_FACTOR * (max(later) - min(later)) else list(accuracy)
 

@@ -120,7 +120,7 @@ class ConvShape:
         return ((padded - self.kernel_columns) // self.stride_columns + 1) // self.pool_columns
 
     @cached_property
-    def keeps_winners(self) -> bool:
+    def keeps_pool_winners(self) -> bool:
         """Whether the backward pass needs to know which place was the largest, and where ReLU gave zero."""
         return self.pool_rows * self.pool_columns > 1 or self.rectify
 
@@ -149,7 +149,7 @@ class _ConvPool(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvShape) -> Tensor:
         inputs, weight = inputs.contiguous(), weight.contiguous()
-        winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_winners or not FRAMES else None
+        winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
         pooled = _forward(shape, inputs, weight, bias, winners)
         ctx.shape = shape
         ctx.save_for_backward(inputs, weight, winners)

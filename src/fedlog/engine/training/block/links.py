@@ -93,7 +93,7 @@ class ConvLink:
     def forward(self, program: Program, node: Node) -> None:
         """Convolve, and keep the winners of the pooling."""
         sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
-        keeps = program.keeps and self.stage.shape.keeps_winners
+        keeps = program.keeps and self.stage.shape.keeps_pool_winners
         node.kept.extend([program.value(node.output.numbers)] if keeps else [])
         winners = node.kept[0] if keeps else None
         buffers = (*node.inputs, *node.params, node.output, winners, program.scratch(room))
