@@ -134,7 +134,7 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
         assert "cannot find its record" in refusals(server, "east", plan.name)[0]
         assert not RunState.of_run(east, run_tag(plan.name)).path.exists()
     assert main(["federate", "site", str(east.path)]) == 2
-    assert "hint: `fedlog federate ledger" in capsys.readouterr().err
+    assert "hint: run `fedlog federate ledger" in capsys.readouterr().err
     assert main(["federate", "ledger", str(east.path)]) == 2
     assert main(["federate", "ledger", str(east.path), "--restore", str(copy)]) == 0
     assert "epsilon 4 at delta" in capsys.readouterr().out
