@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -20,11 +21,15 @@ LONG_FIRST = ("packaging", "smoke", "docs", "oracles")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import the tests without the garbage collector, which took a quarter of the time: what is imported stays."""
+    """Import the tests without the garbage collector, which took a quarter of the time: what is imported stays.
+
+    Later collections leave it alone too: each would look at millions of objects that last until the end.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -45,6 +50,17 @@ def _a_memory_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """Keep the cache of fedlog in a temporary folder, not in the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Let `os.fsync` refuse a closed descriptor but not wait: the tests force tens of thousands of files to the disk.
+
+    What is forced and when is tested with replacements of `os.fsync`; processes that a test starts use the real one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", _check_descriptor)
         yield
 
 
@@ -95,3 +111,7 @@ def _records(count: int, n_class: int, shape: tuple[int, ...], key: Key, centres
 
 def _starts(counts: Sequence[int]) -> list[int]:
     return [sum(counts[:at]) for at in range(len(counts) + 1)]
+
+
+def _check_descriptor(descriptor: int) -> None:
+    os.fstat(descriptor)
