@@ -41,8 +41,15 @@ check: $(READY)  ## linter, formatter and type checker only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check  ## linter, type checker and tests, as CI runs them
-	$(BIN)/pytest -n 2
+# The type checker runs beside the tests, which take longer; all that it says is shown after them.
+# Compiled sources are kept even where the environment forbids it: tests start many processes that import them.
+test: export PYTHONDONTWRITEBYTECODE =
+test: $(READY)  ## linter, type checker and tests, as CI runs them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
+	$(BIN)/pytest -n 2; failed=$$?; \
+	wait $$mypy || failed=1; cat $$types; rm $$types; exit $$failed
 
 test-slow: $(READY)  ## the checks that take minutes or need a real data set in FEDLOG_DATA
 	$(BIN)/pytest -m slow
