@@ -144,15 +144,30 @@ def name_moments(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Pa
 
 
 def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: torch.dtype) -> EpochDraws:
-    """Batch order, dropout multipliers and crops of one epoch, drawn from one stream in this order."""
+    """Batch order, dropout multipliers and crops of one client's epoch."""
+    uniform = {site.name: torch.empty(records, *site.shape) for site in body.dropout}
+    order, augmentation = draw_numbers(key, records, transform, uniform.values())
+    masks = {site.name: make_multipliers(uniform[site.name], site.p, dtype) for site in body.dropout}
+    return EpochDraws(order, masks, augmentation)
+
+
+def draw_numbers(
+    key: Key, records: int, transform: Transform, uniform: Iterable[Tensor]
+) -> tuple[Tensor, Augmentation | None]:
+    """Batch order and crops of one client's epoch, drawn from one stream in this order: order, `uniform`, crops.
+
+    `uniform` are the tensors (records, *shape) of the dropout layers, which are filled with numbers from 0 to 1.
+    """
     generator = key.torch()
     order = torch.randperm(records, generator=generator)
-    masks = {}
-    for site in body.dropout:
-        kept = torch.rand(records, *site.shape, generator=generator) >= site.p
-        masks[site.name] = kept.to(dtype) / (1 - site.p)
-    augmentation = draw_augmentation(transform, records, generator) if transform.augments else None
-    return EpochDraws(order, masks, augmentation)
+    for each in uniform:
+        each.uniform_(generator=generator)
+    return order, draw_augmentation(transform, records, generator) if transform.augments else None
+
+
+def make_multipliers(uniform: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    """The multipliers of a dropout layer: 0 where a number is below p, else 1 / (1 - p)."""
+    return (uniform >= p).to(dtype) / (1 - p)
 
 
 class Stopwatch:

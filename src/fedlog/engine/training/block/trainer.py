@@ -20,14 +20,14 @@ from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, choose_feed
 from fedlog.engine.training.tasks import (
     CLOCK,
-    EpochDraws,
     FeatureRequest,
     Fit,
     Pool,
     Settings,
     Task,
-    draw_epoch,
+    draw_numbers,
     find_moving_names,
+    make_multipliers,
     name_moments,
     read_moments,
 )
@@ -121,6 +121,7 @@ class BlockBackend:
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
         moments: list[Params] = [{} for _ in tasks]
+        weights = self._weights(tasks)
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
             moving = find_moving_names(params, phase, self._body)
@@ -135,7 +136,7 @@ class BlockBackend:
                 if rule.moments is AdamMoments.EPOCH:
                     adam.restart()
                 with CLOCK.time("gather"):
-                    drawn = self._draw(tasks, number, epoch)
+                    drawn = self._draw(tasks, number, epoch, weights)
                 carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
             if rule.moments is AdamMoments.RUN:
@@ -178,27 +179,35 @@ class BlockBackend:
             carry = {name: _replace_prefix(carry[name], value.detach()) for name, value in after.items()}
         return carry
 
-    def _draw(self, tasks: list[Task], phase: int, epoch: int) -> _Epoch:
+    def _draw(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> _Epoch:
         dtype, device = self._settings.dtype, self._settings.device
-        draws: list[EpochDraws] = [
-            draw_epoch(
-                task.key.child("phase", phase, "epoch", epoch), task.client.records, self._body, self._transform, dtype
-            )
-            for task in tasks
-        ]
-        positions = _pad([task.client.train[drawn.order] for task, drawn in zip(tasks, draws, strict=True)])
-        crops = None
-        if self._transform.augments:
-            each = [d.augmentation for d in draws]
-            parts = ([a.rows for a in each if a], [a.columns for a in each if a], [a.flips.long() for a in each if a])
-            crops = torch.stack([_pad(part) for part in parts])
+        clients, longest = weights.shape
+        # Padding gets -1, which is below every p: its multipliers are 0.
+        uniform = {site.name: torch.full((clients, longest, *site.shape), -1.0) for site in self._body.dropout}
+        positions = torch.zeros(clients, longest, dtype=torch.int64)
+        crops = torch.zeros(3, clients, longest, dtype=torch.int64) if self._transform.augments else None
+        for row, task in enumerate(tasks):
+            records = task.client.records
+            own = [each[row, :records] for each in uniform.values()]
+            key = task.key.child("phase", phase, "epoch", epoch)
+            order, augmentation = draw_numbers(key, records, self._transform, own)
+            torch.index_select(task.client.train, 0, order, out=positions[row, :records])
+            if crops is not None and augmentation is not None:
+                for part, drawn in enumerate((augmentation.rows, augmentation.columns, augmentation.flips)):
+                    crops[part, row, :records] = drawn
         return _Epoch(
             positions,
             self._labels[positions].to(device),
-            _pad([batch_weights(task.client.records, self._settings.batch_size, dtype) for task in tasks]).to(device),
-            {site.name: _pad([drawn.masks[site.name] for drawn in draws]).to(device) for site in self._body.dropout},
+            weights,
+            {site.name: make_multipliers(uniform[site.name], site.p, dtype).to(device) for site in self._body.dropout},
             crops,
         )
+
+    def _weights(self, tasks: list[Task]) -> Tensor:
+        """The weight of each record of each client, (C, n), 0 on padding."""
+        settings = self._settings
+        each = [batch_weights(task.client.records, settings.batch_size, settings.dtype) for task in tasks]
+        return _pad(each).to(settings.device)
 
 
 def batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
