@@ -145,27 +145,47 @@ def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | N
     return _forward(shape, inputs.contiguous(), weight.contiguous(), bias, None)
 
 
+@dataclass(frozen=True, eq=False)
+class KeptConv:
+    """What the backward pass of a convolution reads."""
+
+    shape: ConvShape
+    inputs: Tensor
+    weight: Tensor
+    winners: Tensor | None
+
+
+def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, KeptConv]:
+    """The pooled map, as of `conv_pool`, and what `run_backward` needs; autograd does not see either."""
+    inputs, weight = inputs.contiguous(), weight.contiguous()
+    winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
+    return _forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
+
+
+def run_backward(kept: KeptConv, gradient: Tensor, needs: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
+    """Gradients of the inputs, the weight and the bias, each only if it is needed."""
+    inputs, weight = kept.inputs, kept.weight
+    of_inputs = torch.empty_like(inputs) if needs[0] else None
+    of_weight = torch.empty_like(weight) if needs[1] else None
+    of_bias = weight.new_empty(weight.shape[:2]) if needs[2] else None
+    tensors = (inputs, weight, kept.winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
+    _call("backward", kept.shape, inputs, tensors)
+    return of_inputs, of_weight, of_bias
+
+
 class _ConvPool(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvShape) -> Tensor:
-        inputs, weight = inputs.contiguous(), weight.contiguous()
-        winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
-        pooled = _forward(shape, inputs, weight, bias, winners)
+        pooled, kept = run_forward(shape, inputs, weight, bias)
         ctx.shape = shape
-        ctx.save_for_backward(inputs, weight, winners)
+        ctx.save_for_backward(kept.inputs, kept.weight, kept.winners)
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
-        inputs, weight, winners = ctx.saved_tensors
-        of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
-        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        of_bias = weight.new_empty(weight.shape[:2]) if ctx.needs_input_grad[2] else None
-        tensors = (inputs, weight, winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
-        _call("backward", ctx.shape, inputs, tensors)
-        return of_inputs, of_weight, of_bias, None
+        return *run_backward(KeptConv(ctx.shape, *ctx.saved_tensors), gradient, ctx.needs_input_grad[:3]), None
 
 
 def _forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None, winners: Tensor | None) -> Tensor:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.algorithms.shape import Batch, Carry, Phase, cross_entropy
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
 from fedlog.engine.training.block.memory import keep_freed_memory
-from fedlog.engine.training.block.network import Stacked, choose_feed
+from fedlog.engine.training.block.network import Stacked, StackedBody, choose_feed
+from fedlog.engine.training.block.plain import Gradients, cross_entropy_gradients, write_out
 from fedlog.engine.training.tasks import (
     CLOCK,
     FeatureRequest,
@@ -31,7 +32,7 @@ from fedlog.engine.training.tasks import (
     name_moments,
     read_moments,
 )
-from fedlog.models.body import Body, Params, logits
+from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Body, Params, logits
 from fedlog.settings.training import AdamMoments
 
 EVALUATION_RECORDS = 50  # records of each client that are evaluated at once
@@ -46,6 +47,16 @@ class _Epoch:
     weights: Tensor  # (C, n): 1 / (size of the record's batch), 0 on padding
     masks: dict[str, Tensor]  # site -> (C, n, *shape)
     crops: Tensor | None  # (3, C, n): row, column, flip
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """One batch of a chunk of clients."""
+
+    inputs: Tensor
+    masks: dict[str, Tensor]
+    labels: Tensor  # (C, B)
+    weights: Tensor  # (C, B)
 
 
 class BlockBackend:
@@ -69,6 +80,8 @@ class BlockBackend:
         self._body = body
         self._settings = settings
         self._network = network
+        self._passes = write_out(network.training) if isinstance(network, StackedBody) else None
+        self._own_names = {name for layer in body.layers for name in layer}
         self._transform = federation.transform
         self._labels = federation.train.labels
         held_out = [part for c in clients for part in c.validations]
@@ -166,18 +179,67 @@ class BlockBackend:
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
                 inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
-            with CLOCK.time("forward"):
-                features = self._body.clip_features(self._network.features(params, inputs, masks))
-                dropped = self._body.drop_features(features, masks)
-                seen = logits(dropped, params)
-                batch = Batch(features, seen, drawn.labels[at], drawn.weights[at], phase.loss_view(params), dropped)
-                losses, after = phase.loss(batch, _first(constants, active), _first(carry, active))
-            with CLOCK.time("backward"):
-                gradients = torch.autograd.grad(losses.sum(), list(moving.values()), allow_unused=True)
+            batch = _Inputs(inputs, masks, drawn.labels[at], drawn.weights[at])
+            gradients, after = self._compute_gradients(
+                phase, params, list(moving), batch, _first(constants, active), _first(carry, active)
+            )
             with CLOCK.time("optimiser"):
                 adam.step(active, gradients)
             carry = {name: _replace_prefix(carry[name], value.detach()) for name, value in after.items()}
         return carry
+
+    def _compute_gradients(
+        self, phase: Phase, params: Params, moving: list[str], batch: _Inputs, constants: Params, carry: Carry
+    ) -> tuple[Sequence[Tensor | None], Carry]:
+        """The gradients of the parameters `moving`, in order, and the carry for the next batch."""
+        if self._passes is None or phase.reads_params:
+            with CLOCK.time("forward"):
+                features = self._network.features(params, batch.inputs, batch.masks)
+                losses, after = self._compute_loss(phase, params, features, batch, constants, carry)
+            with CLOCK.time("backward"):
+                leaves = [params[name] for name in moving]
+                return torch.autograd.grad(losses.sum(), leaves, allow_unused=True), after
+        with CLOCK.time("forward"), torch.no_grad():
+            features, tape = self._passes.forward(params, batch.inputs, batch.masks)
+        # Behind the body, the loss is differentiated by autograd unless it is the usual one.
+        outside = [name for name in moving if name not in self._own_names]
+        if self._writes_out_loss(phase, params, outside):
+            with CLOCK.time("forward"), torch.no_grad():
+                dropped = self._body.drop_features(features, batch.masks)
+                scores = logits(dropped, params)
+            with CLOCK.time("backward"), torch.no_grad():
+                of_dropped, of_head = cross_entropy_gradients(
+                    dropped, scores, batch.labels, batch.weights, params[HEAD], HEAD in outside
+                )
+                found: Gradients = {HEAD: of_head}
+                of_features: Tensor | None = self._body.drop_features(of_dropped, batch.masks)
+                after = carry
+        else:
+            with CLOCK.time("forward"):
+                losses, after = self._compute_loss(phase, params, features.requires_grad_(), batch, constants, carry)
+            with CLOCK.time("backward"):
+                leaves = [features, *(params[name] for name in outside)]
+                of_features, *others = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+                found = dict(zip(outside, others, strict=True))
+        with CLOCK.time("backward"), torch.no_grad():
+            if of_features is not None:
+                found |= self._passes.backward(tape, of_features, moving)
+            return [found.get(name) for name in moving], after
+
+    def _writes_out_loss(self, phase: Phase, params: Params, outside: list[str]) -> bool:
+        """Whether the loss is cross-entropy behind a plain linear head."""
+        plain = phase.loss is cross_entropy and self._body.clip is None
+        return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
+
+    def _compute_loss(
+        self, phase: Phase, params: Params, features: Tensor, batch: _Inputs, constants: Params, carry: Carry
+    ) -> tuple[Tensor, Carry]:
+        """The loss of each client from the features of the body, and the carry for the next batch."""
+        features = self._body.clip_features(features)
+        dropped = self._body.drop_features(features, batch.masks)
+        view = phase.loss_view(params)
+        seen = Batch(features, logits(dropped, params), batch.labels, batch.weights, view, dropped)
+        return phase.loss(seen, constants, carry)
 
     def _draw(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> _Epoch:
         dtype, device = self._settings.dtype, self._settings.device

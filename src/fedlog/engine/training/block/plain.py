@@ -1,0 +1,192 @@
+"""Training steps of plain bodies without autograd: the passes of each stage, and the gradient of cross-entropy.
+
+Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`), so all bits are the
+same. A batch then costs fewer calls, and no graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlog.engine.training.block.conv_stages import ConvStage
+from fedlog.engine.training.block.convolve import KeptConv, run_backward, run_forward
+from fedlog.engine.training.block.network import (
+    BlockNetwork,
+    Masks,
+    Params,
+    batch_innermost,
+    find_parameter,
+    parameter,
+    select_masks,
+)
+from fedlog.engine.training.block.stages import FlattenStage, LinearStage
+
+Gradients = dict[str, Tensor | None]
+_Found = tuple[Tensor | None, Gradients]  # the gradients of a stage's inputs and of its parameters
+PlainStage = ConvStage | LinearStage | FlattenStage
+
+
+@dataclass(frozen=True, eq=False)
+class _Conv:
+    """A convolution of one batch, kept for its backward pass."""
+
+    stage: ConvStage
+    kept: KeptConv
+    multipliers: list[Tensor]  # (clients, channels, 1, 1, batch)
+
+    @classmethod
+    def forward(cls, stage: ConvStage, params: Params, masks: Masks, inputs: Tensor) -> tuple[Tensor, _Conv]:
+        weight, bias = _read_parameters(stage.name, params, inputs)
+        if stage.signals:
+            inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
+        maps, kept = run_forward(stage.shape, inputs, weight, bias)
+        multipliers = [mask.mT.contiguous()[:, :, None, None] for mask in select_masks(masks, stage.dropout)]
+        for multiplier in multipliers:
+            maps = maps * multiplier
+        return maps.squeeze(2) if stage.signals else maps, cls(stage, kept, multipliers)
+
+    def backward(
+        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
+    ) -> tuple[Tensor | None, Gradients]:
+        if self.stage.signals:
+            gradient = gradient.unsqueeze(2)
+        for multiplier in reversed(self.multipliers):
+            gradient = gradient * multiplier
+        names = _name_parameters(self.stage.name)
+        needs = (needs_inputs, names[0] in moving, names[1] in moving)
+        of_inputs, of_weight, of_bias = run_backward(self.kept, gradient, needs)
+        if self.stage.signals:
+            of_inputs = None if of_inputs is None else of_inputs.squeeze(2)
+            of_weight = None if of_weight is None else of_weight.squeeze(3)
+        return of_inputs, {names[0]: of_weight, names[1]: of_bias}
+
+
+@dataclass(frozen=True, eq=False)
+class _Linear:
+    """A linear layer of one batch, kept for its backward pass."""
+
+    stage: LinearStage
+    inputs: Tensor
+    weight: Tensor
+    outputs: Tensor
+    multipliers: list[Tensor]
+
+    @classmethod
+    def forward(cls, stage: LinearStage, params: Params, masks: Masks, inputs: Tensor) -> tuple[Tensor, _Linear]:
+        weight, bias = _read_parameters(stage.name, params, inputs)
+        outputs = torch.bmm(inputs, weight.mT) if bias is None else torch.baddbmm(bias[:, None], inputs, weight.mT)
+        if stage.rectify:
+            outputs.clamp_min_(0)
+        multipliers = select_masks(masks, stage.dropout)
+        units = outputs
+        for multiplier in multipliers:
+            units = units * multiplier
+        return units, cls(stage, inputs, weight, outputs, multipliers)
+
+    def backward(
+        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
+    ) -> tuple[Tensor | None, Gradients]:
+        for multiplier in reversed(self.multipliers):
+            gradient = gradient * multiplier
+        if self.stage.rectify:
+            gradient = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
+        names = _name_parameters(self.stage.name)
+        of_weight = torch.bmm(gradient.mT, self.inputs) if names[0] in moving else None
+        of_bias = gradient.sum(1) if names[1] in moving else None
+        of_inputs = torch.bmm(gradient, self.weight) if needs_inputs else None
+        return of_inputs, {names[0]: of_weight, names[1]: of_bias}
+
+
+@dataclass(frozen=True, eq=False)
+class _Flatten:
+    """A flattened batch, kept for its backward pass."""
+
+    shape: torch.Size
+
+    @classmethod
+    def forward(cls, inputs: Tensor) -> tuple[Tensor, _Flatten]:
+        return inputs.flatten(1, -2).mT, cls(inputs.shape)
+
+    def backward(
+        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
+    ) -> tuple[Tensor | None, Gradients]:
+        return batch_innermost(gradient).view(self.shape) if needs_inputs else None, {}
+
+
+_Kept = _Conv | _Linear | _Flatten
+
+
+@dataclass(frozen=True, eq=False)
+class PlainPasses:
+    """The forward and backward passes of a plain body for stacked clients."""
+
+    stages: tuple[PlainStage, ...]
+
+    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, list[_Kept]]:
+        """The features (clients, batch, width), and what `backward` needs."""
+        tape: list[_Kept] = []
+        for stage in self.stages:
+            kept: _Kept
+            if isinstance(stage, ConvStage):
+                batch, kept = _Conv.forward(stage, params, masks, batch)
+            elif isinstance(stage, LinearStage):
+                batch, kept = _Linear.forward(stage, params, masks, batch)
+            else:
+                batch, kept = _Flatten.forward(batch)
+            tape.append(kept)
+        return batch, tape
+
+    def backward(self, tape: list[_Kept], gradient: Tensor, moving: Collection[str]) -> Gradients:
+        """The gradients of the parameters in `moving` from that of the features."""
+        found: Gradients = {}
+        trained = [any(name in moving for name in _name_parameters(getattr(s, "name", None))) for s in self.stages]
+        first = trained.index(True) if any(trained) else len(trained)
+        for at in range(len(tape) - 1, first - 1, -1):
+            of_inputs, own = tape[at].backward(gradient, moving, at > first)
+            found |= own
+            if of_inputs is not None:
+                gradient = of_inputs
+        return found
+
+
+def write_out(network: BlockNetwork) -> PlainPasses | None:
+    """The passes of a plain network in which each stage reads the one before it; None for other networks."""
+    stages = tuple(step.stage for step in network.steps if isinstance(step.stage, PlainStage))
+    reads = [step.reads for step in network.steps]
+    writes = [step.writes for step in network.steps]
+    is_row = network.is_plain and reads == [(0,), *writes[:-1]] and writes[-1:] == [(network.output,)]
+    return PlainPasses(stages) if is_row and len(stages) == len(network.steps) else None
+
+
+def cross_entropy_gradients(
+    features: Tensor, scores: Tensor, labels: Tensor, weights: Tensor, head: Tensor, moves_head: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of all clients' cross-entropy: of the features that the head sees, and of the head if it moves.
+
+    Shapes are those of `Batch`; `scores` are the logits.
+    """
+    weights = weights[..., None]
+    gradient = (scores - torch.logsumexp(scores, -1, keepdim=True)).exp_().mul_(weights)
+    gradient.scatter_add_(-1, labels[..., None], -weights)
+    of_features = torch.bmm(gradient, head[..., 1:])
+    if not moves_head:
+        return of_features, None
+    of_head = torch.empty_like(head)
+    of_head[..., 0] = gradient.sum(1)
+    of_head[..., 1:] = torch.bmm(features.mT, gradient).mT
+    return of_features, of_head
+
+
+def _name_parameters(layer: str | None) -> tuple[str, ...]:
+    if layer is None:
+        return ()
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
+
+
+def _read_parameters(layer: str, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    clients = inputs.shape[0]
+    return parameter(layer, "weight", params, clients), find_parameter(layer, "bias", params, clients)

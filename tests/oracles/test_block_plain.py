@@ -1,0 +1,111 @@
+"""The written-out training steps of plain bodies against autograd: the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlog.algorithms.shape import Batch, cross_entropy
+from fedlog.core.keys import Key
+from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block.compile import compile_stacked
+from fedlog.engine.training.block.network import BlockNetwork
+from fedlog.engine.training.block.plain import cross_entropy_gradients, write_out
+from fedlog.models.body import HEAD, Body, build_body, logits
+from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
+
+pytestmark = pytest.mark.skipif(not convolve.AVAILABLE, reason="the passes are not compiled")
+CLIENTS, CLASSES = 3, 4
+BODIES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "mnist": (mnist_cnn, (1, 28, 28), 10),
+    "cifar": (cifar_cnn, (3, 32, 32), 7),
+    "mlp": (lambda: mlp(12, (9, 5)), (12,), 8),
+    "signals": (lambda: signal_cnn(9, 64), (9, 64), 5),
+}
+
+
+def _made(name: str) -> tuple[Body, BlockNetwork, dict[str, Tensor], dict[str, Tensor], Tensor]:
+    """A body with its network, and parameters, multipliers and a batch for it."""
+    make, shape, batch = BODIES[name]
+    body = build_body(name, make, shape)
+    compiled = compile_stacked(body)
+    assert compiled is not None
+    generator = Key(5).child(name).torch()
+    clients = [body.initial(Key(at).child(name)) for at in range(CLIENTS)]
+    params = {own: torch.stack([each[own] for each in clients]) for own in clients[0]}
+    params[HEAD] = torch.randn(CLIENTS, CLASSES, 1 + body.width, generator=generator)
+    masks = {
+        site.name: (torch.rand(CLIENTS, batch, *site.shape, generator=generator) >= site.p) / (1 - site.p)
+        for site in body.dropout
+    }
+    records = torch.randn(CLIENTS * batch, *shape, generator=generator)
+    arranged = compiled.arrange(records)
+    inputs = compiled.gather(arranged, torch.arange(CLIENTS * batch).view(CLIENTS, batch))
+    return body, compiled.training, params, masks, inputs
+
+
+@pytest.mark.parametrize("frozen", ["", "first", "last"])
+@pytest.mark.parametrize("name", BODIES)
+def test_written_out_passes_have_the_bits_of_autograd(name: str, frozen: str) -> None:
+    """Features and gradients of the moving parameters, with layers frozen at either end of the body."""
+    body, network, params, masks, inputs = _made(name)
+    passes = write_out(network)
+    assert passes is not None
+    ends = {"": (), "first": body.layers[0], "last": body.layers[-1]}
+    moving = [own for layer in body.layers for own in layer if own not in ends[frozen]]
+    for own in moving:
+        params[own].requires_grad_()
+    with torch.no_grad():
+        found, tape = passes.forward(params, inputs, masks)
+    features = network.features(params, inputs, masks)
+    assert torch.equal(found, features)
+    gradient = torch.randn(features.shape, generator=Key(6).torch())
+    expected = torch.autograd.grad(features, [params[own] for own in moving], gradient)
+    with torch.no_grad():
+        gradients = passes.backward(tape, gradient, moving)
+    for own, right in zip(moving, expected, strict=True):
+        of_own = gradients[own]
+        assert of_own is not None
+        assert of_own.shape == right.shape
+        assert torch.equal(of_own, right)
+
+
+@pytest.mark.parametrize("moves_head", [False, True])
+def test_written_out_cross_entropy_has_the_bits_of_autograd(moves_head: bool) -> None:
+    """The gradients of the features and of the head; one client's batch is filled up with records of weight 0."""
+    generator = Key(7).torch()
+    features = torch.randn(CLIENTS, 10, 50, generator=generator, requires_grad=True)
+    head = torch.randn(CLIENTS, CLASSES, 51, generator=generator, requires_grad=moves_head)
+    labels = torch.randint(0, CLASSES, (CLIENTS, 10), generator=generator)
+    weights = torch.full((CLIENTS, 10), 0.1)
+    weights[1, 7:] = 0
+    scores = logits(features, {HEAD: head})
+    losses, _ = cross_entropy(Batch(features, scores, labels, weights), {}, {})
+    expected = torch.autograd.grad(losses.sum(), [features, head] if moves_head else [features])
+    with torch.no_grad():
+        found = cross_entropy_gradients(features, scores, labels, weights, head, moves_head)
+    assert (found[1] is not None) == moves_head
+    for own, right in zip(found, expected, strict=False):
+        assert own is not None
+        assert torch.equal(own, right)
+
+
+def test_only_rows_of_plain_stages_are_written_out() -> None:
+    """A body with a sum of two ways has no written-out passes."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            """A sum of two layers' outputs."""
+            middle = self.first(inputs)
+            return torch.relu(middle + self.second(middle))
+
+    compiled = compile_stacked(build_body("residual", Residual, (6,)))
+    assert compiled is not None
+    assert write_out(compiled.training) is None
