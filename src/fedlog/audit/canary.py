@@ -35,6 +35,7 @@ from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, Params, build_body
+from fedlog.privacy.calibration import compute_epsilon
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
@@ -47,23 +48,23 @@ WIRE = find_codec("f32")
 
 
 def run_audit(audit: Audit) -> Finding:
-    """Run the audit: many trials with one canary or, if runs are expensive, one run with many canaries."""
-    if not audit.in_one_run:
-        return audit_many_trials(audit)
-    from fedlog.audit.one_run import audit_one_run  # loads cryptography
+    """Run the audit and return the lower bound on epsilon that it found.
 
-    return audit_one_run(audit)
+    Many trials with and without one canary bound mu, and so epsilon. If runs are expensive, one run with many canaries
+    bounds epsilon directly.
+    """
+    if audit.in_one_run:
+        from fedlog.audit.one_run import audit_one_run  # loads cryptography
 
-
-def audit_many_trials(audit: Audit) -> Finding:
-    """A lower bound on mu, and so on epsilon, from many trials with and without the canary."""
+        return audit_one_run(audit)
     guard = make_audited_protection(audit, CLASSES, clients=1)
     here, elsewhere = _make_neighbouring_clients(audit)
     present, absent = score_trials(
         _run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without")
     )
     found = mu_lower_bound(present, absent, audit.confidence)
-    return Finding.from_mu(audit, found, largest_mu_lower_bound(audit.trials, audit.confidence))
+    visible, delta = largest_mu_lower_bound(audit.trials, audit.confidence), audit.budget.delta
+    return Finding(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 
 def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
@@ -101,6 +102,7 @@ def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protect
 
 
 def _copy_fields(guard: Protection) -> dict[str, Any]:
+    """The fields of the protection by name, to make a derived protection from them."""
     return {part.name: getattr(guard, part.name) for part in fields(Protection)}
 
 
@@ -203,7 +205,9 @@ def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Record
         return [_make_balanced_records(extra=1)], [balanced]
     # The canary is a whole client. Under local noise its data are replaced by others; in a sum the client is missing.
     if audit.trust is Trust.LOCAL:
-        return [_make_balanced_records(extra=1)], [_make_opposite_records()]
+        # More records of class 1 instead of class 0, so that training moves the other way.
+        data = _make_balanced_records(extra=3)
+        return [_make_balanced_records(extra=1)], [Records(data.inputs, 1 - data.labels)]
     return [balanced, _make_balanced_records(extra=1)], [balanced]
 
 
@@ -237,12 +241,6 @@ def _make_balanced_records(extra: int) -> Records:
     """Equally many records of both classes, all with the same inputs, and `extra` more of class 0."""
     labels = torch.cat([torch.arange(RECORDS) % CLASSES, torch.zeros(extra, dtype=torch.int64)])
     return Records(torch.ones(len(labels), INPUTS), labels)
-
-
-def _make_opposite_records() -> Records:
-    """Another data set for the same client: more records of class 1, so that training moves the other way."""
-    data = _make_balanced_records(extra=3)
-    return Records(data.inputs, 1 - data.labels)
 
 
 def _add_far_record(data: Records) -> Records:

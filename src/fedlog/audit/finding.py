@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import compute_epsilon, largest_mu
+from fedlog.privacy.calibration import largest_mu
 from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
 
 MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their number
@@ -110,12 +110,6 @@ class Finding:
     """The largest lower bound that this audit could give: the one without any noise."""
     mu_lower: float | None = None
     """The bound on the mu of Gaussian differential privacy that gives `epsilon_lower`; None for an audit in one run."""
-
-    @staticmethod
-    def from_mu(audit: Audit, mu_lower: float, mu_visible: float) -> Finding:
-        """The finding of an audit that bounds mu."""
-        delta = audit.budget.delta
-        return Finding(audit, compute_epsilon(mu_lower, delta), compute_epsilon(mu_visible, delta), mu_lower)
 
     @property
     def blind(self) -> bool:
