@@ -103,7 +103,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         facts=facts,
         title=f"{find_style(facts.method).label}, deployed",
         headline=_make_headline(facts),
-        tiles=_tiles(facts),
+        tiles=_list_tiles(facts),
         notes=_list_notes(facts),
         has={
             "figures": facts.mean("accuracy") is not None,
@@ -113,7 +113,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         },
         style=find_style(facts.method),
         sites_plot=clients_plot(ranked, facts.method, facts.measure, "site"),
-        round_plots=[plot_bits_by_round(facts), plot_seconds_by_round(facts)] if facts.rounds else [],
+        round_plots=[_plot_bits_by_round(facts), _plot_seconds_by_round(facts)] if facts.rounds else [],
         bits_bars=bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
         privacy=None if facts.budget is None else page_top.describe_spending(facts.budget, facts.spent or {}),
         live=live,
@@ -155,6 +155,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
 
 
 def _row(link: str, facts: DeployedRun) -> RunRow:
+    """The run as a row of the list; `link` is the address of its page."""
     rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
     accuracy = facts.mean("accuracy")
     return RunRow(
@@ -170,6 +171,7 @@ def _row(link: str, facts: DeployedRun) -> RunRow:
 
 
 def _make_headline(facts: DeployedRun) -> dict[str, str]:
+    """The parts of the headline: the mean accuracy, the bits, and the accuracy of training alone."""
     alone = facts.mean("alone")
     return {
         "reached": page_top.describe_result(facts.mean("accuracy"), facts.mean("error")),
@@ -178,7 +180,8 @@ def _make_headline(facts: DeployedRun) -> dict[str, str]:
     }
 
 
-def _tiles(facts: DeployedRun) -> list[page_top.Tile]:
+def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
+    """The figures at the top of the page; empty before the first round ends."""
     if not facts.rounds:
         return []
     found = []
@@ -202,7 +205,7 @@ def _list_notes(facts: DeployedRun) -> list[str]:
     """Notes and warnings that are shown below the headline."""
     found = []
     if not facts.finished:
-        found.append(page_top.describe_unfinished(len(facts.rounds), facts.planned))
+        found.append(f"Not finished: round {len(facts.rounds)} of {facts.planned}.")
     if facts.ended_early is not None:
         found.append(f"Ended early: {facts.ended_early}.")
     if facts.hides_figures:
@@ -214,59 +217,49 @@ def _list_notes(facts: DeployedRun) -> list[str]:
     return found
 
 
-def plot_bits_by_round(facts: DeployedRun) -> Plot:
+def _plot_bits_by_round(facts: DeployedRun) -> Plot:
     """The bits sent by the end of each round, up and down."""
     unit, size = choose_unit(facts.bits)
-    values = {
-        "up": [(each.number, each.bits_up) for each in facts.rounds],
-        "down": [(each.number, each.bits_down) for each in facts.rounds],
-    }
-    series = tuple(
-        _series_by_round(way, at, bits, describe_bits, size) for at, (way, bits) in enumerate(values.items())
-    )
     last = facts.rounds[-1]
-    return Plot(
-        name="bits-by-round",
-        title=f"Bits by the end of each round ({unit})",
-        alternative=(
-            f"From the start to round {last.number}, all sites: up {describe_bits(last.bits_up)}, "
-            f"down {describe_bits(last.bits_down)}."
+    return _plot_by_round(
+        "bits-by-round",
+        f"Bits by the end of each round ({unit})",
+        f"From the start to round {last.number}, all sites: up {describe_bits(last.bits_up)}, "
+        f"down {describe_bits(last.bits_down)}.",
+        unit,
+        (
+            _make_series("up", 0, [(each.number, each.bits_up) for each in facts.rounds], describe_bits, size),
+            _make_series("down", 1, [(each.number, each.bits_down) for each in facts.rounds], describe_bits, size),
         ),
-        x=rounds_axis(last.number),
-        y=linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)]),
-        series=series,
     )
 
 
-def plot_seconds_by_round(facts: DeployedRun) -> Plot:
+def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
     """How long each round took, and the slowest answer in it."""
-    values = {
-        "the whole round": [(each.number, each.seconds) for each in facts.rounds],
-        "the slowest site": [(each.number, s) for each in facts.rounds if (s := each.slowest_seconds) is not None],
-    }
-    series = tuple(
-        _series_by_round(name, at, found, describe_duration)
-        for at, (name, found) in enumerate(values.items(), 2)
-        if found
-    )
-    total = sum(each.seconds for each in facts.rounds)
+    whole = [(each.number, each.seconds) for each in facts.rounds]
+    slowest = [(each.number, s) for each in facts.rounds if (s := each.slowest_seconds) is not None]
+    series = [_make_series("the whole round", 2, whole, describe_duration)]
+    series += [_make_series("the slowest site", 3, slowest, describe_duration)] if slowest else []
     longest = max(facts.rounds, key=lambda each: each.seconds)
-    return Plot(
-        name="seconds-by-round",
-        title="Seconds by round",
-        alternative=(
-            f"{len(facts.rounds)} rounds took {describe_duration(total)} together; the longest, round "
-            f"{longest.number}, {describe_duration(longest.seconds)}."
-        ),
-        x=rounds_axis(facts.rounds[-1].number),
-        y=linear_axis("s", [0.0, *(point.y for one in series for point in one.points)]),
-        series=series,
+    return _plot_by_round(
+        "seconds-by-round",
+        "Seconds by round",
+        f"{len(facts.rounds)} rounds took {describe_duration(sum(each.seconds for each in facts.rounds))} together; "
+        f"the longest, round {longest.number}, {describe_duration(longest.seconds)}.",
+        "s",
+        tuple(series),
     )
 
 
-def _series_by_round(
+def _make_series(
     name: str, number: int, values: Sequence[tuple[int, float]], describe: Callable[[float], str], unit: float = 1
 ) -> Series:
     """A line through (round, value), in the style with this number."""
     marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
     return Series(name.replace(" ", "-"), numbered_style(number, name), marks)
+
+
+def _plot_by_round(name: str, title: str, alternative: str, unit: str, series: tuple[Series, ...]) -> Plot:
+    """A plot of these lines over the rounds; the first line has a point for every round."""
+    y = linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)])
+    return Plot(name, title, alternative, rounds_axis(int(series[0].points[-1].x)), y, series)

@@ -71,8 +71,3 @@ def describe_spending(
 
 def _describe_budget(budget: Mapping[str, float]) -> str:
     return f"ε = {budget['epsilon']:g}, δ = {budget['delta']:g}"
-
-
-def describe_unfinished(rounds: int, planned: int | None) -> str:
-    """A note for a run that is still running or was interrupted."""
-    return f"Not finished: round {rounds} of {planned}."

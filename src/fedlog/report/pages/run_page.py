@@ -10,7 +10,6 @@ from fedlog.experiments.run.records import mean_seconds_by_part
 from fedlog.files.durable import write_file
 from fedlog.report.pages import page_top, run_plots
 from fedlog.report.pages.run_facts import RunFacts, read_run
-from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import SettingDifference, describe_value, find_differences, write_repeat_command
@@ -28,15 +27,16 @@ def write_run_page(folder: Path) -> Path:
 def render_run(facts: RunFacts, live: Live | None = None) -> str:
     """The HTML of the page; `live` is given for pages of `fedlog watch`."""
     differences = find_differences(facts.spec)
+    clients_plot = run_plots.clients_plot(facts.clients, facts.spec.method, facts.measure)
     return render_page(
         "run.html.j2",
         facts=facts,
         title=f"{find_style(facts.spec.method).label} on {facts.spec.data}",
         headline=make_headline(facts),
-        tiles=_tiles(facts),
+        tiles=_list_tiles(facts),
         notes=_list_notes(facts),
         curves=run_plots.accuracy_plots(facts),
-        client_plots=_client_plots(facts),
+        client_plots=[plot for plot in (clients_plot, run_plots.sizes_plot(facts)) if plot],
         bits_bars=run_plots.bits_bars(facts.bits_by_kind, len(facts.lines)),
         geometry_plot=run_plots.geometry_plot(facts),
         calibration_plot=run_plots.calibration_plot(facts),
@@ -56,11 +56,6 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
     )
 
 
-def _client_plots(facts: RunFacts) -> list[Plot]:
-    plots = (run_plots.clients_plot(facts.clients, facts.spec.method, facts.measure), run_plots.sizes_plot(facts))
-    return [plot for plot in plots if plot]
-
-
 def make_headline(facts: RunFacts) -> dict[str, Any]:
     """The parts of the headline: the accuracy, the bits, and the results of the baselines."""
     others = []
@@ -76,7 +71,8 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _tiles(facts: RunFacts) -> list[page_top.Tile]:
+def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
+    """The figures at the top of the page; empty before the first round ends."""
     if not facts.lines:
         return []
     rounds = len(facts.lines)
@@ -120,7 +116,7 @@ def _list_notes(facts: RunFacts) -> list[str]:
     """Notes and warnings that are shown below the headline."""
     found = []
     if facts.summary is None and facts.lines:
-        found.append(page_top.describe_unfinished(len(facts.lines), facts.spec.rounds))
+        found.append(f"Not finished: round {len(facts.lines)} of {facts.spec.rounds}.")
     if facts.summary is not None:
         best = facts.summary
         if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:

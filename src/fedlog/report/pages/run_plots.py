@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedlog.core.calibration import ReliabilityBin
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.pages.run_facts import ClientFacts, RunFacts, lowest_tenth
@@ -20,9 +19,7 @@ LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
 MOST_NAMES, MOST_LETTERS = 6, 30  # clients are named under a figure if their names fit, also on a phone
-LEAST_SIZE_RATIO = (
-    1.3  # accuracy by size is drawn if the largest client has this many times the records of the smallest
-)
+LEAST_SIZE_RATIO = 1.3  # accuracy by size is drawn if the largest client has 1.3 times the records of the smallest
 
 
 def accuracy_plots(facts: RunFacts) -> list[Plot]:
@@ -45,17 +42,17 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
     style, alone = find_style(method), find_style("local")
     size = _choose_mark_size(len(judged))
     shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
-    own = tuple(
-        Point(at, 100 * (c.accuracy or 0), _describe_client(c), *_find_gain_ends(c)) for at, c in enumerate(judged, 1)
-    )
-    without = tuple(
-        Point(at, 100 * client.alone, f"{client.name} alone: {format_percent(client.alone)}")
-        for at, client in enumerate(judged, 1)
-        if client.alone is not None
-    )
-    series = [Series(method, style, own, joined=False, size=size)]
+    own, without = list[Point](), list[Point]()
+    for at, client in enumerate(judged, 1):
+        accuracy, alone_accuracy = 100 * (client.accuracy or 0), None if client.alone is None else 100 * client.alone
+        # With an accuracy alone, a line joins the two: an interval from one to the other.
+        ends = (None, None) if alone_accuracy is None else (alone_accuracy, accuracy)
+        own.append(Point(at, accuracy, _describe_client(client), *ends))
+        if alone_accuracy is not None:
+            without.append(Point(at, alone_accuracy, f"{client.name} alone: {format_percent(client.alone)}"))
+    series = [Series(method, style, tuple(own), joined=False, size=size)]
     if without and method != "local":
-        series.insert(0, Series("local", alone, without, joined=False, hollow=True, size=size * 0.85))
+        series.insert(0, Series("local", alone, tuple(without), joined=False, hollow=True, size=size * 0.85))
     worst = lowest_tenth(judged)
     return Plot(
         name="clients",
@@ -97,17 +94,12 @@ def sizes_plot(facts: RunFacts) -> Plot | None:
 
 
 def _choose_mark_size(count: int) -> float:
+    """The size of marks: the more of them there are, the smaller."""
     return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
 
 
-def _find_gain_ends(client: ClientFacts) -> tuple[float | None, float | None]:
-    """The ends of the line from the client's accuracy alone to its accuracy in the run."""
-    if client.alone is None or client.accuracy is None:
-        return None, None
-    return 100 * client.alone, 100 * client.accuracy
-
-
 def _describe_client(client: ClientFacts) -> str:
+    """The client's name, accuracy, gain over training alone and training records, for the text under the pointer."""
     said = [f"{client.name}: {format_percent(client.accuracy)}"]
     if client.gain is not None:
         said.append(f"{format_points(client.gain)} points over {format_percent(client.alone)} alone")
@@ -179,7 +171,12 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
     for at, (name, way) in enumerate(found.ways.items()):
         style = numbered_style(at, CALIBRATION_NAMES.get(name, name))
         marks = tuple(
-            Point(100 * each.confidence, 100 * each.accuracy, f"{style.label}: {_describe_bin(each)}")
+            Point(
+                100 * each.confidence,
+                100 * each.accuracy,
+                f"{style.label}: {format_percent(each.confidence)} sure, {format_percent(each.accuracy)} right, "
+                f"{each.records} records",
+            )
             for each in way.reliability
         )
         series.append(Series(name, style, marks))
@@ -196,10 +193,6 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
         diagonal=True,
         fixed=True,
     )
-
-
-def _describe_bin(found: ReliabilityBin) -> str:
-    return f"{format_percent(found.confidence)} sure, {format_percent(found.accuracy)} right, {found.records} records"
 
 
 def geometry_plot(facts: RunFacts) -> Plot | None:
@@ -258,6 +251,7 @@ def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[A
 
 
 def _sort_key(label: str) -> tuple[float, str]:
+    """A key that sorts classes with numbers for names by their numbers, and the others after them."""
     try:
         return float(label), label
     except ValueError:
