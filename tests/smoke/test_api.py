@@ -312,7 +312,7 @@ def test_progress_shows_where_someone_looks(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(make_progress(True)) == 1
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert len(make_progress(None)) == 1
-    monkeypatch.setattr("fedlog.api.live_bar.find_spec", lambda name: None)
+    monkeypatch.setattr("fedlog.api.progress.find_spec", lambda name: None)
     (in_notebook,) = make_progress(None)
     assert in_notebook._show_bar(title="rounds", total=1) is None  # lines, where ipywidgets are not installed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedlog.api import live_bar
+from fedlog.api import progress
 from fedlog.cli import cell_progress
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
@@ -31,7 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stand_in = Clock()
-    for module in (cell_progress, live_bar):
+    for module in (cell_progress, progress):
         monkeypatch.setattr(module, "time", stand_in)
     return stand_in
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedlog.algorithms.registry import Factory, name_method
-from fedlog.api.live_bar import ComparisonBar
+from fedlog.api.progress import ComparisonBar
 from fedlog.api.result import Result, make_frame
 from fedlog.api.run import (
     Body,
@@ -136,12 +136,11 @@ class Comparison:
         return "\n\n".join([*tables, "\n".join([*remarks, *said])])
 
     def _repr_html_(self) -> str:
-        import html
-
         from fedlog.report.compare.comparison import methods_table, sites_table
+        from fedlog.report.parts.render import render_page
 
-        said = f"<p><b>{html.escape(self.advice.sentence)}</b> {html.escape(self.advice.confirmation)}</p>"
-        return methods_table(self.findings).html() + sites_table(self.findings).html() + said
+        tables = (methods_table(self.findings), sites_table(self.findings))
+        return render_page("comparison_in_notebook.html.j2", tables=tables, advice=self.advice)
 
 
 @rewrite_flags_in_errors()
@@ -197,7 +196,7 @@ def compare(
     if not 0 <= worth < 1:
         raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
-    names = variants.add_references([name_method(method) for method in methods])
+    names = tuple(dict.fromkeys([*(name_method(method) for method in methods), *variants.REFERENCES]))
     chosen = variants.VariantChoices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
     common = _make_common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
@@ -255,7 +254,7 @@ class _ComparisonPlan:
             runs = variants.list_runs(compared, self.seeds, where)
             failed = self._run(runs, where, callbacks, progress)
             findings = read_findings(self.common.data, runs, failed)
-            by_label = {(run.variant.label, run.seed): run.folder for run in runs}
+            by_label = {(run.row.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
             kept = results if out is not None else {key: each.keep_in_memory() for key, each in results.items()}
         own_notes = () if self.federation is None else self.federation.notes
@@ -264,12 +263,13 @@ class _ComparisonPlan:
     def _run(
         self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
     ) -> running.Failures:
+        """Execute the runs, in this process or in parallel, and return the failures by the name of the run."""
         console = Console(stderr=True, highlight=False)
         seen = console.is_terminal or console.is_jupyter
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.jobs == 1 and self.executor == "processes"):
-                return running.run_one_by_one(runs, self._federation_of(), bar, callbacks)
+                return running.run_one_by_one(runs, self._find_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
                     "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
@@ -279,15 +279,12 @@ class _ComparisonPlan:
             # takes seconds to start.
             orders = len(runs) if self.executor.startswith(DASK) else self.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
-            return running.run_in_parallel(runs, side_by_side, orders, bar, data_dir)
+            return running.run_in_parallel(runs, side_by_side, orders, bar.show, data_dir)
 
-    def _federation_of(self) -> Callable[[int], Federation | None]:
-        """A function that returns the federation for a seed: divided again if it has `split_again`, else as given."""
+    def _find_federation(self, seed: int) -> Federation | None:
+        """The federation in memory for a seed: divided again if it has `split_again`, else as it was given."""
         given = self.federation
-        if given is None:
-            return lambda seed: None
-        split_again = given.split_again
-        return (lambda seed: given) if split_again is None else split_again
+        return given if given is None or given.split_again is None else given.split_again(seed)
 
 
 def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:

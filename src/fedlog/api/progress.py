@@ -1,11 +1,16 @@
-"""Show the progress of a run: a live line on a terminal (round, accuracy, bits, time left), plain lines elsewhere."""
+"""Show progress: a bar on a terminal or in a notebook, plain lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+import time
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Self
 
-from fedlog.api.live_bar import LiveBar
+import rich.progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.privacy import list_privacy_notices
@@ -15,6 +20,65 @@ from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.ledger import Direction, Ledger
 
 WIDE_ENOUGH_FOR_A_BAR = 70
+
+
+class LiveBar:
+    """The base class of progress bars; it shows nothing on a quiet console."""
+
+    def __init__(self, console: Console, seconds_between_lines: float) -> None:
+        self._console = console
+        self._bar: rich.progress.Progress | None = None
+        self._pause = seconds_between_lines
+        self._told_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the bar from the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show_bar(self, *columns: str | ProgressColumn, title: str, total: int, done: int = 0) -> TaskID | None:
+        """Show a bar and return the id of its first line; do nothing and return None if no bar can be drawn."""
+        # In a notebook a bar needs ipywidgets; without them rich would warn and draw nothing.
+        draws = find_spec("ipywidgets") is not None if self._console.is_jupyter else self._console.is_interactive
+        if self._console.quiet or not draws:
+            return None
+        self._bar = rich.progress.Progress(*columns, console=self._console, transient=True)
+        line = self._bar.add_task(title, total=total, completed=done, text="")
+        self._bar.start()
+        return line
+
+    def _is_line_due(self) -> bool:
+        """Whether the next plain line may be printed now; if so, start the wait for the line after it."""
+        due = time.monotonic() - self._told_at >= self._pause
+        if due:
+            self._told_at = time.monotonic()
+        return due
+
+
+class ComparisonBar(LiveBar):
+    """Shows how many rounds of a comparison are done."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, seconds_between_lines=10.0)
+
+    def show(self, done: int, rounds: int, text: str) -> None:
+        """Show the bar with `done` of all `rounds`; where no bar can be drawn, print a line every few seconds."""
+        if self._bar is None:
+            columns = (TextColumn("rounds"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[text]}"))
+            self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, text=text)
+        elif self._is_line_due():
+            self._console.print(f"{done} of {rounds} rounds  {text}", soft_wrap=True, markup=False)
 
 
 class Progress(LiveBar, Callback):

@@ -18,9 +18,9 @@ from fedlog.api.result import Result
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.run.callbacks import Callback, CallbackGroup
+from fedlog.experiments.compare.variants import check_options
+from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import execute
-from fedlog.files.names import did_you_mean
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import type_hints
@@ -28,7 +28,6 @@ from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_from_values
 
-SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of each method"
 Body = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -65,7 +64,7 @@ def run(
     federation = data if isinstance(data, Federation) else None
     name = data.name if isinstance(data, Federation) else data
     check_data(data)
-    called = CallbackGroup([*make_progress(progress), *check_callbacks(callbacks)])
+    called = [*make_progress(progress), *check_callbacks(callbacks)]
     spec = _make_spec(name, method, settings)
     spec = replace(spec, body=name_bodies(body, lambda: find_input_shape(spec, federation)))
     with open_run_folder(out) as folder:
@@ -112,10 +111,7 @@ def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
     """The specification of a run: settings and options of the method, recognised by their names."""
     name = registry.name_method(method)
-    known, options = type_hints(RunSpec), registry.list_options(name)
-    for key in settings:
-        if key not in known and key not in options:
-            raise InputError(f"unknown setting: {key}", hint=did_you_mean(key, [*known, *options], SETTINGS_HINT))
+    check_options([name], settings)
     given = separate_options(settings)
     return apply_recipe(spec_from_values({**given, "data": data, "method": name}, "fedlog.run"), given)
 

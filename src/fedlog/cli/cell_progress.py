@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedlog.api.live_bar import LiveBar
+from fedlog.api.progress import LiveBar
 from fedlog.experiments.tables.cells import Cell
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.runner import CellStatus

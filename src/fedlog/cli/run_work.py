@@ -19,7 +19,7 @@ from fedlog.cli.command import count_cores
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
+from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.dry_run import forecast_cost
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import mean_seconds_by_part
@@ -44,7 +44,7 @@ def train_and_report(args: argparse.Namespace) -> int:
     # --quiet hides progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
-            summary = execute(spec, folder, CallbackGroup([progress, TimingCallback()]) if args.profile else progress)
+            summary = execute(spec, folder, [progress, TimingCallback()] if args.profile else [progress])
             from fedlog.report.pages.run_page import write_run_page
 
             report = write_run_page(folder)

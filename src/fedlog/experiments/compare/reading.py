@@ -25,9 +25,9 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
     for run in runs:
         scored = None if run.name in failed else _read_scored_run(run.folder)
         if scored is not None:
-            found[run.variant.label, run.seed] = scored
+            found[run.row.label, run.seed] = scored
     # In the order of the variants, also for one that was added in a later call.
-    order = list(dict.fromkeys(run.variant.label for run in runs))
+    order = list(dict.fromkeys(run.row.label for run in runs))
     kept = dict(sorted(found.items(), key=lambda each: (order.index(each[0][0]), each[0][1])))
     if not kept:
         reasons = "; ".join(dict.fromkeys(failed.values()))  # each reason once

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
@@ -14,7 +13,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import FedlogError, InputError
 from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, CallbackGroup
+from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.workers.cell_process import SCORED, write_order
@@ -24,22 +23,13 @@ from fedlog.settings.resolve import resolve
 POLL_SECONDS = 0.5
 
 Failures = dict[str, str]  # why a run failed, by its name
-
-
-class RoundsBar(Protocol):
-    """A progress bar over the rounds of all runs."""
-
-    def begin(self, rounds: int) -> None:
-        """Show the bar; `rounds` is the number of rounds of all runs together."""
-
-    def advance(self, done: int, said: str) -> None:
-        """Show that `done` rounds are finished, with a short text beside the bar."""
+ShowRounds = Callable[[int, int, str], None]  # is called with the rounds done, those of all runs, and a short text
 
 
 def run_one_by_one(
     runs: Sequence[ComparedRun],
     federations: Callable[[int], Federation | None],
-    bar: RoundsBar,
+    show: ShowRounds,
     callbacks: Sequence[Callback] = (),
 ) -> Failures:
     """Execute the runs one after another, and return the failures by the name of the run.
@@ -49,18 +39,18 @@ def run_one_by_one(
     failed: Failures = {}
     given = {run.seed: federations(run.seed) for run in runs}
     rounds = [_count_rounds_or_fail(run, given[run.seed], failed) for run in runs]
-    bar.begin(sum(rounds))
+    show(0, sum(rounds), "")
     done, load = 0, lru_cache(maxsize=1)(load_federation)  # consecutive runs on the same data read them once
     for run, length in zip(runs, rounds, strict=True):
         if run.name in failed:
             continue
-        counter = _AdvanceBar(bar, done, run.name)
+        counter = _RoundCounter(show, done, sum(rounds), run.name)
         try:
-            execute_and_score(run.spec, run.folder, CallbackGroup([counter, *callbacks]), given[run.seed], load)
+            execute_and_score(run.spec, run.folder, [counter, *callbacks], given[run.seed], load)
         except FedlogError as error:
             failed[run.name] = error.one_line
         done += length
-        bar.advance(done, run.name)
+        show(done, sum(rounds), run.name)
     return failed
 
 
@@ -73,19 +63,19 @@ def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, faile
         return 0
 
 
-class _AdvanceBar(Callback):
-    """Advances the bar after each round of one run."""
+class _RoundCounter(Callback):
+    """Shows the progress after each round of one run; `before` rounds were done before this run."""
 
-    def __init__(self, bar: RoundsBar, before: int, name: str) -> None:
-        self._bar, self._before, self._name = bar, before, name
+    def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
+        self._show, self._before, self._total, self._name = show, before, total, name
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Advance the bar."""
-        self._bar.advance(self._before + record.round, self._name)
+        """Show how many rounds of all runs are done."""
+        self._show(self._before + record.round, self._total, self._name)
 
 
 def run_in_parallel(
-    runs: Sequence[ComparedRun], executor: Executor, orders: int, bar: RoundsBar, data_dir: Path | None
+    runs: Sequence[ComparedRun], executor: Executor, orders: int, show: ShowRounds, data_dir: Path | None
 ) -> Failures:
     """Execute the runs in parallel, in `orders` groups; return the failures by the name of the run.
 
@@ -94,7 +84,7 @@ def run_in_parallel(
     failed: Failures = {}
     rounds = {run.folder: _count_rounds_or_fail(run, None, failed) for run in runs}
     runs = [run for run in runs if run.name not in failed]
-    bar.begin(sum(rounds.values()))
+    show(0, sum(rounds.values()), "")
     dealt = split_into_groups(runs, orders)
     ended = 0
     try:
@@ -107,7 +97,7 @@ def run_in_parallel(
                     part = dealt[int(outcome.cell.removeprefix("part ")) - 1]
                     failed.update({run.name: outcome.error for run in part if not (run.folder / RECORDS).exists()})
             done = sum(min(records.count(folder / RECORDS), length) for folder, length in rounds.items())
-            bar.advance(done, f"{ended} of {len(dealt)} parts done" if ended else "")
+            show(done, sum(rounds.values()), f"{ended} of {len(dealt)} parts done" if ended else "")
     finally:
         executor.stop()
     return failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.experiments.run.prepare import make_bodies
+from fedlog.experiments.tables.cells import Row
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import make_body as make_body
 from fedlog.settings.fields import type_hints
@@ -22,6 +23,7 @@ from fedlog.settings.presets import apply_recipe, preset
 from fedlog.settings.spec import RunSpec, spec_from_values
 from fedlog.wire.codec import find_codec
 
+SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of each method"
 LOCAL, POOLED = "local", "pooled"
 REFERENCES = (LOCAL, POOLED)  # training alone, and training on all rows in one place
 METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
@@ -33,35 +35,22 @@ QUICK_STEPS = 40  # optimiser steps of an epoch at the largest site
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One line of the comparison's table: a label, and a run specification without its seed."""
-
-    label: str
-    spec: RunSpec
-
-    @property
-    def folder_name(self) -> str:
-        """The label with only those characters that are safe in the name of a folder."""
-        return re.sub(r"[^A-Za-z0-9.=_-]+", "-", self.label).strip("-")
-
-
-@dataclass(frozen=True)
 class ComparedRun:
-    """One run of a comparison, and the folder its records go to."""
+    """One run of a comparison: a row of its table, a seed, and the folder its records go to."""
 
-    variant: Variant
+    row: Row
     seed: int
     folder: Path
 
     @property
     def name(self) -> str:
         """The name to show, such as `fedlog seed 0`."""
-        return f"{self.variant.label} seed {self.seed}"
+        return f"{self.row.label} seed {self.seed}"
 
     @property
     def spec(self) -> RunSpec:
         """The specification with this seed, which also decides which rows are held out."""
-        spec = self.variant.spec
+        spec = self.row.spec
         return replace(spec, seed=self.seed, split_seed=self.seed if spec.data.startswith(SITES) else 0)
 
 
@@ -77,9 +66,9 @@ class VariantChoices:
     given: frozenset[str] = frozenset()  # names of settings that the user gave for all runs
 
 
-def make_variants(common: RunSpec, choices: VariantChoices) -> list[Variant]:
-    """A variant for each method, codec, body and recipe; methods that send nothing get the first codec only."""
-    found: list[Variant] = []
+def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
+    """A row for each method, codec, body and recipe; methods that send nothing get the first codec only."""
+    found: list[Row] = []
     own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
         for body in choices.bodies or ("",):
@@ -94,8 +83,9 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Variant]:
                     spec = replace(spec, codec=codec) if codec else spec
                     shown_codec = codec if len(choices.codecs) > 1 and method not in REFERENCES else ""
                     shown_body = body if len(choices.bodies) > 1 else ""
-                    words = (method, shown_codec, shown_body, recipe)
-                    found.append(Variant(" ".join(word for word in words if word), spec))
+                    label = " ".join(word for word in (method, shown_codec, shown_body, recipe) if word)
+                    folder = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")  # characters safe in its name
+                    found.append(Row(folder, label, spec))
     return found
 
 
@@ -108,12 +98,12 @@ def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     return spec_from_values({**settings, "options": {**shared, **own}}, "the comparison", spec)
 
 
-def check_options(methods: Sequence[str], names: Sequence[str]) -> None:
+def check_options(methods: Iterable[str], names: Iterable[str]) -> None:
     """Refuse a name that is neither a setting nor an option of one of the methods."""
     known = {*type_hints(RunSpec), *(name for method in methods for name in registry.list_options(method))}
     for name in names:
         if name not in known:
-            raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, "docs/running.md lists them"))
+            raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, SETTINGS_HINT))
 
 
 def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation: Federation | None) -> None:
@@ -126,11 +116,6 @@ def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation
         make_body(name, federation.input_shape)
     if common.body and not choices.bodies:
         make_bodies(common, federation)
-
-
-def add_references(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods, followed by `local` and `pooled` if they are not among them."""
-    return tuple(dict.fromkeys([*methods, *REFERENCES]))
 
 
 def drop_methods_needing_equal_bodies(
@@ -151,17 +136,15 @@ def _bodies_differ(common: RunSpec, choices: VariantChoices) -> bool:
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
-def list_runs(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
+def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
     """The runs and their folders below `out`: all variants with the first seed, then all with the second."""
-    names = [variant.folder_name for variant in variants]
+    names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(
             f"several variants have the same folder: {', '.join(twice)}", hint="give the recipes other names"
         )
-    return [
-        ComparedRun(variant, seed, out / variant.folder_name / f"seed-{seed}") for seed in seeds for variant in variants
-    ]
+    return [ComparedRun(variant, seed, out / variant.name / f"seed-{seed}") for seed in seeds for variant in variants]
 
 
 def make_quick(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
@@ -79,30 +78,3 @@ class Callback:
             trained: False if the folder already held the finished run and its old result is returned.
 
         """
-
-
-class CallbackGroup(Callback):
-    """Several callbacks as one: each call goes to all of them, in order."""
-
-    def __init__(self, each: Iterable[Callback]) -> None:
-        self._each = tuple(each)
-
-    def run_began(self, start: RunStart) -> None:
-        """Call every callback."""
-        for callback in self._each:
-            callback.run_began(start)
-
-    def features_computed(self, done: int, records: int) -> None:
-        """Call every callback."""
-        for callback in self._each:
-            callback.features_computed(done, records)
-
-    def round_ended(self, record: RoundRecord) -> None:
-        """Call every callback."""
-        for callback in self._each:
-            callback.round_ended(record)
-
-    def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Call every callback."""
-        for callback in self._each:
-            callback.run_ended(summary, trained)

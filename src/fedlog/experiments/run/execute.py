@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -59,7 +59,7 @@ class KeptFiles(Enum):
 def execute(
     spec: RunSpec,
     folder: Path,
-    callback: Callback | None = None,
+    callbacks: Sequence[Callback] = (),
     keep: KeptFiles = KeptFiles.MODELS,
     federation: Federation | None = None,
     seconds_between_checkpoints: float = 0.0,
@@ -71,7 +71,6 @@ def execute(
     checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed since the last one. A
     private run writes one after every round, because repeating a round would release its statistics again.
     """
-    callback = callback or Callback()
     run = resolve(spec, federation)
     if federation is not None:
         federation = hold_out_validation(federation, run.data)
@@ -84,10 +83,12 @@ def execute(
         with lock_run_folder(folder):
             found = read_finished_summary(folder)  # written by the run that held the lock until now
             if found is None:
-                summary = _run_in_folder(run, federation, folder, callback, keep, made, seconds_between_checkpoints)
-                callback.run_ended(summary, True)
+                summary = _run_in_folder(run, federation, folder, callbacks, keep, made, seconds_between_checkpoints)
+                for callback in callbacks:
+                    callback.run_ended(summary, True)
                 return summary
-    callback.run_ended(found, False)
+    for callback in callbacks:
+        callback.run_ended(found, False)
     return found
 
 
@@ -103,17 +104,25 @@ def _run_in_folder(
     run: ResolvedRun,
     federation: Federation | None,
     folder: Path,
-    callback: Callback,
+    callbacks: Sequence[Callback],
     keep: KeptFiles,
     made: list[Path],
     seconds_between_checkpoints: float,
 ) -> Summary:
+    """Run the rounds that the folder does not have yet; `made` are new folders, removed if the run cannot start."""
+
+    def report_features(done: int, new_records: int) -> None:
+        for callback in callbacks:
+            callback.features_computed(done, new_records)
+
     spec = run.spec
     try:
         backends, releases = _read_backends(folder), ReleaseRecorder(folder / FILE_NAME)
-        simulation = make_simulation(run, federation, callback.features_computed, backends, releases).start()
+        simulation = make_simulation(run, federation, report_features, backends, releases).start()
     except BaseException:
-        _remove_empty_folders(made)
+        for path in made:  # so that the next attempt can use the same names
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
         raise
     try:
         with _explain_write_errors(folder):
@@ -122,11 +131,13 @@ def _run_in_folder(
                 write_clients(folder, simulation.federation, simulation.bodies)
             done = _restore_checkpoint(simulation, folder)
             privacy.start_release_log(simulation, folder)
-        callback.run_began(RunStart(run, simulation, tuple(done)))
+        for callback in callbacks:
+            callback.run_began(RunStart(run, simulation, tuple(done)))
         ended_early = None
         try:
             for record in _run_rounds(simulation, folder, done, seconds_between_checkpoints):
-                callback.round_ended(record)
+                for callback in callbacks:
+                    callback.round_ended(record)
         except BudgetSpentError as error:
             ended_early = _go_back_to_last_round(simulation, folder, error)
         with _explain_write_errors(folder):
@@ -213,13 +224,6 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
             yield
     except LockTakenError:
         raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out") from None
-
-
-def _remove_empty_folders(made: list[Path]) -> None:
-    """Delete these folders if they are empty, so that the next attempt can use the same names."""
-    for path in made:
-        with contextlib.suppress(OSError):
-            path.rmdir()
 
 
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:

@@ -6,7 +6,7 @@ rows and confirms with test rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
 from fedlog.experiments.run import records
-from fedlog.experiments.run.callbacks import Callback, CallbackGroup, RunStart
+from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
 from fedlog.files.json_text import write_json
@@ -73,7 +73,7 @@ class RunScores:
 def execute_and_score(
     spec: RunSpec,
     folder: Path,
-    callback: Callback | None = None,
+    callbacks: Sequence[Callback] = (),
     federation: Federation | None = None,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
@@ -82,13 +82,14 @@ def execute_and_score(
     summary = execute(
         spec,
         folder,
-        CallbackGroup([seen, *([callback] if callback else [])]),
+        [seen, *callbacks],
         federation=federation,
         seconds_between_checkpoints=SECONDS_BETWEEN_CHECKPOINTS,
         load=load,
     )
     if RunScores.read(folder) is None:
-        found = seen.found or _load_with_validation(spec, federation)
+        data = resolve(spec, federation).data
+        found = seen.found or (load_federation(data) if federation is None else hold_out_validation(federation, data))
         score_models(found, load_models(folder / MODELS)).write(folder)
     return summary
 
@@ -102,11 +103,6 @@ class _KeepFederation(Callback):
         """Remember the federation, unless the run has replaced its records by features."""
         if not start.run.spec.body_training:
             self.found = start.simulation.federation
-
-
-def _load_with_validation(spec: RunSpec, federation: Federation | None) -> Federation:
-    data = resolve(spec, federation).data
-    return load_federation(data) if federation is None else hold_out_validation(federation, data)
 
 
 def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScores:

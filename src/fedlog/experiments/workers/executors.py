@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedlog.errors import InputError
 from fedlog.experiments.workers.cell_process import CellProcess, Outcome, run_order
@@ -17,21 +17,8 @@ from fedlog.experiments.workers.cell_process import CellProcess, Outcome, run_or
 DASK = "dask://"
 
 
-class Executor(Protocol):
-    """Carries out orders and returns their outcomes; progress is read from the records of the cells."""
-
-    def submit(self, orders: Sequence[str]) -> None:
-        """Queue these orders; they are started in this order."""
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most this long for an order to end, and return the outcomes of those that have ended."""
-
-    def stop(self) -> None:
-        """Start no further order, and end the running ones if that is possible."""
-
-
 class LocalProcesses:
-    """At most `jobs` processes of one core each on this machine."""
+    """Carries out orders in at most `jobs` processes of one core each on this machine."""
 
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
@@ -43,7 +30,7 @@ class LocalProcesses:
         self._running: list[CellProcess] = []
 
     def submit(self, orders: Sequence[str]) -> None:
-        """Queue these orders."""
+        """Queue these orders; they are started in this order."""
         self._waiting.extend(orders)
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -69,7 +56,7 @@ class LocalProcesses:
 
 
 class DaskCluster:
-    """The workers of a running Dask cluster; each thread of a worker runs one process at a time.
+    """Carries out orders on a running Dask cluster; each thread of a worker runs one process at a time.
 
     All machines must see the same results folder: if a worker dies, another continues its cell from the checkpoint
     there. Cells that are running when the runner is stopped run to their end.
@@ -131,6 +118,9 @@ class DaskCluster:
         """Cancel the orders that were not started, and close the connection."""
         self._client.cancel(list(self._ended.futures)) if self._orders else None
         self._client.close()
+
+
+Executor = LocalProcesses | DaskCluster  # progress is read from the records of the cells
 
 
 def _path_exists(path: str) -> bool:
