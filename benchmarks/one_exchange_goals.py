@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.experiments.tables.cost import cost_to_reach
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.documents.bits_costs import find_uncompressed_runs
+from fedlog.report.documents.bits_page import find_uncompressed_runs
 
 RESULTS, RECORDS = Path("results"), Path("benchmarks/records")
 SITES = RESULTS / "one-exchange-sites"
@@ -53,7 +52,7 @@ def _shards() -> list[Row]:
     dense = find_uncompressed_runs(
         "cifar10", "fedlog-c", *(collect(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
     )
-    spent = float(np.mean([cost_to_reach(0.83, run.rounds, run.summary).bits_both_ways for run in dense.values()]))
+    spent = float(np.mean([run.cost_to_reach(0.83).bits_both_ways for run in dense.values()]))
     small = find_widest_below(spent)
     found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
     both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.1f} Mb"

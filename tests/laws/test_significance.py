@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.tables.cost import choose_threshold, cost_to_reach, count_opening_bits
+from fedlog.experiments.tables.finished_cells import RunResult, choose_threshold
 from fedlog.experiments.tables.significance import (
     LEVEL,
     Alternative,
@@ -231,7 +231,7 @@ def _run(accuracies: list[float], opening: int) -> tuple[list[RoundRecord], Summ
 @given(st.lists(st.integers(0, 100).map(lambda n: n / 100), min_size=1, max_size=12), st.integers(0, 100))
 def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: list[float], per_cent: int) -> None:
     rounds, summary = _run(accuracies, opening=7)
-    cost = cost_to_reach(per_cent / 100, rounds, summary)
+    cost = RunResult(0, summary, rounds).cost_to_reach(per_cent / 100)
     assert cost.reached == (max(accuracies) >= per_cent / 100)
     if cost.reached:
         assert all(accuracy < per_cent / 100 for accuracy in accuracies[: cost.round - 1])
@@ -244,9 +244,9 @@ def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: li
 def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> None:
     rounds, summary = _run([0.5, 0.9], opening=7)
     told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
-    assert count_opening_bits(rounds, summary) == (0, 7)
-    assert count_opening_bits(rounds, replace(summary, bits_opening=told)) == (40, 8)
-    cost = cost_to_reach(0.8, rounds, replace(summary, bits_opening=told))
+    assert RunResult(0, summary, rounds).opening_bits == (0, 7)
+    assert RunResult(0, replace(summary, bits_opening=told), rounds).opening_bits == (40, 8)
+    cost = RunResult(0, replace(summary, bits_opening=told), rounds).cost_to_reach(0.8)
     assert (cost.bits_up, cost.bits_down) == (240, 28)
 
 
@@ -257,7 +257,7 @@ def test_an_accuracy_short_of_the_threshold_by_rounding_alone_reaches_it(per_cen
     for _ in range(units):
         short = math.nextafter(short, 0)
     rounds, summary = _run([short - 1e-9, short], opening=0)
-    cost = cost_to_reach(per_cent / 100, rounds, summary)
+    cost = RunResult(0, summary, rounds).cost_to_reach(per_cent / 100)
     assert (cost.reached, cost.round) == (True, 2)
     assert choose_threshold([short]) == per_cent
 

@@ -12,8 +12,14 @@ import pytest
 from fedlog.experiments.tables.bits import ROUNDS
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.documents.bits_costs import judge_goal, shorten_run
-from fedlog.report.documents.bits_page import END_MARK, START_MARK, bits_tables, write_bits_page
+from fedlog.report.documents.bits_page import (
+    END_MARK,
+    START_MARK,
+    bits_tables,
+    judge_goal,
+    shorten_run,
+    write_bits_page,
+)
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.resolve import resolve
 

@@ -12,12 +12,11 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.experiments.tables import tuned_tables
+from fedlog.experiments.tables import equal_chances, when_to_choose
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.tables.recipe_choice import choose_settings
 from fedlog.experiments.tables.significance import Mean
-from fedlog.experiments.tables.when_to_choose import SELECTED
+from fedlog.report.documents.recipe_table import choose_settings
 from fedlog.report.paper.reproduction import ExperimentPage, make_experiment_pages, write_markdown, write_results_page
 from fedlog.settings.presets import TUNED
 
@@ -76,16 +75,17 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
 @pytest.mark.parametrize(
     ("grid", "chosen"),
     [
-        ("select-equal-chances-mnist", SELECTED["mnist"]),
-        ("select-equal-chances-wine", SELECTED["wine"]),
-        ("select-equal-chances-table-mnist", tuned_tables.SELECTED["mnist"]),
-        ("select-equal-chances-table-cifar10", tuned_tables.SELECTED["cifar10"]),
-        ("select-fedlog-c-letter-mnist", {"fedlog-c": "alpha-0.3-g-1.1"}),
+        ("select-equal-chances-mnist", when_to_choose.SELECTED_MNIST),
+        ("select-equal-chances-wine", when_to_choose.SELECTED_WINE),
+        ("select-equal-chances-table-mnist", equal_chances.SELECTED_MNIST),
+        ("select-equal-chances-table-cifar10", equal_chances.SELECTED_CIFAR10),
+        ("select-fedlog-c-letter-mnist", "alpha-0.3-g-1.1"),
     ],
 )
-def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: str, chosen: dict[str, str]) -> None:
+def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: str, chosen: str) -> None:
     found = collect(EXPERIMENTS[grid], results)
-    for method, name in chosen.items():
+    for name in chosen.split():
+        method = found.experiment.row(name).spec.method
         finals = {row.name: found.final(row.name) for row in found.experiment.rows if row.spec.method == method}
         assert all(len(by_seed) == len(found.experiment.seeds) for by_seed in finals.values())
         means = {row: Mean.of(list(by_seed.values())).value for row, by_seed in finals.items()}

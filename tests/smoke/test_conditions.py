@@ -11,15 +11,15 @@ from made_up_runs import write_run
 from fedlog.experiments.tables.cells import Experiment, list_cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import Collected, collect
-from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED, WHEN_TO_CHOOSE
-from fedlog.report.documents.overview import GAINS
+from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED_MNIST, SELECTED_WINE, WHEN_TO_CHOOSE
+from fedlog.report.documents.method_results import GAINS
 from fedlog.report.paper.when_to_choose import (
     END_MARK,
     MARK,
     bits_table,
     draw_conditions,
     rounds_table,
-    write_short_table,
+    short_table,
     write_when_to_choose,
 )
 
@@ -44,11 +44,11 @@ def test_every_method_has_as_many_settings_to_choose_from(grid: Experiment) -> N
 
 
 def test_every_condition_has_the_settings_that_its_grid_chose() -> None:
-    for data, chosen in SELECTED.items():
-        for method, name in chosen.items():
-            setting = EQUAL_CHANCES[0].row(name).spec
-            assert setting.method == method
-            row = WHEN_TO_CHOOSE.row(f"{'10-records' if data == 'mnist' else data}-{method}").spec
+    for condition, chosen in (("10-records", SELECTED_MNIST), ("wine", SELECTED_WINE)):
+        settings = [EQUAL_CHANCES[0].row(name).spec for name in chosen.split()]
+        assert [setting.method for setting in settings] == list(METHODS)
+        for setting in settings:
+            row = WHEN_TO_CHOOSE.row(f"{condition}-{setting.method}").spec
             assert (row.moments, row.decay, row.options) == (setting.moments, setting.decay, setting.options)
 
 
@@ -71,19 +71,19 @@ def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:
 
 
 def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: Collected, tmp_path: Path) -> None:
-    assert len(write_short_table(found).splitlines()) == 2  # most methods are missing in the only one
+    assert len(short_table(found).markdown().splitlines()) == 2  # most methods are missing in the only one
     page = tmp_path / "page.md"
     assert write_when_to_choose(found.folder.parent, page) == []
     page.write_text(f"before\n{MARK}\nold\n{END_MARK}\nafter\n")
     assert write_when_to_choose(found.folder.parent, page) == [page]
-    assert page.read_text() == f"before\n{MARK}\n{write_short_table(found)}\n{END_MARK}\nafter\n"
+    assert page.read_text() == f"before\n{MARK}\n{short_table(found).markdown()}{END_MARK}\nafter\n"
 
 
 def test_the_page_has_the_figures_of_the_records() -> None:
     root = Path(__file__).parents[2]
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
-    assert write_short_table(collect(WHEN_TO_CHOOSE, root / "results")) in (root / "docs" / GAINS).read_text()
+    assert short_table(collect(WHEN_TO_CHOOSE, root / "results")).markdown() in (root / "docs" / GAINS).read_text()
 
 
 def test_the_picture_has_a_panel_for_what_was_run(found: Collected) -> None:

@@ -17,8 +17,8 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Row, Shape, list_cells
+from fedlog.experiments.tables.inventory import estimate_seconds
 from fedlog.experiments.tables.paper import list_printed_rows
-from fedlog.experiments.tables.timing import estimate_seconds
 from fedlog.experiments.workers.cell_process import Outcome, execute_order
 from fedlog.experiments.workers.executors import LocalProcesses, make_executor
 from fedlog.experiments.workers.runner import CellStatus, run_cells

@@ -16,7 +16,7 @@ import pytest
 from fedlog.cli import reproduce
 from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
-from fedlog.experiments.tables import timing as calibration
+from fedlog.experiments.tables import inventory as calibration
 from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect

@@ -13,10 +13,10 @@ from scipy.stats import ttest_ind
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.tables.significance import Mean, difference_from_printed
+from fedlog.experiments.tables.significance import Mean, difference_from_printed, judge_agreement
 from fedlog.report.paper.comparisons import HOW_TO_READ, find_corrected_rows
 from fedlog.report.paper.cost_table import cost_table
-from fedlog.report.paper.figures import _read_curves
+from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.paper.grid_tables import grid_table
 from fedlog.report.paper.method_tables import accuracy_table, comparison_table, overview_table
 from fedlog.report.paper.reproduction import write_markdown, write_results_page
@@ -118,9 +118,8 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
 
 def test_the_bits_of_a_curve_begin_with_the_opening(results: Path) -> None:
     runs = collect(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
-    accuracy, megabits = _read_curves(runs)
-    assert accuracy.shape == (8, 3)
-    assert megabits.tolist() == pytest.approx([0.0021, 0.0041, 0.0061])
+    assert read_accuracy_curves(runs).shape == (8, 3)
+    assert runs[0].bits_by_round == [2100, 4100, 6100]
 
 
 def _table(out: Path, finals: dict[str, list[float]]) -> Path:
@@ -240,7 +239,7 @@ def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> 
 )
 def test_a_verdict_follows_from_the_interval_of_the_difference(finals: list[float], verdict: str) -> None:
     found = difference_from_printed(Mean.of(finals), 98.41, 0.07, 10)
-    assert found.verdict.value == verdict
+    assert judge_agreement(found).value == verdict
 
 
 def test_the_interval_of_a_difference_to_print_is_welchs() -> None:

@@ -9,12 +9,11 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, list_settings
+from fedlog.experiments.tables.equal_chances import GRID_MNIST, RECIPE_GRIDS, list_settings, make_tuned_table
 from fedlog.experiments.tables.finished_cells import collect
 from fedlog.experiments.tables.paper import make_table
-from fedlog.experiments.tables.recipe_choice import choose_settings
-from fedlog.experiments.tables.tuned_tables import make_tuned_table
-from fedlog.report.paper.tuned_tables import tuned_tables
+from fedlog.report.documents.recipe_table import choose_settings
+from fedlog.report.paper.method_tables import tuned_tables
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay
 
@@ -22,7 +21,7 @@ ROUNDS = 30
 
 
 def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: Path) -> None:
-    tuned = make_tuned_table("mnist", {"local": "local-kept-0.002", "fedlog-c": "fedlog-c-pull-0.1-kept-0.004"})
+    tuned = make_tuned_table(GRID_MNIST, "local-kept-0.002 fedlog-c-pull-0.1-kept-0.004", (0, 1, 2))
     for cell in list_cells(tuned, tmp_path, (), (0, 1, 2)):
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.9 + cell.seed / 100], 0)
     for cell in list_cells(make_table("mnist"), tmp_path, ("local",), (0, 1, 5)):

@@ -10,8 +10,7 @@ from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
-from fedlog.report.documents.method_results import write_method_results
-from fedlog.report.documents.overview import GAINS, write_overview
+from fedlog.report.documents.method_results import GAINS, write_method_results, write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
 from fedlog.report.paper.reproduction import write_markdown
 from fedlog.report.paper.when_to_choose import write_when_to_choose

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedlog.experiments.compare.findings import Findings
-from fedlog.experiments.compare.row_estimates import Estimate
+from fedlog.experiments.tables.significance import Estimate
 from fedlog.wire.bits_text import describe_bits
 
 WORTH = 0.01  # the smallest gain in accuracy that pays for a federation, unless the user gives another

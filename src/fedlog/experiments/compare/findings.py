@@ -10,9 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from fedlog.experiments.compare.row_estimates import (
-    CONFIDENCE,
     Answers,
-    Estimate,
     HeldOutRows,
     RowValueKind,
     estimate_from_repetitions,
@@ -21,6 +19,7 @@ from fedlog.experiments.compare.row_estimates import (
 from fedlog.experiments.compare.variants import LOCAL, REFERENCES
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
+from fedlog.experiments.tables.significance import CONFIDENCE, Estimate
 from fedlog.settings.spec import RunSpec
 
 OTHER_MEASURES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
@@ -155,10 +154,8 @@ class Findings:
     def local_label(self) -> str | None:
         """The label of the variant that trains alone: of several, the best on validation rows; None without one."""
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
-        return max(found, key=self._validation_mean, default=None)
-
-    def _validation_mean(self, label: str) -> float:
-        return fmean(self._mean_by_seed(label, "validation").values() or [0.0])
+        means = {label: fmean(self._mean_by_seed(label, "validation").values() or [0.0]) for label in found}
+        return max(means, key=means.__getitem__, default=None)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -184,7 +181,8 @@ class Findings:
 
         None without such a site, without training alone, and for training alone.
         """
-        sites = [site for site in sites or self.sites if self._has_rows(part, site)]
+        scored = [run.scores.scores_on(part) for run in self.runs.values()]
+        sites = [site for site in sites or self.sites if any(scores[site].rows for scores in scored)]
         if self.local_label is None or self.local_label == label or not sites:
             return None
         own, reference = self.runs_by_seed(label), self.runs_by_seed(self.local_label)
@@ -196,9 +194,6 @@ class Findings:
         means = [self._mean_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
         return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
-
-    def _has_rows(self, part: str, site: str) -> bool:
-        return any(run.scores.scores_on(part)[site].rows for run in self.runs.values())
 
     def _count_rows(self, part: str, site: str) -> int:
         """The number of different rows that the site scored; of one repetition, if their positions are unknown."""
@@ -241,6 +236,7 @@ class Findings:
         )
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
+        """The accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
         rows = gather_answers(self.runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
@@ -248,6 +244,7 @@ class Findings:
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
     def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
+        """Another measure on validation rows, mean over sites; None if it is not defined for any site."""
         values = list(self._mean_by_seed(label, "validation", figure=figure).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
@@ -268,7 +265,10 @@ class Findings:
         for site in self.sites:
             rows = self._count_rows("validation", site)
             if rows < FEW_ROWS:
-                found.append(f"{site} has {rows} validation rows: each is {_describe_row_weight(rows)}")
+                weight = (
+                    f"{100 / rows:.1f} points of its accuracy" if rows else "missing, so nothing can be said about it"
+                )
+                found.append(f"{site} has {rows} validation rows: each is {weight}")
             if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
         if not self.held_out_rows.redrawn:
@@ -276,7 +276,3 @@ class Findings:
         if self.is_unbalanced:
             found.append("one class has over twice the rows of another: gains are in points of balanced accuracy")
         return (*found, *(f"{name} failed: {why}" for name, why in self.failed.items()))
-
-
-def _describe_row_weight(rows: int) -> str:
-    return f"{100 / rows:.1f} points of its accuracy" if rows else "missing, so nothing can be said about it"

@@ -24,23 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, t
 
-CONFIDENCE = 0.95
+from fedlog.experiments.tables.significance import CONFIDENCE, Estimate, Mean
+
 CHANCE_LEVEL = 0.95  # a spread of repetitions below this quantile is explained by the choice of rows
 RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may still have one
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over repetitions and its interval; the ends are None for a single repetition."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @property
-    def half_width(self) -> float | None:
-        """Half the width of the interval; None without an interval."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
@@ -57,15 +44,13 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count < 2:
-        return Estimate(mean, None, None)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    mean = Mean.of(values)
+    if mean.error is None:
+        return Estimate(mean.value, None, None)
     shared = splits.judged_share if splits.redrawn else 0.0
-    half = float(t.ppf((1 + confidence) / 2, count - 1)) * math.sqrt(variance * (1 / count + shared))
+    half = float(t.ppf((1 + confidence) / 2, mean.seeds - 1)) * mean.error * math.sqrt(1 + mean.seeds * shared)
     half = min(half, 1.0)  # no share can be further off
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(mean.value, mean.value - half, mean.value + half)
 
 
 class RowValueKind(Enum):

@@ -7,12 +7,11 @@ from pathlib import Path
 from fedlog.errors import InputError
 from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, Shape, change_rounds
-from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES
+from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, TUNED_TABLES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.other_settings import BEYOND
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
-from fedlog.experiments.tables.tuned_tables import TUNED_TABLES
 from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
 from fedlog.files.names import did_you_mean
 

@@ -1,16 +1,37 @@
-"""Read the finished cells of an experiment from its folder; those made with other settings are counted, not used."""
+"""Read the finished cells of an experiment from its folder, and the bits that each needs to reach an accuracy.
+
+Cells made with other settings are counted, not used.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlog.engine.simulate.simulator import RoundRecord
+from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, reaches_target
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_summary
-from fedlog.experiments.run.records import Summary
+from fedlog.experiments.run.records import Summary, bits_so_far
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, list_cells
 from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
+from fedlog.wire.ledger import Direction
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The bits sent by the end of a round, opening included, and whether the threshold was reached in that round."""
+
+    bits_up: int
+    bits_down: int
+    round: int
+    reached: bool
+
+    @property
+    def bits_both_ways(self) -> int:
+        """The bits of both directions."""
+        return self.bits_up + self.bits_down
 
 
 @dataclass(frozen=True)
@@ -20,6 +41,43 @@ class RunResult:
     seed: int
     summary: Summary
     rounds: list[RoundRecord]
+
+    @property
+    def opening_bits(self) -> tuple[int, int]:
+        """(up, down): the bits sent before round 1, which are in the totals of the summary and in no round."""
+        opening = self.summary.bits_opening
+        if opening:
+            up, down = (sum(n for kind, n in opening.items() if kind.endswith(f" {way}")) for way in Direction)
+            return up, down
+        # Summaries of older versions, and of runs without an opening, do not list these bits.
+        return (
+            self.summary.bits_up - sum(record.bits_up for record in self.rounds),
+            self.summary.bits_down - sum(record.bits_down for record in self.rounds),
+        )
+
+    @property
+    def bits_by_round(self) -> list[int]:
+        """The bits sent by the end of each round, up and down together, opening included."""
+        return bits_so_far(self.rounds, sum(self.opening_bits))
+
+    def cost_to_reach(self, threshold: float) -> Cost:
+        """The bits up to the first round with this accuracy; if none has it, up to the (first) most accurate one."""
+        reaching = (record for record in self.rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
+        first = next(reaching, None)
+        last = first or max(self.rounds, key=lambda record: record.accuracy_mean_over_clients)
+        sent = [record for record in self.rounds if record.round <= last.round]
+        up, down = self.opening_bits
+        up, down = up + sum(record.bits_up for record in sent), down + sum(record.bits_down for record in sent)
+        return Cost(up, down, last.round, first is not None)
+
+
+def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
+    """The threshold by the paper's rule: the largest whole per cent that all competitive methods reach on all seeds.
+
+    `best_accuracies` are those of these runs, each in its best round; None without runs.
+    """
+    found = list(best_accuracies)
+    return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
 
 
 VERIFIED = "verified.json"
@@ -58,6 +116,10 @@ class Collected:
     def final(self, row: str) -> dict[int, float]:
         """The accuracy after the final round in per cent, by seed."""
         return {run.seed: 100 * run.summary.accuracy_mean_over_clients for run in self.runs[row]}
+
+    def after_round(self, row: str, number: int) -> dict[int, float]:
+        """The accuracy after that round in per cent, by seed."""
+        return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in self.runs[row]}
 
 
 def collect(experiment: Experiment, out: Path) -> Collected:

@@ -40,19 +40,27 @@ def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Ex
     )
 
 
-def _method_grid(
-    data: str, method: str, settings: Mapping[str, Mapping[str, Any]], rounds: int = 30, name: str = "", title: str = ""
+def _compare_options(
+    name: str, method: str, data: str, options: Mapping[str, Mapping[str, Any]], title: str = "", rounds: int = 30
 ) -> Experiment:
-    """An experiment that compares options of one method; a method's second grid needs a name and a title."""
+    """A grid that compares options of one method, by the name of their row."""
     base = _make_run(data, method, rounds)
-    rows = (Row(row, row, replace(base, options=dict(options))) for row, options in settings.items())
-    title = title or f"Selection of {LABELS[method]}'s settings on {data}"
-    return _make_grid(name or f"select-{method}-{data}", title, rows)
+    rows = [Row(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
+    return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
-def _details_grid(data: str) -> Experiment:
-    """An experiment on the details that the paper leaves open; each row changes one of them."""
-    base = _make_run(data, "fedlog", rounds=30)
+def _list_changes(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """One row for each change of the base run: other settings, or more options of its method."""
+    rows = []
+    for name, change in changes.items():
+        options = {**base.options, **change.get("options", {})}
+        rows.append(Row(name, name.replace("-", " "), replace(base, **{**change, "options": options})))
+    return rows
+
+
+def _make_details_grid() -> Experiment:
+    """A grid of the details that the paper leaves open; each row changes one of them."""
+    base = _make_run("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
         "moments-for-a-round": {"moments": AdamMoments.ROUND},
@@ -62,15 +70,17 @@ def _details_grid(data: str) -> Experiment:
         "nu-0": {"options": {"nu": 0.0}},
     }
     rows = [
-        Row(f"{method}-{name}", f"{LABELS[method]}, {name.replace('-', ' ')}", replace(base, method=method, **change))
+        replace(row, name=f"{method}-{row.name}", label=f"{LABELS[method]}, {row.label}")
         for method, other in (("fedlog", "statistics"), ("fedlog-c", "random"), ("local", None))
-        for name, change in {**changes, "other-first-head": {"options": {"first_head": other}}}.items()
-        if method != "local" or "options" not in change  # which are about the head
+        for row in _list_changes(
+            replace(base, method=method), {**changes, "other-first-head": {"options": {"first_head": other}}}
+        )
+        if method != "local" or not row.spec.options  # which are about the head
     ]
-    return _make_grid(f"details-{data}", f"The details that the paper leaves out, on {data}", rows, seeds=2)
+    return _make_grid("details-mnist", "The details that the paper leaves out, on mnist", rows, seeds=2)
 
 
-def _fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
+def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
     """Options of FedLog-C for ten classes: every alpha with the beta for every growth of the class means."""
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, 10), **more}
@@ -79,26 +89,26 @@ def _fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more:
     }
 
 
-def _fedrep_grid(data: str) -> Experiment:
+def _make_fedrep_grid() -> Experiment:
     """A grid for FedRep; each row changes one setting towards that of FedRep's source.
 
     It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
-    base = replace(_make_run(data, "fedrep", rounds=60), clients=20, train_records=10_000)
-    changes: dict[str, RunSpec] = {
-        "as-in-the-table": base,
-        "head-rate-as-the-bodys": replace(base, options={"head_learning_rate": 0.0005}),
-        "head-epochs-1": replace(base, options={"head_epochs": 1}),
-        "batches-of-10": replace(base, batch_size=10),
-        "one-personal-layer": replace(base, options={"personal_layers": 1}),
+    base = replace(_make_run("cifar10", "fedrep", rounds=60), clients=20, train_records=10_000)
+    changes: dict[str, dict[str, Any]] = {
+        "as-in-the-table": {},
+        "head-rate-as-the-bodys": {"options": {"head_learning_rate": 0.0005}},
+        "head-epochs-1": {"options": {"head_epochs": 1}},
+        "batches-of-10": {"batch_size": 10},
+        "one-personal-layer": {"options": {"personal_layers": 1}},
     }
-    rows = (Row(name, name.replace("-", " "), spec) for name, spec in changes.items())
-    return _make_grid(f"select-fedrep-{data}", f"Selection of FedRep's settings on {data}, 20 clients", rows)
+    title = "Selection of FedRep's settings on cifar10, 20 clients"
+    return _make_grid("select-fedrep-cifar10", title, _list_changes(base, changes))
 
 
-def _rate_grid(data: str) -> Experiment:
+def _make_rate_grid() -> Experiment:
     """A grid of constant and falling learning rates, with Adam's moments kept, and of FedLog-C's pull."""
-    base = replace(_make_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN)
+    base = replace(_make_run("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
     tried = [(method, {}, [level, *falling]) for method in ("fedlog", "fedlog-c", "local")]
@@ -112,31 +122,29 @@ def _rate_grid(data: str) -> Experiment:
         for method, pull, rates in tried
         for decay, rate in rates
     ]
-    title = f"Selection of the learning rate on {data}, where bodies keep their optimiser"
-    return _make_grid(f"select-rate-{data}", title, rows, seeds=4)
+    title = "Selection of the learning rate on mnist, where bodies keep their optimiser"
+    return _make_grid("select-rate-mnist", title, rows, seeds=4)
 
 
-def _weight_decay_grid(data: str) -> Experiment:
-    """A grid of AdamW's weight decays, with Adam's moments kept for the run and each method's falling rate."""
-    base = replace(_make_run(data, "fedlog", rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
+def _make_falling_run(method: str, weight_decay: float) -> RunSpec:
+    """A run with this weight decay, with Adam's moments kept for the run and the method's falling learning rate."""
+    base = replace(_make_run("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
+    return replace(base, options={"learning_rate": FALLING_FROM[method]}, weight_decay=weight_decay)
+
+
+def _make_weight_decay_grid() -> Experiment:
+    """A grid of AdamW's weight decays."""
     rows = [
-        Row(
-            f"{method}-weight-decay-{shrinking:g}",
-            LABELS[method],
-            replace(base, method=method, options={"learning_rate": FALLING_FROM[method]}, weight_decay=shrinking),
-        )
+        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_falling_run(method, decay))
         for method in ("fedlog", "fedlog-c", "local")
-        for shrinking in (0.0, 0.3, 1.0, 3.0)
+        for decay in (0.0, 0.3, 1.0, 3.0)
     ]
-    title = f"Selection of the weight decay on {data}, where bodies keep their optimiser and its rate falls"
-    return _make_grid(f"select-weight-decay-{data}", title, rows, seeds=8)
+    title = "Selection of the weight decay on mnist, where bodies keep their optimiser and its rate falls"
+    return _make_grid("select-weight-decay-mnist", title, rows, seeds=8)
 
 
-def _second_fedlog_c_grid(data: str) -> Experiment:
-    """A grid for FedLog-C with the chosen weight decay; each row changes one setting."""
-    plain = _make_run(data, "fedlog-c", rounds=30)
-    base = replace(plain, moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=FEDLOG_C_WEIGHT_DECAY)
-    rate = FALLING_FROM["fedlog-c"]
+def _make_second_fedlog_c_grid() -> Experiment:
+    """A grid for FedLog-C with the chosen weight decay; each row changes one option."""
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},
         "rate-0.003": {"learning_rate": 0.003},
@@ -148,15 +156,14 @@ def _second_fedlog_c_grid(data: str) -> Experiment:
         "push-0.01": {"beta": 0.01},
         "first-head-random": {"first_head": "random"},
     }
-    rows = (
-        Row(name, name.replace("-", " "), replace(base, options={"learning_rate": rate, **change}))
-        for name, change in changes.items()
-    )
-    title = f"FedLog-C's settings on {data} once more, beside weight decay"
-    return _make_grid(f"select-fedlog-c-once-more-{data}", title, rows, seeds=8)
+    base = _make_falling_run("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
+    rows = _list_changes(base, {name: {"options": options} for name, options in changes.items()})
+    title = "FedLog-C's settings on mnist once more, beside weight decay"
+    return _make_grid("select-fedlog-c-once-more-mnist", title, rows, seeds=8)
 
 
-def _synthetic_grid() -> Experiment:
+def _make_synthetic_grid() -> Experiment:
+    """A grid of widths and rates for a client alone, and of norms of FedLog's first head, in both readings."""
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
         ("full-batch", FULL_BATCH, (0.001, 0.003, 0.01)),
@@ -181,9 +188,9 @@ def _synthetic_grid() -> Experiment:
     )
 
 
-_FEDLOG_C = _fedlog_c_options((0.001, 0.01, 0.1), (1.0, 1.1, 1.3))
+_FEDLOG_C = _list_fedlog_c_options((0.001, 0.01, 0.1), (1.0, 1.1, 1.3))
 # Exactly as in the paper: unbounded push, random first head, distances after dropout.
-_FEDLOG_C_LETTER = _fedlog_c_options((0.001, 0.01, 0.1, 0.3, 1.0), (1.0, 1.03, 1.1), **TO_THE_LETTER)
+_FEDLOG_C_LETTER = _list_fedlog_c_options((0.001, 0.01, 0.1, 0.3, 1.0), (1.0, 1.03, 1.1), **TO_THE_LETTER)
 _FEDLOG_C_PUSH = {
     name: {"alpha": 0.01, "beta": 0.0001, "margin": margin} for name, margin in (("unbounded", None), ("margin-5", 5.0))
 }
@@ -206,42 +213,24 @@ _CS_FL_PARTS: dict[str, dict[str, Any]] = {
     "only-error-carried": {"threshold": 1e9},
 }
 
+_PUSH_TITLE = "FedLog-C's push on mnist: the paper's, and ours"
+_PULL_TITLE = "FedLog-C's pull on mnist, with a bounded push"
+_LETTER_TITLE = "FedLog-C to the letter of the paper on mnist: its pull and its push"
 SELECTION = (
-    _synthetic_grid(),
-    _method_grid("mnist", "fedlog-c", _FEDLOG_C),
-    _method_grid("cifar10", "fedlog-c", _FEDLOG_C),
-    _method_grid(
-        "mnist",
-        "fedlog-c",
-        _FEDLOG_C_PUSH,
-        100,
-        "select-fedlog-c-push-mnist",
-        "FedLog-C's push on mnist: the paper's, and ours",
-    ),
-    _method_grid(
-        "mnist",
-        "fedlog-c",
-        _FEDLOG_C_PULL,
-        30,
-        "select-fedlog-c-pull-mnist",
-        "FedLog-C's pull on mnist, with a bounded push",
-    ),
-    _method_grid(
-        "mnist",
-        "fedlog-c",
-        _FEDLOG_C_LETTER,
-        30,
-        "select-fedlog-c-letter-mnist",
-        "FedLog-C to the letter of the paper on mnist: its pull and its push",
-    ),
-    _fedrep_grid("cifar10"),
-    _method_grid("mnist", "fedlog", _FIRST_HEADS),
-    _rate_grid("mnist"),
-    _weight_decay_grid("mnist"),
-    _second_fedlog_c_grid("mnist"),
-    _method_grid("mnist", "fedproto", _FEDPROTO),
-    _method_grid("cifar10", "fedproto", _FEDPROTO),
-    _method_grid("mnist", "feddbe", _FEDDBE),
-    _method_grid("mnist", "cs-fl", _CS_FL_PARTS, 60, "parts-cs-fl-mnist", "The parts of CS-FL on mnist"),
-    _details_grid("mnist"),
+    _make_synthetic_grid(),
+    _compare_options("select-fedlog-c-mnist", "fedlog-c", "mnist", _FEDLOG_C),
+    _compare_options("select-fedlog-c-cifar10", "fedlog-c", "cifar10", _FEDLOG_C),
+    _compare_options("select-fedlog-c-push-mnist", "fedlog-c", "mnist", _FEDLOG_C_PUSH, _PUSH_TITLE, rounds=100),
+    _compare_options("select-fedlog-c-pull-mnist", "fedlog-c", "mnist", _FEDLOG_C_PULL, _PULL_TITLE),
+    _compare_options("select-fedlog-c-letter-mnist", "fedlog-c", "mnist", _FEDLOG_C_LETTER, _LETTER_TITLE),
+    _make_fedrep_grid(),
+    _compare_options("select-fedlog-mnist", "fedlog", "mnist", _FIRST_HEADS),
+    _make_rate_grid(),
+    _make_weight_decay_grid(),
+    _make_second_fedlog_c_grid(),
+    _compare_options("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),
+    _compare_options("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
+    _compare_options("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),
+    _compare_options("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on mnist", rounds=60),
+    _make_details_grid(),
 )

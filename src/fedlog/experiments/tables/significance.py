@@ -22,6 +22,20 @@ BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A value and the ends of its confidence interval; they are None if there are too few runs for an interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None without an interval."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
 class Mean:
     """A mean over seeds with its standard error, which is None for one seed."""
 
@@ -66,16 +80,11 @@ def signed_rank_p_value(differences: Sequence[float], side: Alternative) -> floa
     if not len(nonzero):
         return 1.0
     signed = nonzero if side is Alternative.GREATER else -nonzero
-    ranks = _double_ranks(signed)
+    # Doubled, so that the middle ranks of ties are whole numbers too.
+    ranks = np.rint(2 * rankdata(np.abs(signed))).astype(int)
     counts = _count_rank_sums(ranks)
     observed = int(ranks[signed > 0].sum())
     return float(counts[observed:].sum() / counts.sum())
-
-
-def _double_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks of the magnitudes; doubled, so that the middle ranks of ties are whole numbers too."""
-    doubled: np.ndarray = np.rint(2 * rankdata(np.abs(values))).astype(int)
-    return doubled
 
 
 def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
@@ -139,6 +148,12 @@ def estimate_shift(differences: Sequence[float]) -> Shift:
 def paired_differences(row: BySeed, reference: BySeed) -> list[float]:
     """Row minus reference on the seeds that both have, in the order of the seeds."""
     return [round(row[seed] - reference[seed], EQUAL_DECIMALS) for seed in sorted(row.keys() & reference.keys())]
+
+
+def mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
+    """The mean of row minus reference over the seeds that both have; None without such a seed."""
+    differences = paired_differences(row, reference)
+    return Mean.of(differences) if differences else None
 
 
 def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
@@ -221,34 +236,25 @@ class Agreement(Enum):
 AGREES_WITHIN = 1.0  # points; an interval that includes 0 and reaches further is undecided
 
 
-@dataclass(frozen=True)
-class PrintedDifference:
-    """Our mean minus a printed one, with the 95 % interval of that difference; one seed gives no interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @property
-    def verdict(self) -> Agreement:
-        """Above or below if the interval excludes 0; agrees if it includes 0 and is narrow; else undecided."""
-        if self.low is None or self.high is None:
-            return Agreement.UNDECIDED
-        if self.low > 0:
-            return Agreement.ABOVE
-        if self.high < 0:
-            return Agreement.BELOW
-        return Agreement.AGREES if max(-self.low, self.high) <= AGREES_WITHIN else Agreement.UNDECIDED
+def judge_agreement(difference: Estimate) -> Agreement:
+    """Above or below if the interval excludes 0; agrees if it includes 0 and is narrow; else undecided."""
+    if difference.low is None or difference.high is None:
+        return Agreement.UNDECIDED
+    if difference.low > 0:
+        return Agreement.ABOVE
+    if difference.high < 0:
+        return Agreement.BELOW
+    return Agreement.AGREES if max(-difference.low, difference.high) <= AGREES_WITHIN else Agreement.UNDECIDED
 
 
-def difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> PrintedDifference:
-    """Ours minus the printed mean, with Welch's interval from both standard errors."""
+def difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> Estimate:
+    """Our mean minus the printed one, with Welch's 95 % interval from both standard errors; none for one seed."""
     value = ours.value - printed
     if ours.error is None:
-        return PrintedDifference(value, None, None)
+        return Estimate(value, None, None)
     own, other = ours.error**2, printed_error**2
     if own + other == 0:
-        return PrintedDifference(value, value, value)
+        return Estimate(value, value, value)
     freedom = (own + other) ** 2 / (own**2 / (ours.seeds - 1) + other**2 / (printed_seeds - 1))
     half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(own + other)
-    return PrintedDifference(value, value - half, value + half)
+    return Estimate(value, value - half, value + half)

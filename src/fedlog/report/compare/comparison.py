@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.findings import OTHER_MEASURES, Findings, SiteFigures, VariantFigures
-from fedlog.experiments.compare.row_estimates import Estimate
+from fedlog.experiments.tables.significance import Estimate
 from fedlog.report.parts.style import Style, choose_styles
 from fedlog.report.parts.tables import TextTable
 from fedlog.wire.bits_text import describe_bits

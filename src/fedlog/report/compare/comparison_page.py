@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fedlog.experiments.compare.advice import Advice
 from fedlog.experiments.compare.findings import Findings
-from fedlog.experiments.compare.row_estimates import Estimate
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
+from fedlog.experiments.tables.significance import Estimate
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import MOST_SITES, format_estimate, methods_table, sites_table
 from fedlog.report.parts.axes import bits_axis, linear_axis, named_axis
@@ -54,7 +54,9 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
     judged = curves if _judged_rows(findings) == "test" else {}
-    plots = [_plot_by_bits(findings, styles, judged, name), *_plot_by_round(findings, curves, name)]
+    plots = [_plot_by_bits(findings, styles, judged, name)]
+    if curves:
+        plots += curve_plots(list(curves.values()), None, f"{_judged_rows(findings)} accuracy", name)[:1]
     return ComparisonSection(
         name=name,
         title=findings.data,
@@ -162,11 +164,6 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
         if runs:
             curves[label] = average_curves(label, styles[label], runs)
     return curves
-
-
-def _plot_by_round(findings: Findings, curves: Mapping[str, Curve], name: str) -> list[Plot]:
-    """A list with the plot of the mean accuracy by round; empty without curves."""
-    return curve_plots(list(curves.values()), None, f"{_judged_rows(findings)} accuracy", name)[:1] if curves else []
 
 
 def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:

@@ -1,4 +1,8 @@
-"""The tables of `docs/bits.md`, made from the records under `results/` and `benchmarks/records/`."""
+"""The tables of `docs/bits.md`, made from the records under `results/` and `benchmarks/records/`.
+
+Compressed runs are compared with uncompressed ones: their bits, their final accuracy, and whether a tenth of the bits
+is enough.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,11 @@ import numpy as np
 
 from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.experiments.tables.cost import Cost, cost_to_reach, count_opening_bits
-from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
-from fedlog.experiments.tables.paper import LABELS, TABLE_1
+from fedlog.experiments.tables.finished_cells import Collected, Cost, RunResult, collect
+from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
+from fedlog.experiments.tables.significance import Mean
 from fedlog.files.json_text import read_json
-from fedlog.report.documents import bits_costs
-from fedlog.report.parts.tables import TextTable, replace_marked_text
+from fedlog.report.parts.tables import NOT_RUN, TextTable, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
@@ -23,6 +26,11 @@ METHODS = ("fedlog", "fedlog-c", *OTHERS)
 CLIENTS = 50
 START_MARK = "<!-- records of {} -->"
 END_MARK = "<!-- end of records -->"
+UNCOMPRESSED = "f32"
+# The goal is judged by the first way of sending, or by the second for methods that were not run with the first.
+GOAL_WAYS = ("q4-differences", "q8-up-q4-differences")
+GOAL_SHARE = 0.1  # the goal: at most this share of the bits of `f32`
+GOAL_LOSS = 0.3  # and at most this loss of accuracy, in points
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
@@ -38,7 +46,7 @@ def bits_tables(results: Path) -> dict[str, TextTable]:
     """The table of each measurement, by the name of its place in the page."""
     found = {each.name: collect(each, results) for each in BITS}
     whole = {data: collect(find_experiment(f"table-{data}"), results) for data in ROUNDS}
-    tables = {"bits-aim": bits_costs.goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
+    tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
         tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
     tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
@@ -49,15 +57,126 @@ def bits_tables(results: Path) -> dict[str, TextTable]:
     return tables
 
 
+def find_uncompressed_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
+    """The uncompressed runs (`f32`) by seed; on seeds without one, the first rounds of the same run of Table 1."""
+    seeds = found.experiment.seeds
+    longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
+    own = {run.seed: run for run in found.runs.get(f"{method}-{UNCOMPRESSED}", [])}
+    return dict(sorted({**longer, **own}.items()))
+
+
+def shorten_run(run: RunResult, rounds: int) -> RunResult:
+    """The run as it was after this many rounds."""
+    kept = run.rounds[:rounds]
+    up, down = run.opening_bits
+    summary = replace(
+        run.summary,
+        rounds=len(kept),
+        accuracy_mean_over_clients=kept[-1].accuracy_mean_over_clients,
+        bits_up=up + sum(record.bits_up for record in kept),
+        bits_down=down + sum(record.bits_down for record in kept),
+    )
+    return RunResult(run.seed, summary, kept)
+
+
+def find_share(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> float | None:
+    """The bits to the threshold as a share of those of `f32` on the same seeds; None without a common seed."""
+    both = [seed for seed in costs if seed in uncompressed]
+    full = sum(uncompressed[seed].cost_to_reach(threshold).bits_both_ways for seed in both)
+    return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
+
+
+def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> Mean | None:
+    """The mean difference in final accuracy over pairs of a client and a seed; None for fewer than two pairs."""
+    found = [
+        100 * (a - b)
+        for run in runs
+        if run.seed in uncompressed
+        for a, b in zip(*(each.rounds[-1].accuracy_per_client for each in (run, uncompressed[run.seed])), strict=True)
+        if a is not None and b is not None
+    ]
+    return Mean.of(found) if len(found) > 1 else None
+
+
+def describe_difference(difference: Mean | None) -> str:
+    """`-0.12 (-0.30 to +0.06)`: a mean difference in points and its 95 % interval; blank for None."""
+    if difference is None:
+        return ""
+    low, high = difference.interval
+    return f"{difference.value:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def goal_table(found: Mapping[str, Collected], whole: Mapping[str, Collected]) -> TextTable:
+    """A table of our and the paper's bits to the threshold, and of whether the goal was reached."""
+    rows = []
+    for data in ROUNDS:
+        runs_of, table = found[data].runs, whole[data]
+        for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
+            way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
+            uncompressed = find_uncompressed_runs(data, method, found[data], table)
+            rows.append(_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
+    note = (
+        f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
+        f"and a 95 % interval of the difference in final accuracy that excludes a loss of more than {GOAL_LOSS:g} "
+        "points; `bits only` and `accuracy only` say which half was reached. * marks seeds that never reached the "
+        "threshold."
+    )
+    return TextTable.of(rows, notes=(note,))
+
+
+def _goal_row(
+    data: str, method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]
+) -> dict[str, str]:
+    part = TABLE_1[data]
+    threshold = part.threshold / 100
+    costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
+    share, difference = find_share(costs, uncompressed, threshold), compare_final_accuracy(runs, uncompressed)
+    return {
+        "": f"{part.title}, {LABELS[method]}",
+        "way of sending": way,
+        "seeds": ", ".join(str(seed) for seed in costs),
+        "bits": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]) + _mark_missed(costs)
+        if costs
+        else NOT_RUN,
+        "the paper": list_printed_rows(part.printed)[method].cost_text,
+        "of f32": _format_share(share),
+        "final accuracy against f32": describe_difference(difference),
+        "aim": judge_goal(share, None if difference is None else difference.interval[0]),
+    }
+
+
+def _format_mean_bits(bits: Sequence[int]) -> str:
+    """The mean of these numbers of bits, with its unit."""
+    return describe_bits(float(np.mean(bits)))
+
+
+def _mark_missed(costs: Mapping[int, Cost]) -> str:
+    """An asterisk if a seed never reached the threshold, else an empty text."""
+    return "" if all(cost.reached for cost in costs.values()) else " *"
+
+
+def judge_goal(share: float | None, lowest: float | None) -> str:
+    """The verdict on the goal: `reached`, `bits only`, `accuracy only` or `missed`; blank if a figure is missing.
+
+    `share` is that of the bits of `f32`, `lowest` the lower end of the interval of the difference in accuracy.
+    """
+    if share is None or lowest is None:
+        return ""
+    few, harmless = share <= GOAL_SHARE, lowest >= -GOAL_LOSS
+    if few and harmless:
+        return "reached"
+    return "bits only" if few else "accuracy only" if harmless else "missed"
+
+
 def ways_table(data: str, found: Collected, short: Collected, whole: Collected) -> TextTable:
     """A table of bits to the threshold and of the final accuracy, by method and way of sending."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        uncompressed = bits_costs.find_uncompressed_runs(data, method, found, whole)
+        uncompressed = find_uncompressed_runs(data, method, found, whole)
         for way in WAYS:
             runs = found.runs.get(f"{method}-{way}", [])
-            if way == bits_costs.UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
+            if way == UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
                 rows.append(_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
                 rows += _lossless_row(method, uncompressed, short, threshold)
             elif runs:
@@ -75,14 +194,12 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
 def _way_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
-    costs = {run.seed: cost_to_reach(threshold, run.rounds, run.summary) for run in runs}
+    costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
     return {
         "way of sending": f"{LABELS[method]}, {way}",
         **_cost_cells(costs, uncompressed, threshold),
         "final accuracy": f"{100 * float(np.mean([run.summary.accuracy_mean_over_clients for run in runs])):.2f}",
-        "against f32": ""
-        if way == bits_costs.UNCOMPRESSED
-        else bits_costs.describe_difference(bits_costs.compare_final_accuracy(runs, uncompressed)),
+        "against f32": "" if way == UNCOMPRESSED else describe_difference(compare_final_accuracy(runs, uncompressed)),
     }
 
 
@@ -96,8 +213,8 @@ def _lossless_row(
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
         if run.seed in uncompressed:
-            reached = cost_to_reach(threshold, uncompressed[run.seed].rounds, uncompressed[run.seed].summary)
-            up, down = count_opening_bits(run.rounds, run.summary)
+            reached = uncompressed[run.seed].cost_to_reach(threshold)
+            up, down = run.opening_bits
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
     cells = _cost_cells(costs, uncompressed, threshold) if costs else {}
@@ -109,11 +226,11 @@ def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult]
     """The cells of seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
-        "rounds": ", ".join(str(cost.round) for cost in costs.values()) + bits_costs.mark_missed(costs),
-        "up": bits_costs.format_mean_bits([cost.bits_up for cost in costs.values()]),
-        "down": bits_costs.format_mean_bits([cost.bits_down for cost in costs.values()]),
-        "both": bits_costs.format_mean_bits([cost.bits_both_ways for cost in costs.values()]),
-        "of f32": bits_costs.format_share(bits_costs.find_share(costs, uncompressed, threshold)),
+        "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed(costs),
+        "up": _format_mean_bits([cost.bits_up for cost in costs.values()]),
+        "down": _format_mean_bits([cost.bits_down for cost in costs.values()]),
+        "both": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]),
+        "of f32": _format_share(find_share(costs, uncompressed, threshold)),
     }
 
 
@@ -132,6 +249,10 @@ def codec_table(found: Collected) -> TextTable:
     return TextTable(("codec", *(LABELS[method] for method in METHODS)), tuple(rows), notes=(note,))
 
 
+def _format_share(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
 def _count_bytes(bits_of_all: int) -> str:
     return f"{bits_of_all / 8 / CLIENTS:.0f}"
 
@@ -148,7 +269,7 @@ def participation_table(found: Collected) -> TextTable:
             means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]
             by_round = [f"{100 * float(mean):.2f}" for mean in means]
             total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
-            reached = [cost_to_reach(0.97, run.rounds, run.summary) for run in runs]
+            reached = [run.cost_to_reach(0.97) for run in runs]
             to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
             rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
     columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")

@@ -1,4 +1,8 @@
-"""Write each method's results and picture into its page under docs/methods, from the committed records."""
+"""Write the results of methods into the documentation, from the committed records.
+
+Each method has a table and a picture in its page under docs/methods; README.md and docs/what-it-gains.md have an
+overview of the main methods.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from statistics import mean, stdev
 from matplotlib.axes import Axes
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.report.documents.overview import MethodFigures, read_figures
 from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
 from fedlog.report.parts.style import find_style
+from fedlog.report.parts.tables import TextTable, replace_marked_text
+from fedlog.wire.bits_text import describe_bits
 
 START, END = "<!-- results: written by `fedlog docs` -->", "<!-- end of results -->"
 TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
@@ -23,7 +29,7 @@ TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Setting:
-    """One experiment: the folder of its records, its title, and the page with more about it."""
+    """An experiment whose results are shown: the folder of its records, its title, and the page with more about it."""
 
     folder: str
     title: str
@@ -43,7 +49,41 @@ SETTINGS = (
     Setting("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
 )
 PANELS = 3
+OVERVIEW_METHODS = ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")
+OVERVIEW_SETTINGS = (SETTINGS[0], SETTINGS[1], SETTINGS[3])
+GAINS = "what-it-gains.md"  # under docs/
+OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- end of overview -->"
 REGRESSION_RECORD = ("fed-regression", "one-exchange-sites/regression-runs.json", "pretrained.md")
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """One method in one setting: its accuracy in per cent by seed, and the bits of all clients in a run."""
+
+    by_seed: Mapping[int, float]
+    bits: int
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """The accuracies, in the order of the seeds."""
+        return tuple(self.by_seed.values())
+
+    def __str__(self) -> str:
+        spread = f" ± {stdev(self.accuracies):.1f}" if len(self.accuracies) > 1 else ""
+        sent = describe_bits(self.bits) if self.bits else "nothing sent"
+        seeds = f"{len(self.accuracies)} seed" + ("s" if len(self.accuracies) > 1 else "")
+        return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {sent}"
+
+
+def read_figures(folder: Path) -> MethodFigures:
+    """The figures of one method, from the summaries of its seeds in the folder."""
+    runs: Sequence[dict[str, float]] = [
+        json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
+    ]
+    if not runs:
+        raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
+    by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
+    return MethodFigures(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
 
 
 def write_method_results(results: Path, docs: Path) -> list[Path]:
@@ -90,7 +130,8 @@ def _write_section(
     for setting, figures in found:
         for method in methods:
             if method in figures:
-                alone = _format_accuracy_alone(figures) if method != "local" else ""
+                alone = str(figures["local"]).rpartition(",")[0] if "local" in figures else "no record"
+                alone = alone if method != "local" else ""
                 lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
     names = " and ".join(f"`{method}`" for method in methods)
     return "\n".join(
@@ -144,11 +185,6 @@ def _write_regression(results: Path) -> str | None:
     return "\n".join([*lines, "", said])
 
 
-def _format_accuracy_alone(figures: Mapping[str, MethodFigures]) -> str:
-    alone = figures.get("local")
-    return str(alone).rpartition(",")[0] if alone is not None else "no record"
-
-
 def _insert_section(text: str, block: str) -> str:
     """The text of the page with `block` between its two marks; if it has no marks, both are added at its end."""
     before, start, rest = text.partition(START)
@@ -197,3 +233,73 @@ def _set_bits_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if few else range(2, 10)))
     axes.xaxis.set_minor_formatter(FormatStrFormatter("%g") if few else NullFormatter())
+
+
+def write_overview(results: Path, docs: Path) -> list[Path]:
+    """Write the overview into README.md and the page of gains, and its picture; do nothing without these pages."""
+    picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
+    if not (page.exists() and readme.exists()):
+        return []
+    write_file(picture, _draw_overview(results))
+    table = overview_table(results).markdown()
+    replace_marked_text(readme, OVERVIEW, OVERVIEW_END, table)
+    replace_marked_text(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
+    return [picture, readme, page]
+
+
+def _read_overview(results: Path, method: str) -> list[MethodFigures]:
+    """The figures of the method in each setting of the overview."""
+    return [read_figures(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
+
+
+def overview_table(results: Path) -> TextTable:
+    """The overview: one row for each method, one column for each setting."""
+    rows = tuple(
+        (find_style(method).label, *(str(cell) for cell in _read_overview(results, method)))
+        for method in OVERVIEW_METHODS
+    )
+    return TextTable(("", *(setting.title for setting in OVERVIEW_SETTINGS)), rows)
+
+
+def describe_paired_gains(results: Path) -> str:
+    """A sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
+    parts = []
+    for other in ("local", "fedavg"):
+        pairs = zip(_read_overview(results, "fedlog"), _read_overview(results, other), strict=True)
+        gains = [[a.by_seed[seed] - b.by_seed[seed] for seed in a.by_seed if seed in b.by_seed] for a, b in pairs]
+        said = [f"{mean(each):+.1f}" + (f" ± {stdev(each):.1f}" if len(each) > 1 else "") for each in gains]
+        parts.append(f"{find_style(other).label} {said[0]}, {said[1]} and {said[2]}")
+    return (
+        "Seed by seed, on the same division of the records, FedLog ends this many points above "
+        f"{'; above '.join(parts)} (mean ± standard deviation, in the order of the columns)."
+    )
+
+
+def _draw_overview(results: Path) -> str:
+    """A picture of accuracy against bits in each setting, as SVG; training alone, which sends nothing, is a line."""
+    figure = ShownFigure((11, 3.6))
+    panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
+    for method in OVERVIEW_METHODS:
+        style = find_style(method)
+        for axes, cell in zip(panels, _read_overview(results, method), strict=True):
+            if cell.bits == 0:
+                axes.axhline(mean(cell.accuracies), label=style.label, **style.matplotlib_line)
+                continue
+            spread = stdev(cell.accuracies) if len(cell.accuracies) > 1 else 0.0
+            axes.errorbar(
+                [cell.bits / 1e6],
+                [mean(cell.accuracies)],
+                yerr=[spread],
+                capsize=3,
+                label=style.label,
+                **style.matplotlib_point,
+            )
+    for axes, setting in zip(panels, OVERVIEW_SETTINGS, strict=True):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(setting.title, fontsize=9)
+        axes.set_xlabel("Mb, all clients, whole run")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
+    figure.axes[0].legend(fontsize=8)
+    return write_svg(figure)

@@ -1,17 +1,65 @@
-"""The table in docs/running.md of the settings that `--recipe tuned` chooses."""
+"""The settings of `--recipe tuned`, chosen from the grids of equal chances, and their table in docs/running.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS
-from fedlog.experiments.tables.recipe_choice import RecipeChoice, choose_settings
+from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_settings
+from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.significance import Mean
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
-from fedlog.settings.presets import TUNED
+from fedlog.settings.presets import TUNED, TunedSettings, preset
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
+
+
+@dataclass(frozen=True)
+class RecipeChoice:
+    """One method's chosen setting, and what it gained in each grid over the first setting: the authors' optimiser."""
+
+    chosen: Row  # of the first grid
+    gains: dict[str, float]  # data set -> points
+
+    @property
+    def settings(self) -> TunedSettings:
+        """The setting as the recipe has it: the rate as a multiple of the data set's."""
+        spec = self.chosen.spec
+        options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
+        times = spec.options["learning_rate"] / preset(spec.data).learning_rate
+        return TunedSettings(times, spec.moments, spec.decay, spec.weight_decay, options)
+
+
+def choose_settings(results: Path) -> dict[str, RecipeChoice]:
+    """The choice for each method of which every cell of every grid is finished."""
+    grids = [collect(grid, results) for grid in RECIPE_GRIDS]
+    found = {method: _choose(method, grids) for method in TABLE_METHODS}
+    return {method: choice for method, choice in found.items() if choice is not None}
+
+
+def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
+    """The setting with the highest mean over the grids, the first of equals; None if a cell is missing.
+
+    FedLog's first head stays random. One from statistics takes an exchange of untrained features, which bodies that
+    differ cannot have and sites refuse: a default must not need it.
+    """
+    rows = list_settings(method, grids[0].experiment)
+    by_grid = []
+    for grid in grids:
+        finals = [grid.final(row.name) for row in list_settings(method, grid.experiment)]
+        if not all(set(final) >= set(grid.experiment.seeds) for final in finals):
+            return None
+        by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
+    totals = [sum(accuracies) for accuracies in zip(*by_grid, strict=True)]
+    able = [at for at, row in enumerate(rows) if row.spec.options.get("first_head") != "statistics"]
+    at = max(able, key=lambda at: totals[at])
+    gains = {
+        grid.experiment.data[0]: accuracies[at] - accuracies[0] for grid, accuracies in zip(grids, by_grid, strict=True)
+    }
+    return RecipeChoice(rows[at], gains)
 
 
 def recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:

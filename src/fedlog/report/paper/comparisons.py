@@ -10,6 +10,7 @@ from fedlog.experiments.tables.significance import (
     LEVEL,
     Alternative,
     BySeed,
+    Mean,
     Shift,
     SignificanceTest,
     compare_all_with_reference,
@@ -75,6 +76,21 @@ def format_holm_test(test: SignificanceTest | None) -> str:
 def format_shift(found: Shift | None) -> str:
     """`-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
     return "" if found is None or found.low is None else describe_interval(found.estimate, found.low, found.high)
+
+
+def format_gain(gain: Mean | None, digits: int = 2) -> str:
+    """`+0.31 [+0.11, +0.52]`: a mean gain in points with its 95 % interval; blank for None."""
+    return "" if gain is None else describe_interval(gain.value, *gain.interval, digits)
+
+
+def judge_gain(gain: Mean | None) -> str:
+    """`above` or `below` if the 95 % interval of the gain excludes 0, else `undecided`; blank for None."""
+    if gain is None:
+        return ""
+    low, high = gain.interval
+    if low is None or high is None or low <= 0 <= high:
+        return "undecided"
+    return "above" if low > 0 else "below"
 
 
 def format_ratio(found: Shift | None) -> str:

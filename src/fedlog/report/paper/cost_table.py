@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fedlog.experiments.tables.cells import Experiment, Row
-from fedlog.experiments.tables.cost import Cost, choose_threshold, cost_to_reach
-from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.finished_cells import Collected, Cost, choose_threshold
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
 from fedlog.report.paper import comparisons
@@ -19,7 +18,7 @@ def cost_table(found: Collected, threshold: float) -> TextTable:
     """A table of the bits each method needs to reach the threshold, beside the paper's, with tests."""
     experiment = found.experiment
     costs = {
-        row.name: {run.seed: cost_to_reach(threshold / 100, run.rounds, run.summary) for run in found.runs[row.name]}
+        row.name: {run.seed: run.cost_to_reach(threshold / 100) for run in found.runs[row.name]}
         for row in experiment.rows
         if found.runs[row.name]
     }
@@ -31,7 +30,7 @@ def cost_table(found: Collected, threshold: float) -> TextTable:
     tests = comparisons.compare_rows(experiment, both)
     rows = [_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
-    return TextTable.of(rows, title, (*_note_rule_threshold(found), *_list_notes(experiment, costs)))
+    return TextTable.of(rows, title, tuple(_list_notes(found, costs)))
 
 
 def _row(
@@ -88,23 +87,19 @@ def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
-def _list_notes(experiment: Experiment, ran: Mapping[str, object]) -> Sequence[str]:
-    notes = list(experiment.remarks)
+def _list_notes(found: Collected, ran: Mapping[str, object]) -> list[str]:
+    """Notes on the threshold that the paper's rule would give for these runs, and on methods without a cost."""
+    experiment, notes = found.experiment, []
+    names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
+    threshold = choose_threshold(run.summary.best_accuracy for name in names for run in found.runs[name])
+    if threshold is not None:
+        missing = [name for name in names if not found.runs[name]]
+        without = f" (without {', '.join(missing)}: not run)" if missing else ""
+        same = "the same as the fixed one" if threshold == experiment.threshold else "the fixed one is used above"
+        notes.append(f"The paper's rule for the threshold gives {threshold} % on these runs{without}: {same}.")
+    notes += experiment.remarks
     if "fedavg" not in ran:
         notes.append("FedAvg has not been run, so there is no percentage of its cost.")
     if POOLED in ran:
         notes.append(f"{experiment.row(POOLED).label}: no cost, as bringing the data there is not counted.")
     return notes
-
-
-def _note_rule_threshold(found: Collected) -> tuple[str, ...]:
-    """A note on the threshold that the paper's rule would give for these runs."""
-    names = [name for name in COMPETITIVE if any(row.name == name for row in found.experiment.rows)]
-    best = [run.summary.best_accuracy for name in names for run in found.runs[name]]
-    threshold = choose_threshold(best)
-    missing = [name for name in names if not found.runs[name]]
-    if threshold is None:
-        return ()
-    without = f" (without {', '.join(missing)}: not run)" if missing else ""
-    same = "the same as the fixed one" if threshold == found.experiment.threshold else "the fixed one is used above"
-    return (f"The paper's rule for the threshold gives {threshold} % on these runs{without}: {same}.",)

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedlog.experiments.run.records import bits_so_far
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.cost import count_opening_bits
 from fedlog.experiments.tables.finished_cells import Collected, RunResult
 from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
 from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
@@ -22,7 +20,10 @@ CLASS_COLOURS = (COLOURS["blue"], COLOURS["green"])
 
 
 def draw_method_curves(found: Collected) -> str:
-    """A figure of every row's accuracy by round and by bits: the mean over seeds, one standard deviation shaded."""
+    """Draw every row's accuracy by round and by bits as SVG: the mean over seeds, one standard deviation shaded.
+
+    Bits are those of the first seed.
+    """
     figure = ShownFigure((11, 4.5))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     looks = choose_styles({row.name: row.spec.method for row in found.experiment.rows if found.runs[row.name]})
@@ -31,7 +32,8 @@ def draw_method_curves(found: Collected) -> str:
         if not runs:
             continue
         look = looks[row.name].matplotlib_line
-        accuracy, megabits = _read_curves(runs)
+        accuracy = read_accuracy_curves(runs)
+        megabits = np.array(runs[0].bits_by_round)[: accuracy.shape[1]] / 1e6
         mean, spread = accuracy.mean(0), accuracy.std(0)
         rounds = np.arange(1, len(mean) + 1)
         by_round.plot(rounds, mean, label=f"{row.label} ({len(runs)})", linewidth=1.2, **look)
@@ -46,25 +48,17 @@ def draw_method_curves(found: Collected) -> str:
     return write_svg(figure)
 
 
-def _read_curves(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray]:
-    """(seeds, rounds): accuracies in per cent; (rounds,): Mb sent until then on the first seed, opening included."""
-    accuracy = read_accuracy_curves(runs)
-    return accuracy, np.array(count_spent_bits(runs[0]))[: accuracy.shape[1]] / 1e6
-
-
 def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
     """(seeds, rounds): the accuracies in per cent, up to the last round that all runs have."""
     length = min(len(run.rounds) for run in runs)
     return np.array([[100 * record.accuracy_mean_over_clients for record in run.rounds[:length]] for run in runs])
 
 
-def count_spent_bits(run: RunResult) -> list[int]:
-    """The bits sent by the end of each round, up and down together, opening included."""
-    return bits_so_far(run.rounds, sum(count_opening_bits(run.rounds, run.summary)))
-
-
 def draw_synthetic_panels(found: Collected) -> str:
-    """The paper's six panels: points of one seed, accuracies over all seeds; a panel without records shows a note."""
+    """Draw the paper's six panels as SVG: points of one seed, accuracies over all seeds.
+
+    A panel without records shows a note.
+    """
     ours, averaged = found.experiment.rows
     figure = ShownFigure((12, 7))
     panels = figure.subplots(2, 3)
@@ -96,17 +90,15 @@ def _read_points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
 
 
 def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
-    """Draw the clients' points and return True; without clients write a note into the panel and return False."""
+    """Draw the clients' points and return True; without clients, write a note into the panel and return False.
+
+    `what` names the points in the clients' records, and `whose` the row for the note.
+    """
     axes.set_title(title, fontsize="medium")
-    if clients:
-        _draw_points(axes, clients, what)
-        return True
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, f"not run: {whose}, seed {PLOTTED_SEED}", ha="center", transform=axes.transAxes)
-    return False
-
-
-def _draw_points(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> None:
+    if not clients:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, f"not run: {whose}, seed {PLOTTED_SEED}", ha="center", transform=axes.transAxes)
+        return False
     for number, client in enumerate(clients):
         points, labels = np.array(client[what]), np.array(client["labels"])
         for label, look in enumerate(CLASS_COLOURS):
@@ -114,6 +106,7 @@ def _draw_points(axes: Axes, clients: Sequence[dict[str, Any]], what: str) -> No
             colour = look.light if number == 0 else look.dark
             name = f"client {number} class {label}"
             axes.scatter(own[:, 0], own[:, 1], s=14, color=colour, marker=look.marker, label=name)
+    return True
 
 
 def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
@@ -132,6 +125,7 @@ def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str
 
 
 def _draw_accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
+    """Draw each row's accuracy (`part` of its records) by the number of local iterations, mean over seeds."""
     for row in found.experiment.rows:
         sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())
         if not sweeps:

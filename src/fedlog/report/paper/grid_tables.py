@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from fedlog.experiments.tables.finished_cells import Collected
-from fedlog.experiments.tables.significance import Mean, paired_differences
+from fedlog.experiments.tables.significance import Mean, mean_difference
 from fedlog.experiments.tables.synthetic import IterationRecord
 from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_difference, format_mean, note_missing
 from fedlog.settings.resolve import resolve
@@ -46,7 +45,10 @@ def grid_table(found: Collected) -> TextTable:
 
 def describe_settings(spec: RunSpec) -> str:
     """In words, the options of the method and every other setting that is not the default."""
-    parts = [f"{name} {_format_value(value)}" for name, value in spec.options.items()]
+    parts = [
+        f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {str(value).lower()}"
+        for name, value in spec.options.items()
+    ]
     if spec.moments is not RunSpec.moments:
         parts.append(f"moments for the {spec.moments}")
     if spec.decay is not RunSpec.decay:
@@ -72,10 +74,6 @@ def _are_default_settings(spec: RunSpec) -> bool:
         initialisation=RunSpec.initialisation,
     )
     return resolve(spec) == resolve(plain)
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value).lower()
 
 
 def synthetic_table(found: Collected) -> TextTable:
@@ -110,15 +108,16 @@ Sweeps = Mapping[int, Sequence[IterationRecord]]
 
 
 def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
-    def of(sweeps: Sweeps, part: str) -> dict[int, float]:
+    """The cells for this number of local iterations: accuracies of both methods, then their differences."""
+
+    def read(sweeps: Sweeps, part: str) -> dict[int, float]:
         return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
 
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):
-        one, other = of(first, part), of(second, part)
+        one, other = read(first, part), read(second, part)
         cells += [format_mean(each.values(), 1) or NOT_RUN for each in (one, other)]
-        paired = paired_differences(one, other)
-        differences.append(format_difference(Mean.of(paired), 1) if paired else "no seed in common")
+        differences.append(format_difference(mean_difference(one, other), 1) or "no seed in common")
     return (str(iterations), *cells, *differences)
 
 

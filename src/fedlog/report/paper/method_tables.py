@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from fedlog.experiments.tables.cells import PrintedFigures, Row, Shape
-from fedlog.experiments.tables.finished_cells import Collected, RunResult
-from fedlog.experiments.tables.paper import PAPER
+from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
+from fedlog.experiments.tables.paper import PAPER, make_table
 from fedlog.experiments.tables.significance import (
-    BySeed,
+    Estimate,
     Mean,
-    PrintedDifference,
     difference_from_printed,
-    paired_differences,
+    judge_agreement,
+    mean_difference,
 )
 from fedlog.report.paper import comparisons
 from fedlog.report.paper.cost_table import cost_table
+from fedlog.report.paper.grid_tables import describe_settings
 from fedlog.report.parts.tables import (
     NOT_RUN,
     TextTable,
@@ -83,11 +84,11 @@ def _accuracy_row(row: Row, found: Collected) -> dict[str, str]:
         "after closing phase, %": format_mean(100 * accuracy for accuracy in closed if accuracy is not None),
         "paper, %": format_printed_accuracy(row.printed),
         "final round minus paper [95 %]": gap,
-        "verdict": "" if difference is None else difference.verdict.value,
+        "verdict": "" if difference is None else judge_agreement(difference).value,
     }
 
 
-def compare_with_printed(row: Row, found: Collected) -> PrintedDifference | None:
+def compare_with_printed(row: Row, found: Collected) -> Estimate | None:
     """The accuracy of the row's final round minus the paper's; None if one of them is missing."""
     final = list(found.final(row.name).values())
     if row.printed is None or not final:
@@ -112,31 +113,26 @@ def comparison_table(found: Collected) -> TextTable:
     tests = comparisons.compare_rows(experiment, final)
     if not tests:
         return TextTable.of(())
-    reference = final[experiment.reference or ""]
     rows = []
     for row in experiment.rows:
         if row.name in final:
-            test, own = tests.get(row.name), final[row.name]
+            test = tests.get(row.name)
+            minus_reference, minus_alone = (
+                "" if row.name == other else format_difference(mean_difference(final[row.name], final.get(other, {})))
+                for other in (experiment.reference or "", "local")
+            )
             rows.append(
                 {
                     "method": row.label + comparisons.format_arrow(test),
-                    f"minus {against}, points": "" if test is None else _format_mean_difference(own, reference),
+                    f"minus {against}, points": minus_reference,
                     "Hodges-Lehmann [95 %]": "" if test is None else comparisons.format_shift(test.shift),
                     "p": comparisons.format_test(test),
                     "p, Holm": comparisons.format_holm_test(test),
-                    "minus training alone, points": ""
-                    if row.name == "local"
-                    else _format_mean_difference(own, final.get("local", {})),
+                    "minus training alone, points": minus_alone,
                 }
             )
     title = f"The final round against {against} and against training alone, paired by seed"
     return TextTable.of(rows, title, (comparisons.describe_correction(experiment, tests),))
-
-
-def _format_mean_difference(row: BySeed, other: BySeed) -> str:
-    """The mean difference over common seeds with its standard error; blank without a common seed."""
-    differences = paired_differences(row, other)
-    return format_difference(Mean.of(differences)) if differences else ""
 
 
 def format_printed_accuracy(printed: PrintedFigures | None) -> str:
@@ -144,6 +140,32 @@ def format_printed_accuracy(printed: PrintedFigures | None) -> str:
     if printed is None:
         return ""
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
+
+
+def tuned_tables(found: Collected) -> list[TextTable]:
+    """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
+    at_papers = collect(make_table(found.experiment.data[0]), found.folder.parent)
+    gains = [_gain_row(row, found, at_papers) for row in found.experiment.rows if found.runs[row.name]]
+    tables = (TextTable.of(gains, "Accuracy, mean over clients", note_missing(found)), comparison_table(found))
+    return [table for table in tables if table.rows]
+
+
+def _gain_row(row: Row, found: Collected, at_papers: Collected) -> dict[str, str]:
+    """The method with its selected setting and with the paper's, and the difference over common seeds."""
+    rounds = row.spec.rounds or 0
+    ours, papers = (each.after_round(row.name, rounds) for each in (found, at_papers))
+    gain = mean_difference(ours, papers)
+    return {
+        "method": row.label,
+        "selected setting": describe_settings(row.spec),
+        "seeds": str(len(ours)),
+        f"round {rounds}, %": format_mean(ours.values()),
+        f"the paper's settings, round {rounds}, % (seeds)": f"{format_mean(papers.values())} ({len(papers)})"
+        if papers
+        else "",
+        "gained, points [95 %]": comparisons.format_gain(gain),
+        "verdict": comparisons.judge_gain(gain),
+    }
 
 
 def overview_table(found: list[Collected]) -> TextTable:
@@ -168,4 +190,4 @@ def _format_overview_cell(found: Collected, name: str) -> str:
     if difference is None:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
     mean = Mean.of(list(found.final(name).values()))
-    return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {difference.verdict.value}"
+    return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {judge_agreement(difference).value}"

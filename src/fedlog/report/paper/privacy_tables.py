@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -18,7 +18,6 @@ from fedlog.experiments.tables.privacy_figure import (
     LEVELS,
     VERIFIED_CLIP,
     VERIFIED_LEVEL,
-    EpsilonFormula,
     find_epsilon_formula,
     name_level_row,
     name_row_without_noise,
@@ -56,13 +55,14 @@ def noise_level_table(found: Collected) -> TextTable:
     )
     rows = []
     for clip, named in CLIPS.items():
-        runs = found.runs[name_row_without_noise(clip)]
-        rows.append((named, "none", "0", _mean_accuracy(runs), "", *[""] * len(EPSILON_FORMULAS)))
+        without = _format_accuracy(found, name_row_without_noise(clip))
+        rows.append((named, "none", "0", without, "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
-            runs = found.runs[name_level_row(clip, level)]
-            std = level * parse_clip(named).sensitivity(COLUMNS)
-            labels = (_format_epsilon(formula, level, count_releases(found)) for formula in EPSILON_FORMULAS)
-            rows.append((named, f"{level}", f"{std:.4g}", _mean_accuracy(runs), _list_old_heads(runs), *labels))
+            name, std = name_level_row(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
+            epsilons = (formula.epsilon(level, count_releases(found), CLIENTS) for formula in EPSILON_FORMULAS)
+            labels = (f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)" for epsilon in epsilons)
+            cells = (f"{std:.4g}", _format_accuracy(found, name), _list_old_heads(found.runs[name]))
+            rows.append((named, f"{level}", *cells, *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
         "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
@@ -78,16 +78,17 @@ def count_releases(found: Collected) -> int:
 
 def verification_table(found: Collected) -> TextTable:
     """A table of runs calibrated by other formulas, beside runs with the same noise, on the same seeds."""
-    expected = {run.seed: run for run in found.runs[name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)]}
+    expected = found.final(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in found.experiment.rows:
         if not row.name.startswith("verify-"):
             continue
-        pairs = [(run, expected[run.seed]) for run in found.runs[row.name] if run.seed in expected]
-        if not pairs:
+        own = found.final(row.name)
+        common = [seed for seed in own if seed in expected]
+        if not common:
             rows.append((row.label, NOT_RUN, "", ""))
             continue
-        real, level = (Mean.of([_read_percent(pair[at]) for pair in pairs]) for at in (0, 1))
+        real, level = (Mean.of([accuracies[seed] for seed in common]) for accuracies in (own, expected))
         rows.append((row.label, describe_mean(real), describe_mean(level), f"{real.value - level.value:+.2f}"))
     columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
@@ -124,44 +125,19 @@ def _guarantee_row(row: Row, found: Collected) -> dict[str, str]:
         "trusted": str(stated.get("trusted", "")).partition(",")[0],
         "releases": str(stated.get("releases", "")),
         "seeds": str(len(runs)),
-        "accuracy, %": _mean_accuracy(runs),
+        "accuracy, %": _format_accuracy(found, row.name),
         "without noise and message norm, %": without or NOT_RUN if runs else "",
         "rounds with the old head": _list_old_heads(runs),
     }
 
 
-def find_epsilon_points(found: Collected, formula: EpsilonFormula, clip: str) -> Iterator[tuple[float, float]]:
-    """(epsilon by this formula, accuracy) of each level of noise that was run."""
-    for level in LEVELS:
-        runs = found.runs[name_level_row(clip, level)]
-        if runs:
-            epsilon = formula.epsilon(level, count_releases(found), CLIENTS)
-            yield epsilon, Mean.of([_read_percent(run) for run in runs]).value
-
-
-def find_verified_points(found: Collected, delta: float) -> Iterator[tuple[EpsilonFormula, float, float]]:
-    """(formula, epsilon, accuracy) of each run that checks a formula, at this delta."""
-    for row in found.experiment.rows:
-        formula = find_epsilon_formula(row.spec)
-        if row.name.startswith("verify-") and formula is not None and formula.delta == delta and found.runs[row.name]:
-            accuracy = Mean.of([_read_percent(run) for run in found.runs[row.name]]).value
-            yield formula, row.spec.epsilon or 0.0, accuracy
-
-
-def _format_epsilon(formula: EpsilonFormula, level: float, releases: int) -> str:
-    epsilon = formula.epsilon(level, releases, CLIENTS)
-    return f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)"
-
-
-def _mean_accuracy(runs: Sequence[RunResult]) -> str:
-    return format_mean(_read_percent(run) for run in runs) or NOT_RUN
-
-
-def _read_percent(run: RunResult) -> float:
-    return 100 * run.summary.accuracy_mean_over_clients
+def _format_accuracy(found: Collected, row: str) -> str:
+    """The mean accuracy of the row's final round; `not run` without runs."""
+    return format_mean(found.final(row).values()) or NOT_RUN
 
 
 def _list_old_heads(runs: Sequence[RunResult]) -> str:
+    """In how many rounds each run kept the old head, separated by commas."""
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
@@ -180,33 +156,40 @@ def draw_privacy_figure(found: Collected) -> str:
 
 
 def _draw_accuracy_by_noise(axes: Axes, found: Collected) -> None:
+    """Draw accuracy by the standard deviation of the noise, a line for each clip, and a level line without noise."""
     for clip, named in CLIPS.items():
-        unit = parse_clip(named).sensitivity(COLUMNS)
-        drawn = [(level * unit, found.final(name_level_row(clip, level))) for level in LEVELS]
-        spots = [(std, sum(finals.values()) / len(finals)) for std, finals in drawn if finals]
-        if spots:
-            axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], marker="o", color="black", label=named)
+        unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(found, clip)
+        if means:
+            spots = ([level * unit for level in means], list(means.values()))
+            axes.plot(*spots, CLIP_LINES[clip], marker="o", color="black", label=named)
         without = found.final(name_row_without_noise(clip))
         if without:
-            level = sum(without.values()) / len(without)
+            level = Mean.of(list(without.values())).value
             axes.axhline(level, linestyle=CLIP_LINES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
     axes.set(xscale="log", xlabel="std of the noise on the sum", ylabel="test accuracy, mean over clients (%)")
 
 
+def _find_mean_accuracies(found: Collected, clip: str) -> dict[int, float]:
+    """{level of noise: mean accuracy} of the levels that were run with this clip."""
+    finals = {level: list(found.final(name_level_row(clip, level)).values()) for level in LEVELS}
+    return {level: Mean.of(values).value for level, values in finals.items() if values}
+
+
 def _draw_accuracy_by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
+    """Draw accuracy by epsilon at this delta, a line for each formula and clip; crosses are runs that check one."""
     for formula in EPSILON_FORMULAS:
-        if formula.delta != delta:
-            continue
-        for clip, named in CLIPS.items():
-            spots = [
-                (epsilon, accuracy) for epsilon, accuracy in find_epsilon_points(found, formula, clip) if epsilon > 0
-            ]
+        for clip, named in CLIPS.items() if formula.delta == delta else ():
+            means = _find_mean_accuracies(found, clip)
+            epsilons = {level: formula.epsilon(level, count_releases(found), CLIENTS) for level in means}
+            spots = [(epsilons[level], accuracy) for level, accuracy in means.items() if epsilons[level] > 0]
             if spots:
                 look = FORMULA_COLOURS[formula.calibration, formula.trust]
                 drawn: dict[str, Any] = {"marker": look.marker, "markersize": 3, "color": look.light}
                 label = f"{formula.calibration}, {formula.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], label=label, **drawn)
-    for formula, epsilon, accuracy in find_verified_points(found, delta):
-        colour = FORMULA_COLOURS[formula.calibration, formula.trust].light
-        axes.plot(epsilon, accuracy, "x", markersize=9, color=colour)
+    for row in found.experiment.rows:
+        checked, finals = find_epsilon_formula(row.spec), list(found.final(row.name).values())
+        if row.name.startswith("verify-") and checked is not None and checked.delta == delta and finals:
+            colour = FORMULA_COLOURS[checked.calibration, checked.trust].light
+            axes.plot(row.spec.epsilon or 0.0, Mean.of(finals).value, "x", markersize=9, color=colour)
     axes.set(xscale="log", xlim=(0.02, 300), xlabel=f"epsilon as a label, delta {delta:g} (no guarantee)")

@@ -22,9 +22,8 @@ from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
 from fedlog.report.paper.grid_tables import grid_table, synthetic_selection_table, synthetic_table
-from fedlog.report.paper.method_tables import method_tables, overview_table
+from fedlog.report.paper.method_tables import method_tables, overview_table, tuned_tables
 from fedlog.report.paper.privacy_tables import draw_privacy_figure, privacy_tables, short_guarantee_table
-from fedlog.report.paper.tuned_tables import tuned_tables
 from fedlog.report.paper.when_to_choose import conditions_tables, draw_conditions
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable, replace_marked_text
@@ -55,7 +54,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """How many cells of the experiment have been run, in words."""
+        """How many cells of the experiment were run, and how many of them repeat when they are run again, in words."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
@@ -63,18 +62,13 @@ class ExperimentPage:
         if states[CellState.OTHER]:
             folders = ", ".join(folder.relative_to(self.found.folder).as_posix() for folder in self.found.others)
             parts.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
-        parts += self._verification
-        return ", ".join(parts)
-
-    @property
-    def _verification(self) -> list[str]:
-        """How many cells gave the same results when they were run again, in words; empty if none was run again."""
         tried = read_verifications(self.found.folder)
-        if not tried:
-            return []
-        differing = [name for name, each in tried.items() if each.first_difference is not None]
-        named = f", not {', '.join(differing)}" if differing else ""
-        return [f"{len(tried) - len(differing)} of {len(tried)} cells run again repeat their first rounds{named}"]
+        if tried:
+            differing = [name for name, each in tried.items() if each.first_difference is not None]
+            named = f", not {', '.join(differing)}" if differing else ""
+            same = len(tried) - len(differing)
+            parts.append(f"{same} of {len(tried)} cells run again repeat their first rounds{named}")
+        return ", ".join(parts)
 
     @property
     def encoded_figure(self) -> str:
@@ -149,7 +143,8 @@ def _write_experiment_markdown(section: ExperimentPage, pages: Path) -> str:
     parts += [f"{remark}\n" for remark in section.remarks]
     parts += [table.markdown() for table in section.tables]
     if section.figure is not None:
-        parts.append(f"![{experiment.title}]({_relative_path(section.found.folder / FIGURE, pages)})\n")
+        path = os.path.relpath((section.found.folder / FIGURE).resolve(), pages.resolve())
+        parts.append(f"![{experiment.title}]({Path(path).as_posix()})\n")
     if section.discussion is not None:
         parts.append(section.discussion + "\n")
     return "\n".join(parts)
@@ -196,7 +191,3 @@ def write_results_page(results: Path, found: list[ExperimentPage] | None = None)
 def _as_html(markdown: str) -> Markup:
     """The Markdown as HTML; raw HTML in it is escaped."""
     return Markup(_MARKDOWN.render(markdown))
-
-
-def _relative_path(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()

@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 
 from fedlog.experiments.tables.equal_chances import METHODS
 from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
-from fedlog.experiments.tables.significance import Mean, paired_differences
+from fedlog.experiments.tables.significance import Mean, mean_difference
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
-from fedlog.report.paper.figures import count_spent_bits, read_accuracy_curves
+from fedlog.report.paper.comparisons import format_gain, judge_gain
+from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
 from fedlog.report.parts.style import METHODS as STYLES
-from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_interval, format_mean, replace_marked_text
+from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
@@ -24,25 +25,6 @@ BUDGETS = (1e5, 1e6, 1e7)  # bits of all clients, both ways
 LATE_ROUNDS = 10
 PANELS = 4  # of the picture, in a row
 MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end of when to choose -->"
-
-
-def judge_gain(gain: Mean) -> str:
-    """`above` or `below` if the 95 % interval of the gain excludes 0, else `undecided`."""
-    low, high = gain.interval
-    if low is None or high is None or low <= 0 <= high:
-        return "undecided"
-    return "above" if low > 0 else "below"
-
-
-def accuracy_after_round(runs: Sequence[RunResult], number: int) -> dict[int, float]:
-    """The accuracy after that round in per cent, by seed."""
-    return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in runs}
-
-
-def find_gain(runs: Sequence[RunResult], alone: Sequence[RunResult], number: int) -> Mean | None:
-    """The mean gain over training alone after that round, in points; None without a common seed."""
-    differences = paired_differences(accuracy_after_round(runs, number), accuracy_after_round(alone, number))
-    return Mean.of(differences) if differences else None
 
 
 def conditions_tables(found: Collected) -> list[TextTable]:
@@ -64,17 +46,18 @@ def _list_finished_methods(found: Collected) -> Iterator[tuple[Condition, str]]:
 
 
 def _round_row(condition: Condition, method: str, found: Collected) -> dict[str, str]:
-    runs, alone = (found.runs[condition.row_name(name)] for name in (method, ALONE))
-    early, last = (None if method == ALONE else find_gain(runs, alone, number) for number in (EARLY_ROUND, ROUNDS))
+    row, alone = condition.row_name(method), condition.row_name(ALONE)
+    early, last = (
+        None if row == alone else mean_difference(found.after_round(row, number), found.after_round(alone, number))
+        for number in (EARLY_ROUND, ROUNDS)
+    )
     return {
         "condition, method": f"{condition.title}: {STYLES[method].label}",
-        "seeds": str(len(runs)),
-        **{f"round {number}": format_mean(accuracy_after_round(runs, number).values(), 1) for number in SHOWN_ROUNDS},
-        f"over alone, round {EARLY_ROUND} [95 %]": ""
-        if early is None
-        else describe_interval(early.value, *early.interval, 1),
-        f"over alone, round {ROUNDS} [95 %]": "" if last is None else describe_interval(last.value, *last.interval, 1),
-        "verdict": "" if last is None else judge_gain(last),
+        "seeds": str(len(found.runs[row])),
+        **{f"round {number}": format_mean(found.after_round(row, number).values(), 1) for number in SHOWN_ROUNDS},
+        f"over alone, round {EARLY_ROUND} [95 %]": format_gain(early, 1),
+        f"over alone, round {ROUNDS} [95 %]": format_gain(last, 1),
+        "verdict": judge_gain(last),
     }
 
 
@@ -96,7 +79,9 @@ def _note_late_changes(found: Collected) -> tuple[str, ...]:
     for condition in CONDITIONS:
         runs = found.runs[condition.row_name(ALONE)]
         if runs:
-            changes.append(f"{condition.title} {_measure_late_change(runs):+.1f}")
+            curves = read_accuracy_curves(runs)
+            last, before = curves[:, -LATE_ROUNDS:], curves[:, -2 * LATE_ROUNDS : -LATE_ROUNDS]
+            changes.append(f"{condition.title} {last.mean() - before.mean():+.1f}")
     if not changes:
         return ()
     return (
@@ -105,19 +90,13 @@ def _note_late_changes(found: Collected) -> tuple[str, ...]:
     )
 
 
-def _measure_late_change(runs: Sequence[RunResult]) -> float:
-    curves = read_accuracy_curves(runs)
-    last, before = curves[:, -LATE_ROUNDS:], curves[:, -2 * LATE_ROUNDS : -LATE_ROUNDS]
-    return float(last.mean() - before.mean())
-
-
 def bits_table(found: Collected) -> TextTable:
     """A table of each method's bits in a whole run, and its accuracy once certain numbers of bits are spent."""
     rows = []
     for condition, method in _list_finished_methods(found):
         if method != ALONE:
             runs = found.runs[condition.row_name(method)]
-            total = Mean.of([count_spent_bits(run)[-1] for run in runs]).value
+            total = Mean.of([run.bits_by_round[-1] for run in runs]).value
             named = {
                 "condition, method": f"{condition.title}: {STYLES[method].label}",
                 "bits of the run": describe_bits(total),
@@ -132,7 +111,7 @@ def bits_table(found: Collected) -> TextTable:
 
 def _accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
     """The accuracy after the last round within the budget of bits; blank if some seed has no such round."""
-    within = [sum(bits <= budget for bits in count_spent_bits(run)) for run in runs]
+    within = [sum(bits <= budget for bits in run.bits_by_round) for run in runs]
     if not all(within):
         return ""
     return format_mean(
@@ -157,6 +136,7 @@ def draw_conditions(found: Collected) -> str:
 
 
 def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
+    """Draw the curves of all methods in one condition."""
     for method in METHODS:
         runs = found.runs[condition.row_name(method)]
         if not runs:
@@ -172,28 +152,25 @@ def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
     axes.grid(alpha=0.3)
 
 
-def write_short_table(found: Collected) -> str:
-    """A Markdown table with one line for each condition: each method's accuracy after an early and the last round."""
-    lines = [
-        f"| round {EARLY_ROUND} → round {ROUNDS}, % | " + " | ".join(STYLES[method].label for method in METHODS) + " |",
-        "|---|" + "---|" * len(METHODS),
-    ]
+def short_table(found: Collected) -> TextTable:
+    """A table with one line for each condition: each method's accuracy after an early and after the last round."""
+    rows = []
     for condition in CONDITIONS:
-        runs = {method: found.runs[condition.row_name(method)] for method in METHODS}
-        if not all(runs.values()):
-            continue
-        seeds = min(len(each) for each in runs.values())
-        cells = (
-            " → ".join(
-                f"{Mean.of(list(accuracy_after_round(each, number).values())).value:.1f}"
-                for number in (EARLY_ROUND, ROUNDS)
+        names = [condition.row_name(method) for method in METHODS]
+        seeds = min(len(found.runs[name]) for name in names)
+        if seeds:
+            cells = (
+                " → ".join(
+                    f"{Mean.of(list(found.after_round(name, number).values())).value:.1f}"
+                    for number in (EARLY_ROUND, ROUNDS)
+                )
+                for name in names
             )
-            for each in runs.values()
-        )
-        lines.append(f"| {condition.title} ({seeds} seeds) | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append((f"{condition.title} ({seeds} seeds)", *cells))
+    columns = (f"round {EARLY_ROUND} → round {ROUNDS}, %", *(STYLES[method].label for method in METHODS))
+    return TextTable(columns, tuple(rows))
 
 
 def write_when_to_choose(results: Path, page: Path) -> list[Path]:
     """Write the short table into its place in the page and return its path; do nothing if there is no such page."""
-    return replace_marked_text(page, MARK, END_MARK, f"{write_short_table(collect(WHEN_TO_CHOOSE, results))}\n")
+    return replace_marked_text(page, MARK, END_MARK, short_table(collect(WHEN_TO_CHOOSE, results)).markdown())

@@ -1,9 +1,8 @@
-"""Tables of text as Markdown, HTML, CSV or LaTeX, the texts of their figures, and where pages of docs/ hold them."""
+"""Tables of text as Markdown, CSV or LaTeX, the texts of their figures, and where pages of docs/ hold them."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -53,16 +52,6 @@ class TextTable:
         lines += [f"\n{note}" for note in self.notes]
         return "\n".join(lines) + "\n"
 
-    def html(self) -> str:
-        """The table in HTML."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in self.rows)
-        title = f"<h3>{html.escape(self.title)}</h3>" if self.title else ""
-        notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in self.notes)
-        return (
-            f'{title}<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}'
-        )
-
     def csv(self) -> str:
         """The table as comma-separated values, the first line its columns."""
         written = io.StringIO()
@@ -107,9 +96,9 @@ def format_mean(values: Iterable[float], digits: int = 2) -> str:
     return describe_mean(Mean.of(known), digits) if known else ""
 
 
-def format_difference(mean: Mean, digits: int = 2) -> str:
-    """A mean difference with its sign and standard error, `+0.31 ± 0.07`."""
-    return ("+" if mean.value >= 0 else "") + describe_mean(mean, digits)
+def format_difference(mean: Mean | None, digits: int = 2) -> str:
+    """A mean difference with its sign and standard error, `+0.31 ± 0.07`; blank for None."""
+    return "" if mean is None else ("+" if mean.value >= 0 else "") + describe_mean(mean, digits)
 
 
 def describe_interval(value: float, low: float | None, high: float | None, digits: int = 2) -> str:
