@@ -43,8 +43,10 @@ static void NAME(frame_turned)(const struct tiles *t, const struct block *b, int
     for (int64_t down = 0; down < height; down++, frame += TILE * t->run) {
         const int64_t row = TILE * b->row + down - top;
         const int is_inside = row >= 0 && row < map->rows && first < end;
-        if (!is_inside || start < 0 || behind > map->columns)
-            memset(frame, 0, (size_t)(TILE * t->run) * sizeof(REAL));
+        for (int64_t column = start; column < behind; column++)
+            if (!is_inside || column < first || column >= end)
+                memset(frame + (column - start) % TILE * t->run + (column - start) / TILE * t->batch, 0,
+                       (size_t)t->batch * sizeof(REAL));
         for (int64_t channel = 0; channel < map->channels && is_inside; channel += LANES) {
             const REAL *from = map->first + channel * map->channel_step + row * map->row_step + first * batch;
             const int64_t *own = places + first * batch, count = (end - first) * batch;

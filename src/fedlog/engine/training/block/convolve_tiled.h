@@ -9,8 +9,7 @@ static void NAME(forward_tiles)(const struct sizes *s, const struct geometry *g,
     const int64_t run_in = s->columns_in * s->batch, run_out = g->columns_out * s->batch;
     const int64_t out_channel = g->rows_out * run_out, map_out = s->channels_out * out_channel;
     REAL *packed = scratch, *blocks = packed + POINTS * t.kernels;
-    REAL *convolved = blocks + frame_size(&t) + blocks_size(&t);
-    memset(blocks, 0, (size_t)frame_size(&t) * sizeof(REAL)); /* behind a run a few more numbers are read */
+    REAL *convolved = blocks + blocks_size(&t);
     for (int64_t client = 0; client < s->clients; client++) {
         const struct NAME(map) map = {inputs + client * s->channels_in * s->rows_in * run_in, s->channels_in,
                                       s->rows_in, s->columns_in, s->rows_in * run_in, run_in};
@@ -49,10 +48,11 @@ static void NAME(backward_tiles)(const struct sizes *s, const struct geometry *g
     given.places = (int64_t *)(tables + places_size(&there));
     seen.frame = tables + 2 * places_size(&there);
     given.frame = seen.frame + frame_size(&seen.tiles);
-    REAL *blocks = given.frame + frame_size(&given.tiles), *packed = blocks + frame_size(&back) + blocks_size(&back);
+    REAL *blocks = given.frame + frame_size(&given.tiles), *packed = blocks + blocks_size(&back);
     NAME(find_places)(&seen.tiles, s->batch, seen.left, seen.places);
     NAME(find_places)(&given.tiles, s->batch, given.left, given.places);
-    memset(seen.frame, 0, (size_t)(blocks - seen.frame) * sizeof(REAL));
+    if (rounded(s->channels_in) > s->channels_in || rounded(s->channels_out) > s->channels_out)
+        memset(seen.frame, 0, (size_t)(blocks - seen.frame) * sizeof(REAL)); /* channels that do not exist */
     for (int64_t client = 0; client < s->clients; client++) {
         const REAL *own = gradient + client * s->channels_out * out_channel;
         const REAL *won = winners ? winners + client * s->channels_out * out_channel : NULL;
@@ -67,7 +67,6 @@ static void NAME(backward_tiles)(const struct sizes *s, const struct geometry *g
         if (of_weight)
             NAME(tiles_weight_gradient)(&there, &seen, &given, blocks, of_weight + client * kernels);
         if (of_inputs) {
-            memset(blocks, 0, (size_t)frame_size(&back) * sizeof(REAL));
             NAME(pack_tiles)(&back, weight + client * kernels, 1, packed);
             NAME(convolve_tiles)(&back, &given.map, 2 - s->pad_top, 2 - s->pad_left, packed, NULL, blocks,
                                  of_inputs + client * map_in, s->rows_in * run_in, run_in);

@@ -59,7 +59,15 @@ static void next_block(const struct tiles *t, struct block *b)
     b->rows = t->tall - b->row < t->rows_at_once ? t->tall - b->row : t->rows_at_once;
 }
 
-/* Room for the framed values of one block: of one channel, or of all channels innermost. */
+/* Room for one line of a row of tiles, and for six lines and one of zeros. */
+static int64_t line_size(const struct tiles *t)
+{
+    return odd_lines((TILE * t->tiles_at_once + 2) * t->batch + SLACK);
+}
+
+static int64_t lines_size(const struct tiles *t) { return 7 * line_size(t); }
+
+/* Room for the framed values of one block, all channels innermost. */
 static int64_t frame_size(const struct tiles *t)
 {
     return rounded((TILE * t->rows_at_once + 2) * TILE * t->run) + 2 * SLACK;
@@ -68,10 +76,10 @@ static int64_t frame_size(const struct tiles *t)
 /* From a point of a block to the next. */
 static int64_t point_step(const struct tiles *t, int64_t channels) { return odd_lines(channels * t->span); }
 
-/* Both sides of a block, and the places of one row of it. */
+/* Lines and both sides of a block. */
 static int64_t blocks_size(const struct tiles *t)
 {
-    return POINTS * (point_step(t, t->in) + point_step(t, t->out)) + TILE * TILE * t->span;
+    return lines_size(t) + POINTS * (point_step(t, t->in) + point_step(t, t->out));
 }
 
 /* The tiles of the outputs, and those of the inputs' gradient. */
@@ -105,8 +113,7 @@ static int64_t tiles_scratch(const struct sizes *s, const struct geometry *g)
 {
     const struct tiles there = tiles_forward(s, g), back = tiles_backward(s);
     const struct tiles seen = tiles_turned(&there, there.in), given = tiles_turned(&there, there.out);
-    const int64_t convolving = POINTS * there.kernels + blocks_size(&there) + blocks_size(&back) + frame_size(&there) +
-                               frame_size(&back);
+    const int64_t convolving = POINTS * there.kernels + blocks_size(&there) + blocks_size(&back);
     const int64_t summing = POINTS * (sums_step(&there) + seen.span + given.span) + frame_size(&seen) +
                             frame_size(&given) + 2 * places_size(&there);
     return convolving + summing + rounded(s->channels_out * g->rows * g->length);

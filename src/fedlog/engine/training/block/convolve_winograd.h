@@ -17,8 +17,9 @@
    little is lost to rounding. Neighbouring tiles of all records lie behind each other, and each of the 36 points is a
    matrix product over channels.
 
-   What a block of tiles reads is copied into a frame first, zeros around the map, columns sorted by their remainder
-   modulo four: the values that a tile's place reads are runs of whole vectors. */
+   Both transforms go down first and then across, or the other way round. Down, whole rows of the map are runs, read or
+   written where they lie; across, a tile's column is the numbers of one batch. Between them are six lines of one row of
+   tiles, which stay in the nearest cache. */
 
 #ifdef LONG_VECTORS
 #define WIDE NAME(vector_long)
@@ -57,27 +58,6 @@ ALWAYS void NAME(copy_columns)(const REAL *from, int64_t from_step, REAL *to, in
         for (int64_t b = 0; rest < 0 && b < batch; b++)
             to[b] = from[b];
     }
-}
-
-/* The values of one channel that a block of tiles reads: rows of four runs, by the columns' remainder. */
-static void NAME(frame_block)(const struct tiles *t, const struct block *b, const struct NAME(map) *map,
-                              int64_t channel, int64_t top, int64_t left, REAL *frame)
-{
-    const int64_t places = b->tiles + 1;
-    for (int64_t down = 0; down < TILE * b->rows + 2; down++)
-        for (int64_t part = 0; part < TILE; part++, frame += t->run) {
-            const int64_t row = TILE * b->row + down - top, column = TILE * b->tile + part - left;
-            /* Places from `first` to `end` lie in the map: column + TILE * place from 0 to its columns. */
-            int64_t first = column < 0 ? (TILE - 1 - column) / TILE : 0;
-            int64_t end = column < map->columns ? (map->columns - column + TILE - 1) / TILE : 0;
-            end = row < 0 || row >= map->rows ? 0 : end < places ? end : places;
-            first = first < end ? first : end;
-            memset(frame, 0, (size_t)(first * t->batch) * sizeof(REAL));
-            NAME(copy_columns)(map->first + channel * map->channel_step + row * map->row_step +
-                               (column + TILE * first) * t->batch, TILE, frame + first * t->batch, 1, end - first,
-                               t->batch);
-            memset(frame + end * t->batch, 0, (size_t)((places - end) * t->batch) * sizeof(REAL));
-        }
 }
 
 /* B' d of six values. */
@@ -162,43 +142,116 @@ ALWAYS void NAME(four_places)(const WIDE m0, const WIDE m1, const WIDE m2, const
     to[3 * step] = odd_a * A3 + (odd_b * B3 + m5);
 }
 
-/* A' m A plus the bias for one row of tiles: four rows of the map, columns by their remainder. */
-ALWAYS void NAME(transform_back)(const REAL *points, int64_t point, int64_t length, REAL bias, REAL *to, int64_t step)
+/* What is left of a run that is shorter than a vector, and zeros behind it. */
+ALWAYS WIDE NAME(read_short)(const REAL *from, int64_t count)
 {
-    for (int64_t at = 0; at < length; at += WIDE_LANES) {
-        WIDE down[4][6], each[4];
+    WIDE values = {0};
+    memcpy(&values, from, (size_t)count * sizeof(REAL));
+    return values;
+}
+
+/* Where the vector at `at` begins in `length` numbers: the last one begins earlier. */
+ALWAYS int64_t NAME(begin)(int64_t at, int64_t length)
+{
+    return at + WIDE_LANES <= length || length < WIDE_LANES ? at : length - WIDE_LANES;
+}
+
+/* B' d of all columns that one row of tiles reads of a channel. Lines begin with the first column of the block; columns
+   outside of the map are left as they are. Rows outside of it are read from `zeros`. */
+static void NAME(values_down)(const struct tiles *t, const struct block *b, const struct NAME(map) *map,
+                              int64_t channel, int64_t top, int64_t left, const REAL *zeros, REAL *lines)
+{
+    const int64_t line = line_size(t), start = TILE * b->tile - left, behind = start + TILE * b->tiles + 2;
+    const int64_t first = start < 0 ? 0 : start, end = behind < map->columns ? behind : map->columns;
+    const int64_t run = (end - first) * t->batch;
+    const REAL *d[6];
+    REAL *to = lines + (first - start) * t->batch;
+    for (int k = 0; k < 6; k++)
+        d[k] = top + k < 0 || top + k >= map->rows ? zeros : map->first + channel * map->channel_step +
+                                                             (top + k) * map->row_step + first * t->batch;
+    for (int64_t place = 0; place < run; place += WIDE_LANES) {
+        const int64_t at = NAME(begin)(place, run);
+        WIDE values[6], each[6];
 #pragma GCC unroll 6
-        for (int j = 0; j < 6; j++) {
-            const REAL *m = points + j * point + at;
-            NAME(four_places)(WIDE_READ(m), WIDE_READ(m + 6 * point), WIDE_READ(m + 12 * point),
-                              WIDE_READ(m + 18 * point), WIDE_READ(m + 24 * point), WIDE_READ(m + 30 * point),
-                              &down[0][j], 6);
-        }
+        for (int k = 0; k < 6; k++)
+            values[k] = run < WIDE_LANES ? NAME(read_short)(d[k], run) : WIDE_READ(d[k] + at);
+        NAME(six_values)(values[0], values[1], values[2], values[3], values[4], values[5], each, 1);
+#pragma GCC unroll 6
+        for (int k = 0; k < 6; k++)
+            WIDE_AT(to + k * line + at) = each[k];
+    }
+}
+
+/* (B' d) B of one row of tiles, from its lines to the points. Batches that are shorter than a vector write a few numbers
+   more, which the next tile overwrites. */
+static void NAME(values_across)(const struct tiles *t, int64_t tiles, const REAL *lines, REAL *to, int64_t point)
+{
+    const int64_t line = line_size(t), batch = t->batch;
+    for (int64_t i = 0; i < 6; i++, lines += line, to += 6 * point)
+        for (int64_t tile = 0; tile < tiles; tile++)
+            for (int64_t record = 0; record < batch; record += WIDE_LANES) {
+                const int64_t at = tile * batch + NAME(begin)(record, batch);
+                const REAL *d = lines + (TILE - 1) * tile * batch + at;
+                WIDE each[6];
+                NAME(six_values)(WIDE_READ(d), WIDE_READ(d + batch), WIDE_READ(d + 2 * batch),
+                                 WIDE_READ(d + 3 * batch), WIDE_READ(d + 4 * batch), WIDE_READ(d + 5 * batch), each, 1);
+#pragma GCC unroll 6
+                for (int j = 0; j < 6; j++)
+                    WIDE_AT(to + j * point + at) = each[j];
+            }
+}
+
+/* m A of one row of tiles, from its points to lines of columns in the map's order. */
+static void NAME(places_across)(const struct tiles *t, int64_t tiles, const REAL *points, int64_t point, REAL *lines)
+{
+    const int64_t line = line_size(t), batch = t->batch;
+    for (int64_t i = 0; i < 6; i++, lines += line, points += 6 * point)
+        for (int64_t tile = 0; tile < tiles; tile++)
+            for (int64_t record = 0; record < batch; record += WIDE_LANES) {
+                const int64_t at = tile * batch + NAME(begin)(record, batch);
+                const REAL *m = points + at;
+                REAL *to = lines + (TILE - 1) * tile * batch + at;
+                WIDE each[4];
+                NAME(four_places)(WIDE_READ(m), WIDE_READ(m + point), WIDE_READ(m + 2 * point),
+                                  WIDE_READ(m + 3 * point), WIDE_READ(m + 4 * point), WIDE_READ(m + 5 * point), each, 1);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            const WIDE *m = down[i];
-            NAME(four_places)(m[0], m[1], m[2], m[3], m[4], m[5], each, 1);
+                for (int j = 0; j < 4; j++)
+                    WIDE_AT(to + j * batch) = each[j];
+            }
+}
+
+/* A' (m A) plus the bias: `rows` rows of a map, `run` numbers each. */
+static void NAME(places_down)(const struct tiles *t, const REAL *lines, REAL bias, int64_t rows, int64_t run, REAL *out,
+                              int64_t out_row)
+{
+    const int64_t line = line_size(t);
+    for (int64_t place = 0; place < run; place += WIDE_LANES) {
+        const int64_t at = NAME(begin)(place, run);
+        const REAL *m = lines + at;
+        WIDE each[4];
+        NAME(four_places)(WIDE_READ(m), WIDE_READ(m + line), WIDE_READ(m + 2 * line), WIDE_READ(m + 3 * line),
+                          WIDE_READ(m + 4 * line), WIDE_READ(m + 5 * line), each, 1);
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++)
-                WIDE_AT(to + (TILE * i + j) * step + at) = each[j] + bias;
+        for (int row = 0; row < TILE; row++) {
+            each[row] += bias;
+            if (row < rows && run >= WIDE_LANES)
+                WIDE_AT(out + row * out_row + at) = each[row];
+            else if (row < rows)
+                memcpy(out + row * out_row, &each[row], (size_t)run * sizeof(REAL));
         }
     }
 }
 
-/* One channel's block of tiles, brought back and dealt out to its rows and columns. */
-static void NAME(write_block)(const struct tiles *t, const struct block *b, const REAL *points, REAL bias,
-                              REAL *places, REAL *out, int64_t out_row)
+/* One channel's block of tiles, brought back to its rows. */
+static void NAME(write_block)(const struct tiles *t, const struct block *b, const REAL *points, REAL bias, REAL *lines,
+                              REAL *out, int64_t out_row)
 {
-    const int64_t length = b->tiles * t->batch, rest = t->columns - TILE * b->tile;
-    const int64_t columns = rest < TILE * b->tiles ? rest : TILE * b->tiles;
+    const int64_t rest = t->columns - TILE * b->tile, columns = rest < TILE * b->tiles ? rest : TILE * b->tiles;
     for (int64_t row = 0; row < b->rows; row++) {
-        NAME(transform_back)(points + row * length, point_step(t, t->out), length, bias, places, t->span);
-        for (int64_t part = 0; part < TILE && TILE * (b->row + row) + part < t->rows; part++) {
-            REAL *to = out + (TILE * (b->row + row) + part) * out_row + TILE * b->tile * t->batch;
-            for (int64_t first = 0; first < TILE; first++)
-                NAME(copy_columns)(places + (TILE * part + first) * t->span, 1, to + first * t->batch, TILE,
-                                   (columns - first + TILE - 1) / TILE, t->batch);
-        }
+        const int64_t first = TILE * (b->row + row), rows = t->rows - first < TILE ? t->rows - first : TILE;
+        NAME(places_across)(t, b->tiles, points + row * b->tiles * t->batch, point_step(t, t->out), lines);
+        NAME(places_down)(t, lines, bias, rows, columns * t->batch, out + first * out_row + TILE * b->tile * t->batch,
+                          out_row);
     }
 }
 
@@ -253,33 +306,33 @@ static void NAME(pack_tiles)(const struct tiles *t, const REAL *weight, int turn
         NAME(transform_kernels)(taps, packed, t->kernels);
 }
 
-/* The convolution of a map with packed kernels, `top` and `left` zeros around it. `scratch` holds the frame of a
-   channel and the blocks of both sides. */
+/* The convolution of a map with packed kernels, `top` and `left` zeros around it. `scratch` holds lines of one row of
+   tiles, a line of zeros and the blocks of both sides. */
 static void NAME(convolve_tiles)(const struct tiles *t, const struct NAME(map) *map, int64_t top, int64_t left,
                                  const REAL *packed, const REAL *bias, REAL *scratch, REAL *out, int64_t out_channel,
                                  int64_t out_row)
 {
     const int64_t from_point = point_step(t, t->in), to_point = point_step(t, t->out);
-    REAL *frame = scratch, *values = frame + frame_size(t), *points = values + POINTS * from_point;
-    REAL *places = points + POINTS * to_point;
+    REAL *lines = scratch, *zeros = lines + 6 * line_size(t), *values = lines + lines_size(t);
+    REAL *points = values + POINTS * from_point;
     int64_t offsets[t->in];
     for (int64_t channel = 0; channel < t->in; channel++)
         offsets[channel] = channel * t->span;
     for (struct block b = first_block(t); b.rows > 0; next_block(t, &b)) {
         const int64_t length = b.tiles * t->batch;
-        for (int64_t channel = 0; channel < t->in; channel++) {
-            NAME(frame_block)(t, &b, map, channel, top, left, frame);
-            for (int64_t row = 0; row < b.rows; row++)
-                NAME(transform_values)(t, frame + TILE * row * TILE * t->run, length,
-                                       values + channel * t->span + row * length, from_point);
-        }
+        memset(lines, 0, (size_t)lines_size(t) * sizeof(REAL));
+        for (int64_t channel = 0; channel < t->in; channel++)
+            for (int64_t row = 0; row < b.rows; row++) {
+                NAME(values_down)(t, &b, map, channel, TILE * (b.row + row) - top, left, zeros, lines);
+                NAME(values_across)(t, b.tiles, lines, values + channel * t->span + row * length, from_point);
+            }
         for (int64_t point = 0; point < POINTS; point++) {
             const struct NAME(windows) w = {values + point * from_point, 0, 0, 1, 1, t->in, offsets, NULL, NULL};
             NAME(output_row)(t->out, b.rows * length, &w, packed + point * t->kernels, t->in, 0,
                              points + point * to_point, t->span);
         }
         for (int64_t channel = 0; channel < t->out; channel++)
-            NAME(write_block)(t, &b, points + channel * t->span, bias ? bias[channel] : 0, places,
+            NAME(write_block)(t, &b, points + channel * t->span, bias ? bias[channel] : 0, lines,
                               out + channel * out_channel, out_row);
     }
 }
