@@ -112,7 +112,8 @@ static void NAME(pack_turned)(const struct sizes *s, const REAL *weight, int64_t
                 }
 }
 
-/* One client's map where the passes read it: as it is, or copied into its frame. */
+/* One client's map where the passes read it: as it is, or copied into its frame. With strides that are larger than the
+   kernel, rows and columns that no window reads are left out. */
 static const REAL *NAME(framed)(const struct sizes *s, const struct geometry *g, const REAL *map, REAL *frame)
 {
     const int64_t batch = s->batch, columns = s->columns_in * batch;
@@ -121,12 +122,15 @@ static const REAL *NAME(framed)(const struct sizes *s, const struct geometry *g,
     for (int64_t channel = 0; channel < s->channels_in; channel++)
         for (int64_t row = 0; row < s->rows_in; row++, map += columns) {
             REAL *to = frame + (channel * g->rows_framed + s->pad_top + row) * g->run;
+            if ((s->pad_top + row) % s->stride_rows >= s->kernel_rows)
+                continue;
             if (s->stride_columns == 1)
                 memcpy(to + s->pad_left * batch, map, (size_t)columns * sizeof(REAL));
             for (int64_t first = 0; s->stride_columns > 1 && first < s->stride_columns; first++)
-                NAME(copy_columns)(map + first * batch, s->stride_columns,
-                                   to + column_offset(s, g, first + s->pad_left), 1,
-                                   places_at(s->columns_in, s->stride_columns, first), batch);
+                if ((first + s->pad_left) % s->stride_columns < s->kernel_columns)
+                    NAME(copy_columns)(map + first * batch, s->stride_columns,
+                                       to + column_offset(s, g, first + s->pad_left), 1,
+                                       places_at(s->columns_in, s->stride_columns, first), batch);
         }
     return frame;
 }
