@@ -1,7 +1,7 @@
 """Chains: neighbouring stages run by one call of `chain.c`, client after client, with one backward pass for all.
 
 A client's maps are read again soon after they were written, and the interpreter is asked twice a batch instead of
-twice a stage. In evaluation the values between the stages are written over each other.
+twice a stage. Values that no backward pass reads, in evaluation all of them, are written over each other.
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ class ChainStage:
     shapes: dict[int, Shape]  # of one record in each slot
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    kept: frozenset[int]  # the slots that backward passes read
     plans: dict[_Need, _Plan] = field(default_factory=dict)
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -269,7 +270,7 @@ def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
     for link, call in zip(stage.links, stage.calls, strict=True):
         (slot,) = call.writes
         if slot not in values:
-            values[slot] = forward.value(sizes[slot])
+            values[slot] = forward.value(sizes[slot]) if slot in stage.kept else forward.temporary(sizes[slot])
         inputs = tuple(values[at] for at in call.reads)
         shapes = tuple(stage.shapes[at] for at in call.reads)
         nodes.append(Node(need.batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))

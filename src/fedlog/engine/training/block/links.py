@@ -66,8 +66,21 @@ def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -
         writes = tuple(at for call in calls for at in call.writes if at in elsewhere)
         links = tuple(link for call in calls if (link := link_of(call.stage)) is not None)
         own = {at: shapes[at] for at in (*reads, *made)}
-        joined.append(StageCall(ChainStage(links, calls, own, reads, writes), reads, writes))
+        kept = frozenset(at for call in calls for at in _read_back(call))
+        joined.append(StageCall(ChainStage(links, calls, own, reads, writes, kept), reads, writes))
     return joined
+
+
+def _read_back(call: StageCall) -> tuple[int, ...]:
+    """The slots whose values the backward pass of the stage reads."""
+    match call.stage:
+        case PoolStage() | SpatialMeanStage() | FlattenStage() | AddStage(rectify=False):
+            return ()
+        case AddStage():
+            return call.writes
+        case LinearStage(rectify=True):
+            return (*call.reads, *call.writes)
+    return call.reads
 
 
 def _names(layer: str) -> tuple[str, str]:
