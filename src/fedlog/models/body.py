@@ -72,7 +72,7 @@ class Body:
         if self.weights is not None:
             return {name: value.clone() for name, value in self.weights.items()}
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key.integer())
+            _seed_modules(key.integer())
             module = replace_dropout(self.make())
         return {name: value.detach().clone() for name, value in collect_parameters(module).items()}
 
@@ -129,6 +129,18 @@ def draw_initial_head(width: int, n_class: int, key: Key) -> Tensor:
     return uniform * bound
 
 
+def _seed_modules(seed: int) -> None:
+    """Seed the generators that modules draw their parameters from.
+
+    Without an accelerator, `torch.manual_seed` would write down the whole call stack for each kind of accelerator, in
+    case one is used later: half a millisecond, and memory that is never freed.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 def build_body(
     name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None
 ) -> Body:
@@ -140,7 +152,7 @@ def build_body(
     twice, or has a parameter with a reserved name.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the results below must not depend on earlier random numbers
+        _seed_modules(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
         width, sites = measure_width(name, module, input_shape)
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
