@@ -229,8 +229,9 @@ def test_the_command_reports_missing_data_and_exits_with_one(
 
 
 def test_the_synthetic_experiment_runs_is_reported_and_documented(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedlog.cli.reproduce.make_executor", lambda *_: Here())
     out = tmp_path / "results"
     assert main(["reproduce", "figure-synthetic", "--seeds", "0", "--out", str(out), "--quiet"]) == 0
     assert len((out / "figure-synthetic" / "fedlog" / "seed-0" / "records.jsonl").read_text().splitlines()) == 30
