@@ -1,4 +1,4 @@
-"""The written-out training steps of plain bodies against autograd: the same bits."""
+"""The written-out training steps of plain bodies and of single chains against autograd: the same bits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,28 @@ from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
 
 pytestmark = pytest.mark.skipif(not convolve.AVAILABLE, reason="the passes are not compiled")
 CLIENTS, CLASSES = 3, 4
+
+
+class _Residual(nn.Module):
+    """Two convolutions with a norm and a shortcut, all of it one chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.second, self.last = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Linear(8, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, 2, rows, columns) -> (n, 5)."""
+        maps = torch.relu(self.norm(self.first(inputs)))
+        return self.last(torch.relu(maps + self.second(maps)).mean((2, 3)))
+
+
 BODIES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "mnist": (mnist_cnn, (1, 28, 28), 10),
     "cifar": (cifar_cnn, (3, 32, 32), 7),
     "mlp": (lambda: mlp(12, (9, 5)), (12,), 8),
     "signals": (lambda: signal_cnn(9, 64), (9, 64), 5),
+    "chain": (_Residual, (2, 8, 8), 10),
 }
 
 
@@ -93,8 +110,8 @@ def test_written_out_cross_entropy_has_the_bits_of_autograd(moves_head: bool) ->
         assert torch.equal(own, right)
 
 
-def test_only_rows_of_plain_stages_are_written_out() -> None:
-    """A body with a sum of two ways has no written-out passes."""
+def test_bodies_that_end_a_chain_in_between_are_not_written_out() -> None:
+    """A body with an activation that no chain has, between two ways that are added."""
 
     class Residual(nn.Module):
         def __init__(self) -> None:
@@ -103,7 +120,7 @@ def test_only_rows_of_plain_stages_are_written_out() -> None:
 
         def forward(self, inputs: Tensor) -> Tensor:
             """A sum of two layers' outputs."""
-            middle = self.first(inputs)
+            middle = torch.tanh(self.first(inputs))
             return torch.relu(middle + self.second(middle))
 
     compiled = compile_stacked(build_body("residual", Residual, (6,)))

@@ -7,7 +7,7 @@ twice a stage. Values that no backward pass reads, in evaluation all of them, ar
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import prod
@@ -193,7 +193,7 @@ class ChainStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The values that are read outside of the chain."""
         clients = values[0].shape[0]
-        names = tuple(name for link in self.links for name in link.names if name in params)
+        names = self.names_in(params)
         tensors = [*values, *(parameter("", name, params, clients) for name in names)]
         if torch.is_grad_enabled():
             found: tuple[Tensor, ...] = _Chain.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
@@ -201,6 +201,10 @@ class ChainStage:
             needs = (False,) * len(tensors)
             found = self.compute(self.plan(names, tensors, needs), [_by_client(one) for one in tensors])[0]
         return found[0] if len(found) == 1 else found
+
+    def names_in(self, params: Params) -> tuple[str, ...]:
+        """The names of the chain's parameters that exist."""
+        return tuple(name for link in self.links for name in link.names if name in params)
 
     def plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
         """The programs for these tensors: the chain's inputs and then its parameters."""
@@ -230,10 +234,10 @@ class ChainStage:
 class _Chain(Function):
     @staticmethod
     def forward(ctx: Any, stage: ChainStage, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        plan = stage.plan(names, tensors, ctx.needs_input_grad[2:])
+        ctx.needs = ctx.needs_input_grad[2:]
+        ctx.plan = stage.plan(names, tensors, ctx.needs)
         own = [_by_client(one) for one in tensors]
-        outputs, tape = stage.compute(plan, own)
-        ctx.plan = plan
+        outputs, tape = stage.compute(ctx.plan, own)
         ctx.save_for_backward(tape, *own, *outputs)
         return outputs
 
@@ -241,15 +245,58 @@ class _Chain(Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the values and the parameters that need one."""
-        tape, *saved = ctx.saved_tensors
-        needs = ctx.needs_input_grad[2:]
-        found = [
-            one.new_empty(one.shape) if needed else None for one, needed in zip(saved[: len(needs)], needs, strict=True)
-        ]
-        assert ctx.plan.backward is not None
-        given = [gradient.contiguous() for gradient in gradients]
-        ctx.plan.backward.run(len(given[0]), (tape, *saved, *given, *found))
-        return None, None, *found
+        return None, None, *_run_backward(ctx.plan, ctx.saved_tensors, ctx.needs, gradients)
+
+
+def _run_backward(
+    plan: _Plan, saved: Sequence[Tensor], needs: Sequence[bool], gradients: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The gradients of the chain's inputs and parameters that need one; `saved` begins with the tape."""
+    tape, *others = saved
+    found = [
+        one.new_empty(one.shape) if needed else None for one, needed in zip(others[: len(needs)], needs, strict=True)
+    ]
+    assert plan.backward is not None
+    given = [gradient.contiguous() for gradient in gradients]
+    plan.backward.run(len(given[0]), (tape, *others, *given, *found))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class KeptChain:
+    """A chain of one batch, kept for its backward pass."""
+
+    plan: _Plan
+    names: tuple[str, ...]
+    needs: tuple[bool, ...]
+    saved: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChainPasses:
+    """The forward and backward passes of a body that is a single chain, without autograd."""
+
+    stage: ChainStage
+
+    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, KeptChain | None]:
+        """The features (clients, batch, width), and what `backward` needs; None if no parameter needs a gradient."""
+        clients = batch.shape[0]
+        names = self.stage.names_in(params)
+        tensors = [batch, *(parameter("", name, params, clients) for name in names)]
+        needs = (False, *(params[name].requires_grad for name in names))
+        plan = self.stage.plan(names, tensors, needs)
+        own = [_by_client(one) for one in tensors]
+        (features,), tape = self.stage.compute(plan, own)
+        if tape is None:
+            return features, None
+        return features, KeptChain(plan, names, needs, (tape, *own, features))
+
+    def backward(self, tape: KeptChain | None, gradient: Tensor, moving: Collection[str]) -> dict[str, Tensor | None]:
+        """The gradients of the parameters in `moving` from that of the features."""
+        if tape is None:
+            return {}
+        _, *found = _run_backward(tape.plan, tape.saved, tape.needs, [gradient])
+        return {name: one for name, one in zip(tape.names, found, strict=True) if name in moving}
 
 
 def _by_client(tensor: Tensor) -> Tensor:

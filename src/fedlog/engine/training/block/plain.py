@@ -1,23 +1,26 @@
-"""Training steps of plain bodies without autograd: the passes of each stage, and the gradient of cross-entropy.
+"""Training steps without autograd, for plain bodies and single chains, and the gradient of cross-entropy.
 
-Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`), so all bits are the
-same. A batch then costs fewer calls, and no graph.
+Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so all
+bits are the same. A batch then costs fewer calls, and no graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from fedlog.engine.training.block.chain import ChainPasses, ChainStage
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.convolve import KeptConv, run_backward, run_forward
 from fedlog.engine.training.block.network import (
     BlockNetwork,
     Masks,
     Params,
+    StageCall,
     batch_innermost,
     find_parameter,
     parameter,
@@ -153,8 +156,21 @@ class PlainPasses:
         return found
 
 
-def write_out(network: BlockNetwork) -> PlainPasses | None:
-    """The passes of a plain network in which each stage reads the one before it; None for other networks."""
+class Passes(Protocol):
+    """A body's passes without autograd."""
+
+    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, Any]:
+        """The features (clients, batch, width), and what `backward` needs."""
+
+    def backward(self, tape: Any, gradient: Tensor, moving: Collection[str]) -> Gradients:
+        """The gradients of the parameters in `moving` from that of the features."""
+
+
+def write_out(network: BlockNetwork) -> Passes | None:
+    """The passes of a plain network in which each stage reads the one before it, or of a single chain, or None."""
+    match network.chained:
+        case (StageCall(stage=ChainStage() as chain, reads=(0,), writes=(output,)),) if output == network.output:
+            return ChainPasses(chain)
     stages = tuple(step.stage for step in network.steps if isinstance(step.stage, PlainStage))
     reads = [step.reads for step in network.steps]
     writes = [step.writes for step in network.steps]
