@@ -309,6 +309,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     assert 0.6 < predicted / used < 1.6, f"{predicted / 2**20:.0f} MiB predicted, {used / 2**20:.0f} MiB used"
 
 
+def test_a_dry_run_counts_the_clients_that_are_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them needs five copies of its parameters; how many they are is the backend's choice."""
+    from fedlog.engine.training.backends import Engine
+    from fedlog.experiments.run import dry_run
+
+    found = []
+    for together in (1, 2):
+        monkeypatch.setattr(Engine, "_best_group_size", lambda *_, size=together: size)
+        found.append(dry_run.forecast_cost(RunSpec(data="circle", rounds=1, jobs=1, options={"epochs": 1})))
+    alone, both = found
+    assert both.clients == 2
+    assert both.memory_bytes - alone.memory_bytes == 5 * 4 * both.parameters_per_client
+
+
 def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,10 @@ class Cohort:
                 uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
         return uploads
 
+    def count_clients_at_once(self) -> int:
+        """The largest number of clients that are trained together."""
+        return max(backend.clients_at_once for backend in self._backends.values())
+
     def read_and_reset_times(self) -> dict[str, float]:
         """The seconds of this process by part, since the last call."""
         return CLOCK.take()

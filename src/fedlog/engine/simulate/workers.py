@@ -49,6 +49,11 @@ class Workers(ABC):
         """The seconds since the last call, by part, of each process except this one."""
         return []
 
+    def count_clients_at_once(self) -> int:
+        """The largest number of clients that one worker trains together."""
+        counts: list[int] = self._call_all("count_clients_at_once", [()] * len(self._shares))
+        return max(counts)
+
     @abstractmethod
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of each cohort with its entry of `arguments`; return the results. RunError if not started."""

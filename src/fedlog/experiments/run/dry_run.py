@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, replace
 
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import CHUNK_RECORDS
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.files.duration_text import describe_duration
 from fedlog.models.encoders.cache import Progress
@@ -73,6 +72,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         simulation.settings = replace(settings, rounds=min(settings.rounds, 3), stop_at_accuracy=None)
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
+    at_once = simulation.workers.count_clients_at_once()
     opening = sum(simulation.server.ledger.bits_by_kind(0).values())
     simulation.stop()
     record = records[len(records) // 2]
@@ -82,7 +82,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
     parameters += federation.n_class * (1 + simulation.plan.width)
     kept = 3 if spec.moments is AdamMoments.RUN else 1  # a body, and both moments of each of its parameters
     # Each client of a stacked block needs five copies: parameters, gradient, both moments and the next parameters.
-    stacked = spec.jobs * min(len(federation.shards), max(1, CHUNK_RECORDS // settings.batch_size))
+    stacked = spec.jobs * min(len(federation.shards), at_once)
     pools = sum(p.inputs.numel() for p in (federation.train, federation.test))
     return Forecast(
         method=spec.method,
