@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.engine.training.block.plain import cross_entropy_gradients, write_out
+from fedlog.engine.training.block.products import _multiply, _multiply_back, multiply, multiply_back
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
 
@@ -126,3 +129,48 @@ def test_bodies_that_end_a_chain_in_between_are_not_written_out() -> None:
     compiled = compile_stacked(build_body("residual", Residual, (6,)))
     assert compiled is not None
     assert write_out(compiled.training) is None
+
+
+@pytest.mark.parametrize("masked", ["", "convolve_narrowly", "convolve_plainly"])
+@pytest.mark.parametrize(("batch", "units_in", "units_out"), [(10, 320, 50), (50, 400, 120), (50, 120, 100), (3, 5, 4)])
+@pytest.mark.parametrize("innermost", [True, False])
+def test_compiled_products_have_the_bits_of_pytorch(
+    batch: int, units_in: int, units_out: int, innermost: bool, masked: str
+) -> None:
+    """With any instruction set; weights lie apart, as in Adam's rows. Where a bit would differ, PyTorch multiplies."""
+    generator = Key(8).child(batch, units_in).torch()
+    inputs = torch.randn(CLIENTS, units_in, batch, generator=generator).mT
+    inputs = inputs if innermost else inputs.contiguous()
+    size = units_in * units_out
+    rows = torch.randn(CLIENTS, size + units_out + 3, generator=generator)
+    weight, bias = rows[:, :size].view(CLIENTS, units_out, units_in), rows[:, size : size + units_out]
+    gradient = torch.randn(CLIENTS, batch, units_out, generator=generator)
+    with _without(masked):
+        assert torch.equal(multiply(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
+        of_inputs, of_weight = multiply_back(inputs, weight, gradient, True, True)
+        # The passes themselves are right, if not to the bit.
+        own, (of_own_inputs, of_own_weight) = (
+            _multiply(inputs, weight, bias),
+            _multiply_back(inputs, weight, gradient, True, True),
+        )
+    expected = torch.bmm(gradient, weight), torch.bmm(gradient.mT, inputs)
+    for found, right in zip((of_inputs, of_weight), expected, strict=True):
+        assert found is not None
+        assert torch.equal(found, right)
+    torch.testing.assert_close(own, torch.baddbmm(bias[:, None], inputs, weight.mT), rtol=1e-4, atol=1e-4)
+    for near, right in zip((of_own_inputs, of_own_weight), expected, strict=True):
+        torch.testing.assert_close(near, right, rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def _without(masked: str) -> Iterator[None]:
+    """Inside the block the compiled passes do not use the masked instruction sets."""
+    if not masked:
+        yield
+        return
+    switch = ctypes.c_int.in_dll(convolve.LIBRARY, masked)
+    switch.value = 1
+    try:
+        yield
+    finally:
+        switch.value = 0

@@ -10,6 +10,13 @@ struct linear { /* the same in linear.py */
     int64_t clients, batch, in, out, rectify;
 };
 
+/* The products of a linear layer alone, in the order of a matrix library: `products.py` compares them before it uses
+   them. Inputs are (batch, units), or (units, batch) where `innermost`; steps are from a client to the next. */
+struct product { /* the same in products.py */
+    int64_t clients, batch, in, out, innermost, weight_step, bias_step;
+};
+enum { PRODUCT_UNITS = 192 };
+
 #define PASSES "linear_passes.h"
 #include "targets.h"
 
@@ -37,6 +44,18 @@ void linear_backward_double(const struct linear *l, const double *inputs, const 
                             double *scratch)
 {
     CHOSEN(linear_backward, double)(l, inputs, weight, outputs, gradient, of_inputs, of_weight, of_bias, scratch);
+}
+
+void product_forward_float(const struct product *p, const float *inputs, const float *weight, const float *bias,
+                           float *outputs, float *scratch)
+{
+    CHOSEN(product_forward, float)(p, inputs, weight, bias, outputs, scratch);
+}
+
+void product_backward_float(const struct product *p, const float *inputs, const float *weight, const float *gradient,
+                            float *of_inputs, float *of_weight, float *scratch)
+{
+    CHOSEN(product_backward, float)(p, inputs, weight, gradient, of_inputs, of_weight, scratch);
 }
 
 #include "steps.h"

@@ -227,6 +227,82 @@ static void NAME(linear_backward)(const struct linear *l, const REAL *inputs, co
     }
 }
 
+#if SIZE(REAL) == 4
+#include "turn.h"
+
+/* (rows, columns) -> (columns, rows), by squares; the last ones begin earlier. */
+static void NAME(turn_units)(int64_t rows, int64_t columns, const REAL *from, REAL *to)
+{
+    if (rows < LANES || columns < LANES) {
+        for (int64_t at = 0; at < rows * columns; at++)
+            to[at % columns * rows + at / columns] = from[at];
+        return;
+    }
+    for (int64_t column = 0; column < columns; column += LANES)
+        for (int64_t row = 0; row < rows; row += LANES) {
+            const int64_t first = row + LANES <= rows ? row : rows - LANES;
+            const int64_t left = column + LANES <= columns ? column : columns - LANES;
+            VECTOR square[LANES];
+#pragma GCC unroll 8
+            for (int i = 0; i < LANES; i++)
+                square[i] = READ(from + (first + i) * columns + left);
+            NAME(turn)(square);
+#pragma GCC unroll 8
+            for (int i = 0; i < LANES; i++)
+                *(VECTOR *)(to + (left + i) * rows + first) = square[i];
+        }
+}
+
+/* Forward without ReLU, in the order of a matrix library: sums over PRODUCT_UNITS units of the input, one after the
+   other, each added to what is there. `scratch` has room for the inputs and twice the outputs of a client. */
+static void NAME(product_forward)(const struct product *p, const REAL *inputs, const REAL *weight, const REAL *bias,
+                                  REAL *outputs, REAL *scratch)
+{
+    const int64_t before = p->batch * p->in, behind = p->batch * p->out;
+    REAL *turned = scratch, *sums = turned + before, *found = sums + behind;
+    for (int64_t client = 0; client < p->clients; client++) {
+        const REAL *own = inputs + client * before;
+        if (!p->innermost) {
+            NAME(turn_units)(p->batch, p->in, own, turned);
+            own = turned;
+        }
+        for (int64_t unit = 0; unit < p->in; unit += PRODUCT_UNITS) {
+            const int64_t count = p->in - unit < PRODUCT_UNITS ? p->in - unit : PRODUCT_UNITS;
+            NAME(multiply_units)(p->out, count, p->batch, weight + client * p->weight_step + unit, p->in, 1,
+                                 own + unit * p->batch, found);
+            for (int64_t at = 0; at < behind && unit; at++)
+                sums[at] += found[at];
+            for (int64_t one = 0; one < p->out && !unit; one++)
+                for (int64_t b = 0; b < p->batch; b++)
+                    sums[one * p->batch + b] = found[one * p->batch + b] + bias[client * p->bias_step + one];
+        }
+        NAME(turn_units)(p->out, p->batch, sums, outputs + client * behind);
+    }
+}
+
+/* The gradients of the inputs, which lie as the inputs do, and of the weights. `scratch` as before. */
+static void NAME(product_backward)(const struct product *p, const REAL *inputs, const REAL *weight,
+                                   const REAL *gradient, REAL *of_inputs, REAL *of_weight, REAL *scratch)
+{
+    const int64_t before = p->batch * p->in, behind = p->batch * p->out;
+    for (int64_t client = 0; client < p->clients; client++) {
+        const REAL *own = inputs + client * before, *passed = gradient + client * behind;
+        if (of_weight && p->innermost) {
+            NAME(turn_units)(p->in, p->batch, own, scratch);
+            own = scratch;
+        }
+        if (of_weight)
+            NAME(multiply_units)(p->out, p->batch, p->in, passed, 1, p->out, own, of_weight + client * p->out * p->in);
+        if (!of_inputs)
+            continue;
+        REAL *to = p->innermost ? scratch : of_inputs + client * before;
+        NAME(multiply_units)(p->batch, p->out, p->in, passed, p->out, 1, weight + client * p->weight_step, to);
+        if (p->innermost)
+            NAME(turn_units)(p->batch, p->in, scratch, of_inputs + client * before);
+    }
+}
+#endif
+
 #undef WIDE_LANES
 #undef WIDE
 #undef READ

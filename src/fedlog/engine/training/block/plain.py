@@ -26,6 +26,7 @@ from fedlog.engine.training.block.network import (
     parameter,
     select_masks,
 )
+from fedlog.engine.training.block.products import multiply, multiply_back
 from fedlog.engine.training.block.stages import FlattenStage, LinearStage
 
 Gradients = dict[str, Tensor | None]
@@ -79,9 +80,9 @@ class _Linear:
     multipliers: list[Tensor]
 
     @classmethod
-    def forward(cls, stage: LinearStage, params: Params, masks: Masks, inputs: Tensor) -> tuple[Tensor, _Linear]:
+    def forward(cls, stage: LinearStage, params: Params, masks: Masks | None, inputs: Tensor) -> tuple[Tensor, _Linear]:
         weight, bias = _read_parameters(stage.name, params, inputs)
-        outputs = torch.bmm(inputs, weight.mT) if bias is None else torch.baddbmm(bias[:, None], inputs, weight.mT)
+        outputs = multiply(inputs, weight, bias)
         if stage.rectify:
             outputs.clamp_min_(0)
         multipliers = select_masks(masks, stage.dropout)
@@ -98,9 +99,8 @@ class _Linear:
         if self.stage.rectify:
             gradient = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
         names = _name_parameters(self.stage.name)
-        of_weight = torch.bmm(gradient.mT, self.inputs) if names[0] in moving else None
         of_bias = gradient.sum(1) if names[1] in moving else None
-        of_inputs = torch.bmm(gradient, self.weight) if needs_inputs else None
+        of_inputs, of_weight = multiply_back(self.inputs, self.weight, gradient, needs_inputs, names[0] in moving)
         return of_inputs, {names[0]: of_weight, names[1]: of_bias}
 
 
@@ -117,7 +117,10 @@ class _Flatten:
     def backward(
         self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
     ) -> tuple[Tensor | None, Gradients]:
-        return batch_innermost(gradient).view(self.shape) if needs_inputs else None, {}
+        if not needs_inputs:
+            return None, {}
+        turned = gradient.mT
+        return (turned if turned.is_contiguous() else batch_innermost(gradient)).view(self.shape), {}
 
 
 _Kept = _Conv | _Linear | _Flatten
@@ -142,6 +145,15 @@ class PlainPasses:
                 batch, kept = _Flatten.forward(batch)
             tape.append(kept)
         return batch, tape
+
+    def evaluate(self, params: Params, batch: Tensor) -> Tensor:
+        """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
+        for stage in self.stages:
+            if isinstance(stage, LinearStage):
+                batch, _ = _Linear.forward(stage, params, None, batch)
+            else:
+                batch = stage(params, None, batch)
+        return batch
 
     def backward(self, tape: list[_Kept], gradient: Tensor, moving: Collection[str]) -> Gradients:
         """The gradients of the parameters in `moving` from that of the features."""

@@ -81,6 +81,7 @@ class BlockBackend:
         self._settings = settings
         self._network = network
         self._passes = write_out(network.training) if isinstance(network, StackedBody) else None
+        self._evaluation = write_out(network.evaluating) if isinstance(network, StackedBody) else None
         self._own_names = {name for layer in body.layers for name in layer}
         self._transform = federation.transform
         self._labels = federation.train.labels
@@ -119,14 +120,19 @@ class BlockBackend:
         for start in range(0, max(sizes), records):
             active = sum(size > start for size in sizes)
             batch = feed.plain(positions[:active, start : start + records])
-            found = self._network.features({n: v[:active] for n, v in params.items()}, batch, None)
-            parts.append(self._body.clip_features(found))
+            parts.append(self._body.clip_features(self._evaluate(_first(params, active), batch)))
         each = [torch.zeros(0)] * len(requests)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
             empty = torch.zeros(0, self._body.width, dtype=self._settings.dtype)
             each[at] = torch.cat(rows)[: sizes[row]].cpu() if rows else empty
         return each
+
+    def _evaluate(self, params: Params, batch: Tensor) -> Tensor:
+        """The features of a batch in evaluation mode."""
+        if self._evaluation is not None:
+            return self._evaluation.evaluate(params, batch)
+        return self._network.features(params, batch, None)
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
         """Train a chunk of tasks, sorted by size; return the stacked parameters, and each client's moments."""
