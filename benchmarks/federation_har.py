@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.round_time import find_events
 from fedlog.algorithms import registry
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
@@ -156,11 +157,11 @@ def main() -> int:
                 "wire_bytes_up": outcome.wire_bytes_up,
                 "wire_bytes_down": outcome.wire_bytes_down,
                 "seconds": round(seconds, 1),
-                "calls": place.read_call_counts(),
-                "rounds_seconds": [event["seconds"] for event in place.find_events("har", "round")],
+                "calls": json.loads(place.server.traffic_file.read_text()),
+                "rounds_seconds": [event["seconds"] for event in find_events(place.server, "har", "round")],
                 "sites_seconds": {
-                    name: [[event["load_seconds"], event["work_seconds"]] for event in events]
-                    for name, events in place.find_work_events("har").items()
+                    name: [[e["load_seconds"], e["work_seconds"]] for e in find_events(folder, "har", "worked")]
+                    for name, folder in place.sites.items()
                 },
             },
             "simulator": {method: simulate(method, federation, chosen.rounds) for method in SIMULATED},

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.engine.software import software_versions
-from fedlog.flower.folders.caps import Caps
+from fedlog.flower.folders.site_folder import Caps
 from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan

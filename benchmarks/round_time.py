@@ -29,6 +29,7 @@ from typing import Any
 import polars as pl
 
 from benchmarks.processor_time import count_processor_time
+from fedlog.flower.folders.folder import Folder, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as site_side
 from fedlog.flower.ops.demo import make_demo_schema, write_tables
@@ -48,6 +49,11 @@ def deal(root: Path, sites: int) -> dict[str, LocalSite]:
         rows[at::sites].write_csv(path)
         dealt[path.stem] = LocalSite(path, BODY)
     return dealt
+
+
+def find_events(folder: Folder, run: str, event: str) -> list[dict[str, Any]]:
+    """The events of one kind in a run, from the log of a server's or a site's folder."""
+    return [each for each in read_events(folder.event_log) if each["event"] == event and each["run"] == run]
 
 
 @contextmanager
@@ -74,12 +80,13 @@ def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
         with count_processor_time() as counted:
             outcome = federation.run(plan, lambda line: None)
-        ends = [event["time"] for event in federation.find_events("rounds", "round")]
+        ends = [event["time"] for event in find_events(federation.server, "rounds", "round")]
         first, last = (dt.datetime.fromisoformat(ends[at]).timestamp() for at in (0, -1))
         spent = {kind: round(each / max(1, rounds - 1), 3) for kind, each in counted.between(first, last).items()}
-        seconds = [event["seconds"] for event in federation.find_events("rounds", "round")]
-        work = [event["work_seconds"] for events in federation.find_work_events("rounds").values() for event in events]
-        calls = federation.read_call_counts()
+        seconds = [event["seconds"] for event in find_events(federation.server, "rounds", "round")]
+        worked = [event for site in federation.sites.values() for event in find_events(site, "rounds", "worked")]
+        work = [event["work_seconds"] for event in worked]
+        calls = json.loads(federation.server.traffic_file.read_text())
     polls = calls["pull-messages"]
     return {
         "sites": sites,

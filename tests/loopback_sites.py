@@ -21,7 +21,7 @@ from fedlog.flower.ops.processes import RunningProgram, find_descendants, find_f
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import RunningServer, create_server, read_site_statuses, register, run_server
 from fedlog.flower.ops.site import create_site, run_site
-from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
+from fedlog.flower.ops.site_service import NOT_ACTIVATED
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 

@@ -22,16 +22,19 @@ from fedlog.flower.folders.folder import LineFollower, read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as ops_site
-from fedlog.flower.ops import site_service, site_trouble
+from fedlog.flower.ops import site_service
 from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
 from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for_port
 from fedlog.flower.ops.server import create_server, make_gate_command
 from fedlog.flower.ops.site import create_site
-from fedlog.flower.ops.site_service import LONG_LIFE_SECONDS, WATCH_SECONDS, SiteService, SuperNodeLog
-from fedlog.flower.ops.site_trouble import (
+from fedlog.flower.ops.site_service import (
+    LONG_LIFE_SECONDS,
     NOT_ACTIVATED,
+    WATCH_SECONDS,
     CertificateError,
     RestartChance,
+    SiteService,
+    SuperNodeLog,
     UnreachableError,
     check_in,
     find_trouble,
@@ -39,9 +42,8 @@ from fedlog.flower.ops.site_trouble import (
 )
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, SiteState, describe_clock
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.callers import RegisteredKeys, sign_call
+from fedlog.flower.server.callers import LOST_SECONDS, Presence, RegisteredKeys, sign_call
 from fedlog.flower.server.gate import Gate
-from fedlog.flower.server.presence import LOST_SECONDS, Presence
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
 
@@ -96,7 +98,7 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     assert 5 < ahead.ahead_seconds < 8
     assert -403 < behind.ahead_seconds < -399
     for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
-        trouble = site_trouble.find_clock_trouble(standing)
+        trouble = site_service.find_clock_trouble(standing)
         assert trouble is not None
         assert trouble.kind is RestartChance.FINAL
         assert words in trouble.reason
@@ -128,10 +130,10 @@ def test_every_end_of_a_supernode_has_its_reason(
     assert unknown.kind is RestartChance.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
-        patch.setattr(site_trouble, "is_disk_nearly_full", lambda path: True)
+        patch.setattr(site_service, "is_disk_nearly_full", lambda path: True)
         assert find_trouble(site, 0, "").news is SiteState.NO_SPACE
     with monkeypatch.context() as patch:
-        patch.setattr(site_trouble, "check_in", lambda folder: CheckInAnswer(False, 9.0))
+        patch.setattr(site_service, "check_in", lambda folder: CheckInAnswer(False, 9.0))
         assert find_trouble(site, 1, NOT_ACTIVATED).news is SiteState.CLOCK  # before all that follows from it
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)

@@ -20,8 +20,7 @@ from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.server import SiteStatus
 from fedlog.flower.ops.summaries import summarise_newest_run
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.deadline import Deadline
-from fedlog.flower.server.exchange import Clock
+from fedlog.flower.server.exchange import Clock, Deadline
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.greeting import read_welcome
-from fedlog.flower.server.run_report import PrivateSiteReport, SiteReport, read_report
+from fedlog.flower.protocol.greeting import make_identity, read_welcome
+from fedlog.flower.server.run_folder import PrivateSiteReport, SiteReport, read_report
 
 STEERING = "mlp:8\x1b]0;owned\x07\x1b[2J"
 REPORT = {
@@ -59,5 +60,6 @@ def test_a_report_of_other_things_than_figures_is_refused(change: dict[str, obje
 def test_a_name_of_a_body_that_is_none_is_refused(body: object) -> None:
     with pytest.raises(FrameError, match="expected the name of a body"):
         read_report(json.dumps({"body": body}).encode(), PrivateSiteReport)
+    ours = make_identity("0" * 64)
     with pytest.raises(FrameError, match="expected a body and its number of features"):
-        read_welcome(json.dumps({"body": body, "width": 8}).encode())
+        read_welcome(json.dumps({**asdict(ours), "body": body, "width": 8}).encode(), ours, "east")

@@ -12,9 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.errors import RunError
-from fedlog.flower.folders.caps import Caps
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.folders.site_folder import Caps, SiteFolder
 from fedlog.flower.protocol.frame import FrameError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.engine_server import create_engine_server, restore_engine_server

@@ -11,7 +11,7 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import print_private_report
+from fedlog.cli.federate_report import print_private_report
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder

@@ -24,14 +24,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.certificates import (
-    CertificateFiles,
-    create_certificates,
-    days_left,
-    renew_server_certificate,
-)
 from fedlog.flower.folders.folder import check_site_name
-from fedlog.flower.folders.keys import check_secret, compute_fingerprint, create_site_key, read_public_key, write_secret
+from fedlog.flower.folders.keys import (
+    CertificateFiles,
+    check_secret,
+    compute_fingerprint,
+    create_certificates,
+    create_site_key,
+    days_left,
+    read_public_key,
+    renew_server_certificate,
+    write_secret,
+)
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
 from fedlog.flower.ops.processes import Command, find_free_port, run_command, start, wait_for_port

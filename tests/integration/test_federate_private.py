@@ -11,7 +11,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import print_private_report
+from fedlog.cli.federate_report import print_private_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.site import Preparation
@@ -23,14 +23,12 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
-from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, read_plan
-from fedlog.flower.protocol.run_privacy import PrivacyRequirement, describe_large_delta, record_run_release
+from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, describe_large_delta, read_plan
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.server.run_report import PrivateSiteReport, read_report
+from fedlog.flower.server.run_folder import PrivateSiteReport, RoundRules, RunFolder, read_report
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.data import load_data
-from fedlog.flower.site.privacy_record import describe_spending
+from fedlog.flower.site.privacy_record import PrivacyRequirement, describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.guarantee import Trust, Unit
@@ -269,7 +267,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
 ) -> None:
     home = RunFolder.of_run(server, "trial")
     guard = plan(LOCAL).build_protection(3, 8)
-    record_run_release(home.path, guard, 1, "statistics")  # begun before, and killed: paid for all the same
+    home.record_release(guard, 1, "statistics")  # begun before, and killed: paid for all the same
     state = conduct(post, server, plan(LOCAL))
     report = home.read_report()
     assert report is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 from three_sites import SCHEMA, InProcess, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import _print_report
+from fedlog.cli.federate_report import print_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -213,7 +212,7 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     assert report["sites"] == [{"name": name, "body": "mlp:8"} for name in sites]
-    _print_report(Namespace(json=False), report)
+    print_report(report, as_json=False)
     said = capsys.readouterr().out
     assert "secure sums hid each site's part from the server, and the sums are exact" in said
     assert "known to its site alone" in said

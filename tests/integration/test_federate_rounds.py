@@ -32,16 +32,15 @@ from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.app import make_app_settings
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
-from fedlog.flower.protocol.greeting import read_hello
+from fedlog.flower.protocol.greeting import encode_hello, make_identity, read_hello
 from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
 from fedlog.flower.server.exchange import Clock
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.server.server_app import read_settings
+from fedlog.flower.server.server_app import make_app_settings, read_settings
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD
@@ -513,7 +512,9 @@ def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, s
     ],
 )
 def test_a_plan_that_a_site_would_not_follow_is_refused(values: dict[str, object]) -> None:
-    payload = json.dumps({"plan": {**PLAN.as_plain(), **values}}).encode()
+    ours = make_identity(SCHEMA.digest)
+    payload = json.dumps({**asdict(ours), "plan": {**PLAN.as_plain(), **values}}).encode()
     with pytest.raises(InputError):
-        read_hello(payload)
+        read_hello(payload, ours)
+    assert read_hello(encode_hello(ours, PLAN), ours) == PLAN
     assert check_plan(PLAN) == PLAN

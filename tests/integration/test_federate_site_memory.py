@@ -19,7 +19,7 @@ from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.engine_server import create_engine_server
-from fedlog.flower.site import answer, worker
+from fedlog.flower.site import answer, client_app
 from fedlog.flower.site.answer import answer_request, load_context
 from fedlog.flower.site.guard import serve_worker
 from fedlog.flower.site.run_state import RunState
@@ -175,17 +175,17 @@ def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
     process.start()
     while not Path(socket).exists():
         time.sleep(0.05)
-    monkeypatch.setattr(worker, "_worker", (socket, secret))
-    replies = [worker.answer_in_worker(work(number), there) for number in (1, 2)]
+    monkeypatch.setattr(client_app, "_worker", (socket, secret))
+    replies = [client_app.answer_in_worker(work(number), there) for number in (1, 2)]
     assert replies == [answer_request(work(number), here) for number in (1, 2)]
     assert [event["event"] for event in read_events(there.event_log)].count("worked") == 2
-    monkeypatch.setattr(worker, "_worker", (socket, b"a stranger's"))
-    replies = [worker.answer_in_worker(work(3), there)]  # not let in, so this process does the work itself
+    monkeypatch.setattr(client_app, "_worker", (socket, b"a stranger's"))
+    replies = [client_app.answer_in_worker(work(3), there)]  # not let in, so this process does the work itself
     assert replies == [answer_request(work(3), here)]
-    monkeypatch.setattr(worker, "_worker", (socket, secret))
+    monkeypatch.setattr(client_app, "_worker", (socket, secret))
     process.kill()
     process.join()
-    assert worker.answer_in_worker(work(4), there) == answer_request(work(4), here)
+    assert client_app.answer_in_worker(work(4), there) == answer_request(work(4), here)
 
 
 def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
@@ -198,8 +198,8 @@ def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
     with Listener(str(tmp_path / "frames"), family="AF_UNIX", authkey=b"secret") as listener:
         thread = Thread(target=lambda: listener.accept().close())
         thread.start()
-        monkeypatch.setattr(worker, "_worker", (str(tmp_path / "frames"), b"secret"))
-        reply = worker.answer_in_worker(work(1), folder)
+        monkeypatch.setattr(client_app, "_worker", (str(tmp_path / "frames"), b"secret"))
+        reply = client_app.answer_in_worker(work(1), folder)
         thread.join()
     assert reply.kind is FrameKind.REFUSAL
     assert RunState.of_run(folder, run_tag("trial")).list_steps() == []

@@ -375,4 +375,4 @@ def test_methods_that_cannot_do_it_are_refused_before_a_run(method: str, how: di
 def test_the_welcome_tells_of_the_world_only_where_it_is_closed() -> None:
     ours = make_identity("0" * 64)
     assert b"closed" not in encode_welcome(ours, SiteProfile("mlp:8", 8))
-    assert read_welcome(encode_welcome(ours, SiteProfile("mlp:8", 8, closed_world=True))).closed_world
+    assert read_welcome(encode_welcome(ours, SiteProfile("mlp:8", 8, closed_world=True)), ours, "east").closed_world

@@ -12,8 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from scipy.stats import binom
 from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick_clock
 
-from fedlog.cli.federate_run import _print_report
-from fedlog.cli.main import main, parse_arguments
+from fedlog.cli.federate_report import print_report
+from fedlog.cli.main import main
 from fedlog.core.classification import compute_metrics, wilson_interval
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
@@ -105,7 +105,7 @@ def test_a_table_over_six_rows_carries_its_interval(
     report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None
     report["sites"] = [{**site, "accuracy": 5 / 6, "test_records": 6} for site in report["sites"]]
-    _print_report(parse_arguments(["federate", "run", "x"]), report)
+    print_report(report, as_json=False)
     head, first, *_ = capsys.readouterr().out.splitlines()
     assert "95 % interval" in head
     assert "0.436 to 0.970" in first

@@ -21,14 +21,12 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import LineFollower, log_event
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.metrics import render_server_metrics, render_site_metrics
 from fedlog.flower.ops.processes import find_free_port
-from fedlog.flower.ops.status_page import render_server_page, render_site_page
+from fedlog.flower.ops.status import render_server_metrics, render_server_page, render_site_metrics, render_site_page
 from fedlog.flower.ops.status_server import parse_status_address, serve_status
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.callers import RegisteredKeys
+from fedlog.flower.server.callers import Presence, RegisteredKeys
 from fedlog.flower.server.gate import CallCounts, Gate
-from fedlog.flower.server.presence import Presence
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.settings.promise import Promise

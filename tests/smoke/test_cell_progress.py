@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedlog.api import progress
-from fedlog.cli import cell_progress
-from fedlog.cli.cell_progress import CellProgress
+from fedlog.cli import reproduce
+from fedlog.cli.reproduce import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.workers.cell_process import Outcome
@@ -31,7 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stand_in = Clock()
-    for module in (cell_progress, progress):
+    for module in (reproduce, progress):
         monkeypatch.setattr(module, "time", stand_in)
     return stand_in
 

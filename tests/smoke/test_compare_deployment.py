@@ -11,7 +11,7 @@ import torch
 from three_sites import BODIES, write_table
 
 import fedlog
-from fedlog.cli.deployment_plan import find_body, write_plan
+from fedlog.cli.compare_work import find_body, write_plan
 from fedlog.cli.main import parse_arguments
 from fedlog.data.schema import load_schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite

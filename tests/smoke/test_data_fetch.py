@@ -259,7 +259,7 @@ def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
     cli.add_arguments(parser)
     args = parser.parse_args(arguments)
-    code = args.handler(args)
+    code = args.handler(args) or 0
     assert isinstance(code, int)
     return code
 

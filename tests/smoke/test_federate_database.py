@@ -12,10 +12,10 @@ from loopback_sites import Federation
 from three_sites import BODIES
 
 from fedlog.cli.main import main
+from fedlog.flower.folders import server_folder
 from fedlog.flower.folders.folder import read_events
+from fedlog.flower.folders.server_folder import erase_deleted_rows
 from fedlog.flower.protocol.frame import MAGIC, FrameKind
-from fedlog.flower.server import database
-from fedlog.flower.server.database import erase_deleted_rows
 
 SENT = 40 * b"what a site sent;"
 
@@ -54,7 +54,7 @@ def test_what_was_deleted_is_in_no_file_afterwards_also_while_flower_runs(writte
 
 
 def test_a_database_that_is_in_use_is_left_alone_and_said(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(server_folder, "PATIENCE_SECONDS", 0.05)
     with closing(_connected(written)) as flower:
         flower.execute("BEGIN IMMEDIATE")
         assert "locked" in str(erase_deleted_rows(written))

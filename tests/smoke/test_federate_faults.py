@@ -18,7 +18,7 @@ from three_sites import BODIES, assert_tells_nothing_of, simulation
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.folders.caps import Caps
+from fedlog.flower.folders.site_folder import Caps
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD

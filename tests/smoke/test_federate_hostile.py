@@ -13,7 +13,6 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import load_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import CONNECTION
-from fedlog.flower.ops.app import make_app_settings, write_app
 from fedlog.flower.ops.processes import (
     Command,
     find_free_port,
@@ -28,6 +27,7 @@ from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
+from fedlog.flower.server.server_app import make_app_settings, write_app
 
 pytestmark = pytest.mark.slow
 

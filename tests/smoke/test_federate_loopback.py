@@ -32,7 +32,7 @@ from fedlog.flower.ops.processes import (
 )
 from fedlog.flower.ops.server import make_flwr_command, read_site_statuses, register, run_server
 from fedlog.flower.ops.site import run_site
-from fedlog.flower.ops.site_trouble import NOT_ACTIVATED
+from fedlog.flower.ops.site_service import NOT_ACTIVATED
 
 pytestmark = pytest.mark.slow
 

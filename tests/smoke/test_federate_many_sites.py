@@ -16,12 +16,11 @@ from fedlog.data.schema import dump_schema
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.ops.metrics import render_server_metrics
 from fedlog.flower.ops.processes import find_free_port, stop_programs
 from fedlog.flower.ops.run import run_federation
 from fedlog.flower.ops.server import create_server, register_sites_in_folder, run_server
 from fedlog.flower.ops.site import create_site, run_site
-from fedlog.flower.ops.status_page import render_server_page
+from fedlog.flower.ops.status import render_server_metrics, render_server_page
 from fedlog.flower.ops.status_server import serve_status
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules

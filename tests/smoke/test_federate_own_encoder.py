@@ -18,7 +18,7 @@ from fedlog.core.heads.gaussian import linear_discriminant_head
 from fedlog.core.stats import Detail, Moments
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.ops.demo_pretrained import cut_patches, write_key_lists
+from fedlog.flower.ops.demo import cut_patches, write_key_lists
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import make_plan
 from fedlog.flower.server.run_folder import RunFolder

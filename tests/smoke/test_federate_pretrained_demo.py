@@ -10,7 +10,7 @@ import torch
 
 from fedlog.cli.main import main
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.ops.demo_pretrained import BODY, CLASSES, RUN, SITES, cut_patches, make_demo_plan
+from fedlog.flower.ops.demo import BODY, CLASSES, RUN, SITES, cut_patches, make_demo_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
 from fedlog.models.model_folder import load_model

@@ -16,7 +16,7 @@ from fedlog.cli.main import main
 from fedlog.core.heads.regression import NumberHead, regression_moments, solve_regression
 from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.ops.demo_pretrained import write_key_lists
+from fedlog.flower.ops.demo import write_key_lists
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.run_folder import RunFolder

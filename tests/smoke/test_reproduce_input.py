@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli import reproduce
-from fedlog.cli.cell_progress import CellProgress
 from fedlog.cli.main import main
+from fedlog.cli.reproduce import CellProgress
 from fedlog.experiments.tables import inventory as calibration
 from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells

@@ -3,67 +3,62 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fedlog.errors import InputError
 
-if TYPE_CHECKING:
-    from fedlog.flower.folders.server_folder import ServerFolder
-    from fedlog.flower.folders.site_folder import SiteFolder
-
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Handler: TypeAlias = Callable[[argparse.Namespace], int | None]  # returns the exit code, or None for 0
+
+
+class StopRequestedError(KeyboardInterrupt):
+    """The process got SIGTERM, as a service manager sends it to stop a service."""
+
+
+@contextmanager
+def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
+    """After SIGTERM, print the last words and go on after the block; Ctrl-C interrupts the program as usual."""
+    try:
+        yield
+    except StopRequestedError:
+        say(last_words)
 
 
 def add_command(
-    commands: Subparsers,
-    name: str,
-    summary: str,
-    handler: Callable[[argparse.Namespace], int | None],
-    folder: str | None = None,
+    commands: Subparsers, name: str, summary: str, handler: Handler, folder: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; the handler returns the exit code, or None for 0.
-
-    `folder` is the help text of a first argument DIR, for commands that have one.
-    """
+    """Add a command and return its parser; `folder` is the help text of a first argument DIR, if it has one."""
     parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(handler=lambda args: handler(args) or 0)
+    parser.set_defaults(handler=handler)
     if folder is not None:
         parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser
 
 
-def add_server_command(
-    commands: Subparsers, name: str, summary: str, handler: Callable[[ServerFolder, argparse.Namespace], None]
-) -> argparse.ArgumentParser:
-    """Add a command whose first argument is the folder of an existing server; the handler gets a `ServerFolder`."""
-
-    def open_folder(args: argparse.Namespace) -> None:
-        from fedlog.flower.folders.server_folder import ServerFolder  # needs the extra `federate`
-
-        folder = ServerFolder(args.folder)
-        folder.read_config()
-        handler(folder, args)
-
-    return add_command(commands, name, summary, open_folder, "the server's folder")
+def list_subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The subcommands of a command, by name."""
+    groups = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: below for group in groups for name, below in group.choices.items()}
 
 
-def add_site_command(
-    commands: Subparsers, name: str, summary: str, handler: Callable[[SiteFolder, argparse.Namespace], None]
-) -> argparse.ArgumentParser:
-    """Add a command whose first argument is the folder of an existing site; the handler gets a `SiteFolder`."""
+def import_on_call(name: str) -> Handler:
+    """Return a handler that imports the function `module:function` of this folder only when the command runs.
 
-    def open_folder(args: argparse.Namespace) -> None:
-        from fedlog.flower.folders.site_folder import SiteFolder  # needs the extra `federate`
+    So `--help` and a mistyped option need not wait for PyTorch, nor need the packages of an extra.
+    """
 
-        folder = SiteFolder(args.folder)
-        folder.read_config()
-        handler(folder, args)
+    def handle(args: argparse.Namespace) -> int | None:
+        module, _, function = name.partition(":")
+        code: int | None = getattr(importlib.import_module(f"fedlog.cli.{module}"), function)(args)
+        return code
 
-    return add_command(commands, name, summary, open_folder, "the site's folder")
+    return handle
 
 
 def add_allow_code(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +70,8 @@ def add_allow_code(parser: argparse.ArgumentParser) -> None:
         allow_code([name])
         return name
 
-    parser.add_argument(
-        "--allow-code",
-        type=allow,
-        default=argparse.SUPPRESS,
-        metavar="package.module:name",
-        help="let a model folder or a `frozen:` file name this function as its body; repeatable",
-    )
+    text = "let a model folder or a `frozen:` file name this function as its body; repeatable"
+    parser.add_argument("--allow-code", type=allow, default=argparse.SUPPRESS, metavar="package.module:name", help=text)
 
 
 def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedlog.cli.command import import_on_call
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
@@ -16,15 +17,12 @@ JSON_HELP = "print one JSON object on stdout and nothing else there"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog compare`."""
-    parser.set_defaults(handler=compare_command)
+    parser.set_defaults(handler=import_on_call("compare_work:compare_and_report"))
     parser.add_argument(
         "--methods", metavar="A,B", help="default: fedlog,fedlog-c,fedproto,fedavg; local and pooled are always added"
     )
-    parser.add_argument(
-        "--seeds",
-        metavar="N",
-        help="how many seeds, or which: 0,1,2; each has other validation rows (default: 5; 20 below 2,000 rows)",
-    )
+    text = "how many seeds, or which: 0,1,2; each has other validation rows (default: 5; 20 below 2,000 rows)"
+    parser.add_argument("--seeds", metavar="N", help=text)
     parser.add_argument("--codecs", metavar="A,B", help="several codecs, each tried with every method that sends")
     parser.add_argument(
         "--bodies", nargs="+", default=[], metavar="NAME", help="several bodies, each tried with every method"
@@ -55,12 +53,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_flags(parser, [name for name in type_hints(RunSpec) if name not in NOT_COMMON])
-
-
-def compare_command(args: argparse.Namespace) -> int:
-    """Run the comparison; return exit code 0 if all its runs finished, 1 if some failed."""
-    from fedlog.cli.compare_work import (
-        compare_and_report,  # PyTorch takes a second: not for `--help` or a mistyped option
-    )
-
-    return compare_and_report(args)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import shtab
 
+from fedlog.cli.command import list_subcommands
 from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
@@ -23,11 +24,10 @@ NEXT_STEPS = {
 
 def _complete_paths(command: argparse.ArgumentParser) -> None:
     """Mark the arguments that are files or folders, so that the shell completes them as such."""
+    for below in list_subcommands(command).values():
+        _complete_paths(below)
     for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                _complete_paths(below)
-        elif action.type is Path:
+        if action.type is Path:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
 
 

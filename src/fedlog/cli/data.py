@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def list_command(args: argparse.Namespace) -> int:
-    """List the data sets; return exit code 0."""
+def list_command(args: argparse.Namespace) -> None:
+    """List the data sets."""
     folder = data_folder(args.data_dir)
     rows = []
     for name, title, state in NOT_DOWNLOADED:
@@ -65,7 +65,7 @@ def list_command(args: argparse.Namespace) -> int:
         rows.append({"name": source.name, "title": source.title, "state": state, **known})
     if args.json:
         print(json.dumps({"data_dir": str(folder), "data_sets": rows}, indent=2))
-        return 0
+        return
     table = Table(box=None, pad_edge=False)
     for column in ("name", "title", "state", "terms"):
         table.add_column(column)
@@ -73,11 +73,10 @@ def list_command(args: argparse.Namespace) -> int:
         table.add_row(row["name"], row["title"], row["state"], row["terms"])
     Console().print(table)
     say(f"data folder: {folder}")
-    return 0
 
 
-def fetch_command(args: argparse.Namespace) -> int:
-    """Download and verify the data sets, print their folders, and return exit code 0."""
+def fetch_command(args: argparse.Namespace) -> None:
+    """Download and verify the data sets, and print the folder that has them."""
     # Imported here: requests and pooch are needed by nothing but a download.
     from fedlog.data.fetch import ReportProgress, fetch_data_set
 
@@ -100,7 +99,6 @@ def fetch_command(args: argparse.Namespace) -> int:
             unverified = any(file.sha256 is None for file in source.files)
             say(f"{source.name}: {'here; no checksum is published for it' if unverified else 'here and verified'}")
     print(folder)
-    return 0
 
 
 def check_command(args: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from fedlog.algorithms import registry
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, format_plan_settings, make_plan
-from fedlog.flower.protocol.run_privacy import read_privacy_spent
 from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.report.pages.deployed_page import (
@@ -67,7 +66,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         **bits,
         bits_by_kind=sum_bits_by_kind([report.get("bits_by_kind", {})], report.get("bits_opening", {})),
         budget=budget,
-        spent=read_privacy_spent(folder) if private else None,
+        spent=home.read_privacy_spent() if private else None,
         differences=differences,
         other_settings=others,
         command=_write_repeat_command(server.path, plan.method, differences),
@@ -122,35 +121,25 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
 def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
     """The settings that differ from the defaults of the plan's method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
-    here, usual = format_plan_settings(plan), format_plan_settings(usual_plan)
-    names = [
-        entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag and entry.name != "method"
-    ]
-    values = [(name, here.get(key, ""), usual.get(key, "")) for name in names if (key := name.replace("_", "-"))]
+    here, usual = _list_settings(plan), _list_settings(usual_plan)
     differences = [
-        SettingDifference(name, _empty_to_none(own), _empty_to_none(other))
-        for name, own, other in values
-        if own != other
+        SettingDifference(name, value, usual[name, is_option], is_option)
+        for (name, is_option), value in here.items()
+        if value != usual[name, is_option]
     ]
-    options, usual_options = _list_options(plan), _list_options(usual_plan)
-    differences += [
-        SettingDifference(name, value, usual_options[name], is_option=True)
-        for name, value in options.items()
-        if value != usual_options[name]
-    ]
-    others = [(name, describe_value(own)) for name, own, other in values if own == other and own != ""]
-    others += [(name, describe_value(value)) for name, value in options.items() if value == usual_options[name]]
+    same = [(*key, value) for key, value in here.items() if value == usual[key]]
+    others = [(name, describe_value(value)) for name, is_option, value in same if value is not None or is_option]
     return tuple(differences), tuple(others)
 
 
-def _list_options(plan: Plan) -> dict[str, Any]:
-    """All options of the plan's method, with their values in this plan."""
-    found = {**registry.list_options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
-    return {name: getattr(value, "value", value) for name, value in found.items()}
-
-
-def _empty_to_none(value: Any) -> Any:
-    return None if value == "" else value
+def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
+    """(name, whether it is an option of the method) -> its value in this plan, for all settings that have a flag."""
+    settings = format_plan_settings(plan)
+    named = [entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag]
+    found = {(name, False): settings.get(name.replace("_", "-"), "") for name in named if name != "method"}
+    options = {**registry.list_options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
+    found |= {(name, True): getattr(value, "value", value) for name, value in options.items()}
+    return {name: None if value == "" else value for name, value in found.items()}
 
 
 def _write_repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:

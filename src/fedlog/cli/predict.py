@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler=predict_command)
 
 
-def predict_command(args: argparse.Namespace) -> int:
+def predict_command(args: argparse.Namespace) -> None:
+    """Print the predictions as CSV or JSON, and write the model as ONNX, as far as the flags ask for it."""
     from fedlog.errors import InputError
 
     if args.data is None and args.onnx is None:
@@ -45,9 +46,10 @@ def predict_command(args: argparse.Namespace) -> int:
         worst = export_onnx(model, args.onnx)
         print(f"wrote {args.onnx}; onnxruntime and PyTorch differ by at most {worst:.1e}", file=sys.stderr)
     if args.data is None:
-        return 0
+        return
     if model.schema.number is not None:
-        return _print_numbers(model, args)
+        _print_numbers(model, args)
+        return
     probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
     labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
@@ -62,12 +64,11 @@ def predict_command(args: argparse.Namespace) -> int:
         rows = [[round(value, 6) for value in row] for row in probabilities.tolist()]
         labelled = {**({"files": files} if files else {}), "classes": list(classes), "labels": labels}
         print(json.dumps({**labelled, "probabilities": rows, **({"unseen_classes": unseen} if unseen else {})}))
-        return 0
+        return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*(["file"] if files else []), "label", *(f"p_{name}" for name in classes)])
     for at, (label, row) in enumerate(zip(labels, probabilities.tolist(), strict=True)):
         writer.writerow([*files[at : at + 1], label, *(f"{value:.6f}" for value in row)])
-    return 0
 
 
 def _list_images(data: str) -> list[str]:
@@ -77,13 +78,13 @@ def _list_images(data: str) -> list[str]:
     return [path.name for path in list_images(Path(data))] if Path(data).is_dir() else []
 
 
-def _print_numbers(model: Model, args: argparse.Namespace) -> int:
+def _print_numbers(model: Model, args: argparse.Namespace) -> None:
+    """Print the predicted numbers with their intervals, as CSV or JSON."""
     numbers = model.predict(args.data).tolist()
     low, high = (ends.tolist() for ends in model.predict_interval(args.data, args.level))
     if args.json:
         print(json.dumps({"number": model.schema.label_column, "predicted": numbers, "low": low, "high": high}))
-        return 0
+        return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([model.schema.label_column, "low", "high"])
     writer.writerows([f"{value:.6g}" for value in row] for row in zip(numbers, low, high, strict=True))
-    return 0

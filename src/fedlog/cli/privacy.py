@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedlog.cli import privacy_audit, privacy_calibrate
-from fedlog.cli.command import add_command
+from fedlog.audit.finding import Audit
+from fedlog.cli import privacy_calibrate
+from fedlog.cli.command import Subparsers, add_command
+from fedlog.errors import RunError
 from fedlog.privacy.accounting import Spending, TrainingRound, explain_missing_guarantee
-from fedlog.privacy.guarantee import DEFAULT_DELTA, Unit
+from fedlog.privacy.guarantee import DEFAULT_DELTA, Budget, Unit
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
+from fedlog.settings.fields import check_value, list_choices, type_hints
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")
-    privacy_audit.add_audit_command(verbs)
+    add_audit_command(verbs)
 
 
-def spend_command(args: argparse.Namespace) -> int:
-    """Print what the run has spent, release by release; return exit code 0."""
+def spend_command(args: argparse.Namespace) -> None:
+    """Print what the run has spent, release by release."""
     log = read_log(args.run / FILE_NAME)
     own = DEFAULT_DELTA if log.limit is None else log.limit.delta
     delta = own if args.delta is None else args.delta
@@ -40,7 +43,6 @@ def spend_command(args: argparse.Namespace) -> int:
         print(_format_spending(log, spending, delta))
     for caveat in spending.caveats:
         print(f"warning: {caveat}", file=sys.stderr)
-    return 0
 
 
 def _spending_as_json(run: Path, log: ReleaseLog, spending: Spending, delta: float) -> dict[str, Any]:
@@ -81,3 +83,59 @@ def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
         named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
         lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
     return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.releases) or spending.guarantee}", budget])
+
+
+# Setting of an `Audit` that has a flag of the same name -> its help text.
+HELP = {
+    "audited": "what is audited: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries",
+    "releases": "how many releases share the budget",
+    "clip": "clamp:B or l2:R",
+    "message_norm": "the largest norm of a client's message, with --privacy client",
+    "noise": "noise from floating-point numbers, or discrete noise",
+    "fault": "make this mistake on purpose, to see that the audit finds it",
+    "too_small": "with --fault small-noise: how many times too small the noise is",
+    "trials": "noisy messages with the canary, and as many without it",
+    "trainings": "how many trainings the messages come from",
+    "confidence": "confidence of the lower bound",
+    "seed": "seed of the trainings and the noise",
+}
+
+
+def add_audit_command(verbs: Subparsers) -> None:
+    """Add the `audit` verb."""
+    summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
+    audit, hints = add_command(verbs, "audit", summary, audit_command), type_hints(Audit)
+    units, trusts = list_choices(hints["unit"]), list_choices(hints["trust"])
+    audit.add_argument("--privacy", dest="unit", choices=units, default="record", help="default: record")
+    audit.add_argument("--epsilon", type=float, default=1.0, help="the claimed epsilon (default: %(default)s)")
+    audit.add_argument("--delta", type=float, default=1e-5, help="the claimed delta (default: %(default)s)")
+    text = "distributed: a secure sum, audited in one run with many canaries (default: central)"
+    audit.add_argument("--mechanism", dest="trust", choices=trusts, default="central", help=text)
+    for name, text in HELP.items():
+        default, words = getattr(Audit, name), list_choices(hints[name]) or None
+        kind = str if words else type(default)
+        help_text = f"{text} (default: {default})"
+        audit.add_argument(f"--{name.replace('_', '-')}", type=kind, choices=words, default=default, help=help_text)
+    text = "how many canaries an audit in one run has (default: 2000; 200 where they are whole clients)"
+    audit.add_argument("--canaries", type=int, help=text)
+    audit.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    """Run the audit; return 0 if the promise stands and 1 if not. RunError if the audit is too weak to refute it."""
+    from fedlog.audit.canary import run_audit
+
+    args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
+    hints = {name: hint for name, hint in type_hints(Audit).items() if name in args}
+    given = {name: check_value(name, getattr(args, name), hint) for name, hint in hints.items()}
+    finding = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
+    print(json.dumps(finding.as_json(), indent=2) if args.json else finding)
+    if finding.blind:
+        raise RunError(
+            f"this audit cannot find more than epsilon {finding.epsilon_visible:.3g}, so it cannot refute a claim of "
+            f"{args.epsilon:g}",
+            hint=f"{'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
+            "smaller --epsilon",
+        )
+    # Mode paper promises nothing, so no promise is refuted there.
+    return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)

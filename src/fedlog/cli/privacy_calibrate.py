@@ -50,29 +50,21 @@ def add_calibrate_command(verbs: Subparsers) -> None:
     calibrate.add_argument(
         "--privacy", choices=[str(unit) for unit in Unit], default="record", help="what is protected (default: record)"
     )
-    calibrate.add_argument(
-        "--mechanism",
-        choices=[str(trust) for trust in Trust],
-        default="central",
-        help="who adds noise (default: central)",
-    )
+    text = "who adds noise (default: central)"
+    calibrate.add_argument("--mechanism", choices=[str(trust) for trust in Trust], default="central", help=text)
     calibrate.add_argument(
         "--calibration", choices=[str(kind) for kind in Calibration], help="default: exact (paper with --privacy paper)"
     )
-    calibrate.add_argument(
-        "--honest",
-        type=int,
-        metavar="H",
-        help="fewest honest survivors, for distributed noise (default: 3)",
-    )
+    text = "fewest honest survivors, for distributed noise (default: 3)"
+    calibrate.add_argument("--honest", type=int, metavar="H", help=text)
     calibrate.add_argument(
         "--protected", type=int, metavar="N", help="records (or clients) protected: warns when delta is above 1/N"
     )
     calibrate.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def calibrate_command(args: argparse.Namespace) -> int:
-    """Print the noise and the promise; return exit code 0."""
+def calibrate_command(args: argparse.Namespace) -> None:
+    """Print the noise and what the promise means."""
     budget = Budget(args.epsilon, args.delta)
     unit, trust = Unit(args.privacy), Trust(args.mechanism)
     for name in ("classes", "features", "honest"):
@@ -95,11 +87,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
     facts = _plan_as_json(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(facts, indent=2))
-    else:
-        print(_format_plan(facts))
-    return 0
+    print(json.dumps(facts, indent=2) if args.json else _format_plan(facts))
 
 
 def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:

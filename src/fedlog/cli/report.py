@@ -14,19 +14,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog report`."""
     parser.set_defaults(handler=report_command)
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="DIR",
-        help="a run folder, a folder of such folders (runs/), one of `fedlog reproduce`, or a server's with its runs",
-    )
+    text = "a run folder, a folder of such folders (runs/), one of `fedlog reproduce`, or a server's with its runs"
+    parser.add_argument("folder", type=Path, metavar="DIR", help=text)
     parser.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
 
 
-def report_command(args: argparse.Namespace) -> int:
-    """Write the page and print its name; return exit code 0."""
+def report_command(args: argparse.Namespace) -> None:
+    """Write the page and print its path."""
     if is_deployed(args.folder):
-        return _report_deployed(args)
+        _report_deployed(args)
+        return
     # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import list_experiments_on_disk
@@ -44,7 +41,6 @@ def report_command(args: argparse.Namespace) -> int:
     print(f"report: {page}")
     if args.tables is not None:
         _write_tables(find_tables(args.folder), args.tables)
-    return 0
 
 
 def is_deployed(folder: Path) -> bool:
@@ -52,7 +48,7 @@ def is_deployed(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("plan.json", "federation.toml"))
 
 
-def _report_deployed(args: argparse.Namespace) -> int:
+def _report_deployed(args: argparse.Namespace) -> None:
     # Needs the extra `federate`, as the server does.
     from fedlog.cli.deployed_run import find_deployed_runs, read_and_write_page, read_deployed_run
     from fedlog.errors import InputError
@@ -68,7 +64,6 @@ def _report_deployed(args: argparse.Namespace) -> int:
         if args.tables is not None:
             out = args.tables if len(runs) == 1 else args.tables / run.name
             _write_tables(deployed_tables(read_deployed_run(run)), out)
-    return 0
 
 
 def _write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> None:

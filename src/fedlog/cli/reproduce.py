@@ -1,17 +1,19 @@
-"""`fedlog reproduce`: run the tables and figures of the paper, cell by cell."""
+"""`fedlog reproduce`: run the tables and figures of the paper, cell by cell, and show the progress."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedlog.cli.cell_progress import CellProgress
+from fedlog.api.progress import LiveBar
 from fedlog.cli.command import count_cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiments
@@ -19,7 +21,8 @@ from fedlog.experiments.tables.cells import Cell, list_cells
 from fedlog.experiments.tables.inventory import ExperimentStatus, list_experiments
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import make_executor
-from fedlog.experiments.workers.runner import run_cells
+from fedlog.experiments.workers.runner import CellStatus, run_cells
+from fedlog.files.duration_text import describe_duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B", help="only these rows")
     parser.add_argument("--seeds", metavar="0,1", help="only these seeds")
     parser.add_argument("--rounds", type=int, metavar="N", help="another length; kept apart, in NAME-N-rounds")
-    parser.add_argument(
-        "--verify",
-        type=int,
-        nargs="?",
-        const=2,
-        metavar="N",
-        help="run the first N rounds (2) of finished cells again, and say which no longer repeat",
-    )
+    text = "run the first N rounds (2) of finished cells again, and say which no longer repeat"
+    parser.add_argument("--verify", type=int, nargs="?", const=2, metavar="N", help=text)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes, one core each (default: all cores)")
     parser.add_argument("--executor", default="processes", help="processes, or dask://host:port")
@@ -54,7 +51,8 @@ def reproduce_command(args: argparse.Namespace) -> int:
                 f"{option} must be at least 1, found: {number}", hint=f"for example {option} 2, or leave it out"
             )
     if args.list:
-        return _print_list(args)
+        _print_list(args)
+        return 0
     if args.name is None:
         raise InputError(
             "expected the name of an experiment, found none", hint="fedlog reproduce --list shows all names"
@@ -136,7 +134,7 @@ def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outco
     ]
 
 
-def _print_list(args: argparse.Namespace) -> int:
+def _print_list(args: argparse.Namespace) -> None:
     narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
     if narrowed:
         raise InputError(
@@ -146,7 +144,7 @@ def _print_list(args: argparse.Namespace) -> int:
     entries = list_experiments(args.out, args.data_dir, args.jobs or count_cores())
     if args.json:
         print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
-        return 0
+        return
     table = Table(box=None, pad_edge=False)
     for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
         table.add_column(column, justify="left" if column in ("experiment", "data") else "right")
@@ -158,7 +156,6 @@ def _print_list(args: argparse.Namespace) -> int:
             print(f"{entry.experiment.name}: {entry.missing}")
         for folder in entry.others:
             print(f"{entry.experiment.name}: made with other settings, or not readable: {folder}")
-    return 0
 
 
 def _format_status(entry: ExperimentStatus) -> tuple[str, ...]:
@@ -172,3 +169,71 @@ def _format_status(entry: ExperimentStatus) -> tuple[str, ...]:
         f"{entry.done} of {entry.cells}",
         hours,
     )
+
+
+class CellProgress(LiveBar):
+    """Shows the progress of the cells on standard error."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, seconds_between_lines=30.0)
+        self._lines: dict[str, TaskID] = {}
+        self._whole: TaskID | None = None
+        self._cells = 0
+        self._ended: set[str] = set()
+        self._first_rounds: int | None = None
+        self._started = time.monotonic()
+
+    def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
+        """Print how many cells are to run, and show the bar."""
+        self._cells = len(to_do)
+        done_before = f", {len(skipped)} done before" if skipped else ""
+        self._console.print(f"{len(to_do)} cells to run{done_before}")
+        if to_do:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            steps = sum(cell.steps for cell in to_do)
+            self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
+
+    def on_progress(self, standings: Sequence[CellStatus]) -> None:
+        """Move the bars, or print lines now and then."""
+        running = [s for s in standings if s.done and s.cell.name not in self._ended]
+        done, steps = sum(s.done for s in standings), sum(s.cell.steps for s in standings)
+        if self._first_rounds is None:
+            self._first_rounds, self._started = done, time.monotonic()
+        text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
+        if self._bar is not None and self._whole is not None:
+            self._bar.update(self._whole, completed=done, text=text)
+            for standing in running:
+                self._show(self._bar, standing)
+        elif self._is_line_due():
+            self._console.print(text)
+            for standing in running:
+                at = f"round {standing.done}/{standing.cell.steps}"
+                self._console.print(f"  {standing.cell.name}: {at}{_describe_status(standing)}")
+
+    def on_end(self, outcome: Outcome) -> None:
+        """Print how the cell ended, and remove its line."""
+        self._ended.add(outcome.cell)
+        if self._bar is not None and outcome.cell in self._lines:
+            self._bar.remove_task(self._lines.pop(outcome.cell))
+        accuracy = "" if outcome.accuracy is None else f", accuracy {100 * outcome.accuracy:.2f} %"
+        how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
+        self._console.print(f"{outcome.cell}: {how}")
+
+    def _show(self, bar: Progress, standing: CellStatus) -> None:
+        name = standing.cell.name
+        if name not in self._lines:
+            self._lines[name] = bar.add_task(f"  {name}", total=standing.cell.steps, text="")
+        bar.update(self._lines[name], completed=standing.done, text=_describe_status(standing).lstrip(", "))
+
+    def _describe_time_left(self, done: int, steps: int) -> str:
+        """The estimated time left, from the rounds done so far; cells differ, so it is rough at first."""
+        fresh = done - (self._first_rounds or 0)
+        if fresh <= 0:
+            return ""
+        return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
+
+
+def _describe_status(standing: CellStatus) -> str:
+    accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
+    left = "" if standing.seconds_left is None else f", about {describe_duration(standing.seconds_left)} left"
+    return accuracy + left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedlog.cli.command import add_allow_code
+from fedlog.cli.command import add_allow_code, import_on_call
 from fedlog.settings.fields import type_hints
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
@@ -13,7 +13,7 @@ from fedlog.settings.spec import RunSpec
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog run`."""
-    parser.set_defaults(handler=run_command)
+    parser.set_defaults(handler=import_on_call("run_work:train_and_report"))
     parser.add_argument("config", nargs="?", type=Path, metavar="FILE.toml", help="settings; flags override them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<data>-<method>)")
     parser.add_argument(
@@ -31,10 +31,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"
     )
     add_flags(parser, type_hints(RunSpec))
-
-
-def run_command(args: argparse.Namespace) -> int:
-    """Run the method; return exit code 0 after a finished run."""
-    from fedlog.cli.run_work import train_and_report  # PyTorch takes a second: not for `--help` or a mistyped option
-
-    return train_and_report(args)

@@ -31,12 +31,13 @@ from fedlog.settings.spec import RunSpec, spec_from_toml
 
 
 def train_and_report(args: argparse.Namespace) -> int:
-    """Train, print the summary and return exit code 0."""
+    """Train and print the summary; return exit code 0, or 1 if runs with several seeds failed."""
     spec, folder = _choose_spec_and_folder(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         with Progress(console) as progress:
-            return _print_forecast(args, spec, progress)
+            _print_forecast(args, spec, progress)
+            return 0
     if args.seeds is not None:
         from fedlog.cli.compare_work import repeat_and_report
 
@@ -110,14 +111,9 @@ def _choose_new_folder(spec: RunSpec) -> Path:
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
-def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> int:
+def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> None:
     found = forecast_cost(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count(args.resume / RECORDS)
         print(f"this is the forecast of the whole run, of which {done} rounds are done", file=sys.stderr)
-    if args.json:
-        print(json.dumps(asdict(found)))
-        return 0
-    for line in found.lines():
-        print(line)
-    return 0
+    print(json.dumps(asdict(found)) if args.json else "\n".join(found.lines()))

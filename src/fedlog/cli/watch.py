@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
 
 
-def watch_command(args: argparse.Namespace) -> int:
-    """Serve the page on this machine until Ctrl-C; return exit code 0."""
+def watch_command(args: argparse.Namespace) -> None:
+    """Serve the page on this machine until Ctrl-C."""
     if not args.folder.is_dir():
         raise InputError(
             f"expected a folder to watch, found none: {args.folder}", hint="name the --out folder of a run, or runs/"
@@ -42,7 +42,6 @@ def watch_command(args: argparse.Namespace) -> int:
             server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-    return 0
 
 
 def find_pages(folder: Path) -> Pages:

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from fedlog.errors import InputError
 
@@ -55,6 +55,17 @@ class Folder:
     logs = SubPath("logs")  # the log files of Flower's programs
     event_log = SubPath("logs", "events.jsonl")
 
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The folder at this path; InputError if there is no such folder of a server, or of a site."""
+        folder = cls(path)
+        folder.read_config()
+        return folder
+
+    def read_config(self) -> object:
+        """The settings of the server or of the site; InputError if there are none."""
+        raise NotImplementedError
+
     def log(self, event: str, **fields: Value) -> None:
         """Append an event to the log of this folder."""
         log_event(self.event_log, event, **fields)
@@ -76,7 +87,7 @@ def replace_control_characters(text: str) -> str:
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The events in a log so far, without a last line that is still being written."""
-    return [json.loads(line) for line in LineFollower(path).read_new_lines()]
+    return LineFollower(path).read_new_events()
 
 
 @dataclass

@@ -5,16 +5,22 @@ The key pair is made at the site. The public key is printed for the operator; th
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import ipaddress
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
 from fedlog.files.durable import PRIVATE_MODE, create_file, write_file
+from fedlog.flower.folders.folder import SubPath
 
 SECRET_FOLDER_MODE = 0o700
 
@@ -81,3 +87,133 @@ def compute_fingerprint(text: str) -> str:
 def encode_public_key(key: ec.EllipticCurvePublicKey) -> bytes:
     """The public key in the binary format DER."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 397
+# Clocks at the sites may be a little behind; a certificate "from the future" would be refused there.
+CLOCK_SLACK = dt.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """The folder of one federation's certificate files; the two keys are secret, the two certificates are public."""
+
+    path: Path
+
+    authority = SubPath("ca.crt")
+    authority_key = SubPath("ca.key")
+    server = SubPath("server.crt")
+    server_key = SubPath("server.key")
+
+
+def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
+    """Write a new authority and a server certificate valid for `hosts`; refuse to overwrite any key."""
+    for secret in (files.authority_key, files.server_key):
+        if secret.exists():
+            raise InputError(
+                f"expected a folder without certificates, found: {secret}",
+                hint="`fedlog federate renew` makes a new server certificate",
+            )
+    _alternative_names(hosts)  # refuse a bad host name before anything is written
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        _begin_certificate(name, name, key.public_key(), now, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    write_secret(files.authority_key, _encode_private_key(key))
+    write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_server_certificate(files, hosts, now, certificate, key)
+
+
+def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
+    """Replace the server's certificate and key; the authority stays, so that the sites need not change anything."""
+    check_secret(files.authority_key)
+    key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}")
+    _alternative_names(hosts)
+    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
+    files.server_key.unlink(missing_ok=True)
+    _write_server_certificate(files, hosts, now, authority, key)
+
+
+def days_left(files: CertificateFiles, now: dt.datetime) -> float:
+    """Days until the server's certificate expires; negative if it has expired."""
+    end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
+    return (end - now).total_seconds() / 86400
+
+
+def _write_server_certificate(
+    files: CertificateFiles,
+    hosts: tuple[str, ...],
+    now: dt.datetime,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+) -> None:
+    names = _alternative_names(hosts)
+    key = ec.generate_private_key(ec.SECP384R1())
+    # A common name holds at most 64 characters; clients check the alternative names, not this one.
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    certificate = (
+        _begin_certificate(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    write_secret(files.server_key, _encode_private_key(key))
+    write_file(files.server, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """The hosts, and the loopback, as names in a certificate: IP addresses as such, anything else as a host name."""
+    if not hosts:
+        raise InputError("expected at least one host name for the server's certificate, found none")
+    # The operator's commands and the SuperLink's workers always reach the server through the loopback.
+    wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
+    return [_alternative_name(host) for host in wanted]
+
+
+def _alternative_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    labels = host.split(".")
+    allowed = all(
+        0 < len(label) <= 63 and label.isascii() and label.replace("-", "a").isalnum() and label.strip("-") == label
+        for label in labels
+    )
+    if not allowed or len(host) > 253:
+        raise InputError(
+            f"expected a host name or an IP address, found: {host!r}",
+            hint="give the name without https:// and without a port",
+        )
+    return x509.DNSName(host)
+
+
+def _begin_certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SLACK)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

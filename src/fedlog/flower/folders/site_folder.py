@@ -1,20 +1,86 @@
-"""A site's folder, which never leaves the site: its key, settings, state, models and logs."""
+"""A site's folder, which never leaves the site: its key, settings, caps, state, models and logs.
+
+The caps are the most that a server can ask of the site, whatever a plan says. They are `[caps]` in `site.toml`. A cap
+that is not in the file has its safe default, so deleting a line removes no cap. `fedlog federate caps DIR --remove
+NAME` removes it: the file then says "none".
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from fedlog.errors import InputError
+from msgspec import Meta
+
+from fedlog.errors import InputError, prefix_errors
 from fedlog.files.durable import write_file
 from fedlog.files.names import did_you_mean
 from fedlog.files.toml import format_toml, read_toml
-from fedlog.flower.folders.caps import Caps, read_caps
 from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.models.body_files import use_absolute_path
+from fedlog.privacy.release_log import FILE_NAME
+from fedlog.settings.fields import Section, type_hints
 from fedlog.settings.training import World
 
 DEFAULT_PORT = 8443
+NONE = "none"
+Count = Annotated[int, Meta(ge=0)]
+
+
+class AcceptedRuns(StrEnum):
+    """Which runs a site takes part in."""
+
+    ANY = "any"
+    SECURE = "secure"
+    """Runs with a secure sum or with local noise: the server sees no exact statistics of a single site."""
+    PRIVATE = "private"
+    """Runs with --privacy."""
+
+
+@dataclass(frozen=True)
+class Caps(Section):
+    """The most that a server can get from a site; None means no cap."""
+
+    rounds: Count | None = 1000
+    """The most rounds of one run; a step that is asked again with another head counts again."""
+    epochs: Count | None = 100
+    """The most epochs of one round, over all its training phases."""
+    plain_runs: Count | None = 10
+    """The most new plain runs in 24 hours: runs without a secure sum and without noise that the site adds, in which the
+    server gets exact statistics of this site alone."""
+    only: AcceptedRuns = AcceptedRuns.ANY
+    untrained: bool = False
+    """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
+
+    def without_cap(self, name: str) -> Caps:
+        """The caps with one of them removed."""
+        free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
+        if name not in free:
+            raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
+        return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
+
+    def to_toml(self) -> str:
+        """The TOML table `[caps]` with the caps that differ from their defaults; empty if none does."""
+        usual = asdict(Caps())
+        changed = {name: NONE if cap is None else cap for name, cap in asdict(self).items() if cap != usual[name]}
+        return f"[caps]\n{format_toml(changed)}" if changed else ""
+
+
+def read_caps(stored: object, where: object) -> Caps:
+    """The caps in a TOML table from the file `where`; InputError names a cap that cannot be used."""
+    if not isinstance(stored, Mapping):
+        raise InputError(f"{where}: expected a table [caps], found: {stored!r}")
+    known = type_hints(Caps)
+    if unknown := sorted(set(stored) - set(known)):
+        raise InputError(f"{where}: unknown cap in [caps]: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
+    try:
+        return Caps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
+    except InputError as error:
+        usual = "`fedlog federate caps DIR --rounds 100` sets a cap, `--remove rounds` removes it"
+        raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or usual) from None
 
 
 def parse_server_address(text: str) -> str:
@@ -28,7 +94,7 @@ def parse_server_address(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class SiteConfig:
+class SiteConfig(Section):
     """A site's settings: its name, its server, and later its data and its body."""
 
     name: str
@@ -37,7 +103,7 @@ class SiteConfig:
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
     privacy: str | None = None  # the privacy it requires of every run, as [UNIT:]TRUST:EPSILON:DELTA
-    world: str | None = None  # "closed": the site meets only the classes that are in its training rows
+    world: World | None = None  # closed: the site meets only the classes that are in its training rows
     caps: Caps = field(default_factory=Caps)
 
 
@@ -51,6 +117,7 @@ class SiteFolder(Folder):
     public_key = SubPath("site.pub")  # the operator registers it at the server
     programs = SubPath("programs")  # the first folder on the SuperNode's PATH
     state = SubPath("state")  # a folder for each run, with the site's body and other state between rounds
+    release_record = SubPath("state", FILE_NAME)  # of everything that has left this site in any run
     took_part_file = SubPath("took-part")  # written at the first upload: from then on a missing record is a lost one
     models = SubPath("models")  # the finished models, a folder for each run
 
@@ -62,21 +129,15 @@ class SiteFolder(Folder):
     def read_config(self) -> SiteConfig:
         """The site's settings; an InputError if this is not a site's folder."""
         stored = read_toml(self.config_file, "the settings of a site", "`fedlog federate join` makes them")
-        texts = {key: value for key, value in stored.items() if isinstance(value, str)}
-        if not {"name", "server"} <= set(texts):
-            raise InputError(f"expected name and server in {self.config_file}, found: {sorted(texts)}")
+        if not {"name", "server"} <= set(stored):
+            raise InputError(f"expected name and server in {self.config_file}, found: {sorted(stored)}")
         # A misspelt limit or cap would otherwise be ignored.
-        known = [entry.name for entry in fields(SiteConfig)]
+        known = type_hints(SiteConfig)
         if strange := sorted(set(stored) - set(known)):
             hint = did_you_mean(strange[0], known, f"one of {', '.join(known)}")
             raise InputError(f"{self.config_file}: unknown setting of a site: {strange[0]}", hint=hint)
-        if wrong := sorted(set(stored) - set(texts) - {"caps"}):
-            raise InputError(f"{self.config_file}: expected a text for {wrong[0]}, found: {stored[wrong[0]]!r}")
-        chosen = {key: texts.get(key) for key in ("data", "body", "hold_out", "privacy", "world")}
-        if chosen["world"] not in (None, *World):
-            raise InputError(f"{self.config_file}: expected {' or '.join(World)} for world, found: {chosen['world']}")
-        caps = read_caps(stored.get("caps", {}), self.config_file)
-        return SiteConfig(texts["name"], texts["server"], **chosen, caps=caps)
+        with prefix_errors(str(self.config_file)):
+            return SiteConfig(**{**stored, "caps": read_caps(stored.get("caps", {}), self.config_file)})
 
     def choose_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Change the site's data, body and split, and return its new settings; None leaves a setting as it was."""
@@ -88,19 +149,12 @@ class SiteFolder(Folder):
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
         """Return the settings with this data, body, split and world; they are not written until they are checked."""
-        config = self.read_config()
         # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())
-        if body is not None:
-            body = use_absolute_path(body)
-        config = replace(
-            config,
-            data=data or config.data,
-            body=body or config.body,
-            hold_out=hold_out or config.hold_out,
-            world=world or config.world,
-        )
+        body = None if body is None else use_absolute_path(body)
+        chosen = {"data": data, "body": body, "hold_out": hold_out, "world": world}
+        config = replace(self.read_config(), **{name: value for name, value in chosen.items() if value})  # type: ignore[arg-type]
         if config.data is None:
             raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")
         return config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import Schema, dump_schema
-from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import Say, find_free_port, stop_programs
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import create_server, register, run_server
+from fedlog.flower.ops.server import create_server, register_sites, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
@@ -130,14 +128,14 @@ class LocalFederation:
 
     def run_plans(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
         """Run one plan after the other with the same processes, end them, and return the outcome of each."""
-        with self.start(say) as running:
-            return [running.run(plan, say) for plan in plans]
+        with self.start(say) as run_plan:
+            return [run_plan(plan) for plan in plans]
 
     @contextmanager
-    def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunningFederation]:
+    def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunPlan]:
         """Start the server and the sites, and end all their processes when the block ends.
 
-        `write_data` writes the sites' data if they are not there yet.
+        Yield a function that runs a plan. `write_data` writes the sites' data if they are not there yet.
         """
         with ExitStack() as stack:
             stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
@@ -153,46 +151,16 @@ class LocalFederation:
             for folder in self.sites.values():
                 # The sites reach the server through a relay, which counts the bytes.
                 folder.write_config(replace(folder.read_config(), server=f"127.0.0.1:{port}"))
-            self._register(say)
+            register_sites(self.server, {name: site.public_key.read_text() for name, site in self.sites.items()}, say)
             sites = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
-            yield RunningFederation(self.server, len(sites), traffic)
+
+            def run_plan(plan: Plan) -> RunOutcome:
+                up, down = traffic.up, traffic.down
+                report = run_federation(self.server, plan, RoundRules(len(sites), DEADLINE_SECONDS), say)
+                return RunOutcome(report, traffic.up - up, traffic.down - down)
+
+            yield run_plan
             stop_programs(*sites)
-
-    def _register(self, say: Say) -> None:
-        """Register all keys at the same time: each needs a program of Flower, which takes seconds."""
-        with ThreadPoolExecutor(len(self.sites)) as pool:
-            keys = {name: folder.public_key.read_text() for name, folder in self.sites.items()}
-            list(pool.map(lambda name: register(self.server, name, keys[name], say), keys))
-
-    def read_call_counts(self) -> dict[str, Any]:
-        """The counts of calls and bytes at the gate, by kind of call."""
-        return dict(json.loads(self.server.traffic_file.read_text()))
-
-    def find_events(self, run: str, event: str) -> list[dict[str, Any]]:
-        """The server's events of one kind in a run."""
-        return [e for e in read_events(self.server.event_log) if e["event"] == event and e["run"] == run]
-
-    def find_work_events(self, run: str) -> dict[str, list[dict[str, Any]]]:
-        """The events of finished work in a run, by site."""
-        found = {name: read_events(folder.event_log) for name, folder in self.sites.items()}
-        return {
-            name: [e for e in events if e["event"] == "worked" and e["run"] == run] for name, events in found.items()
-        }
-
-
-@dataclass(frozen=True)
-class RunningFederation:
-    """A server and its sites whose processes are running."""
-
-    server: ServerFolder
-    sites: int
-    traffic: Traffic  # of all runs
-
-    def run(self, plan: Plan, say: Say) -> RunOutcome:
-        """Run a plan and return the outcome."""
-        up, down = self.traffic.up, self.traffic.down
-        report = run_federation(self.server, plan, RoundRules(self.sites, DEADLINE_SECONDS), say)
-        return RunOutcome(report, self.traffic.up - up, self.traffic.down - down)
 
 
 @dataclass(frozen=True)
@@ -207,3 +175,6 @@ class RunOutcome:
         """The number of rounds, the bits of messages up and down, and the bytes on the wire in both directions."""
         counted = {name: int(self.report[name]) for name in ("rounds", "bits_up", "bits_down")}
         return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}
+
+
+RunPlan = Callable[[Plan], RunOutcome]

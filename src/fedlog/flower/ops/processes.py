@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
@@ -200,24 +198,6 @@ def wait_for_port(running: RunningProgram, port: int, host: str = "127.0.0.1", t
     found = "nothing" if running.exit_code is None else f"exit code {running.exit_code}"
     name = Path(running.command.arguments[0]).name
     raise RunError(f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.read_log_end()}")
-
-
-class StopRequestedError(Exception):
-    """The process got SIGTERM, as a service manager sends it to stop a service."""
-
-
-@contextmanager
-def stop_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into StopRequestedError inside the block, so that its `finally` parts run."""
-
-    def raise_stop(number: int, frame: FrameType | None) -> None:
-        raise StopRequestedError
-
-    before = signal.signal(signal.SIGTERM, raise_stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _pid_file(log: Path) -> Path:

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,13 +16,18 @@ from typing import Any
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.certificates import create_certificates, days_left
 from fedlog.flower.folders.folder import LineFollower, check_site_name
-from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, compute_fingerprint
-from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder
-from fedlog.flower.ops.app import make_app_settings, write_app
+from fedlog.flower.folders.keys import (
+    SECRET_FOLDER_MODE,
+    check_secret,
+    compute_fingerprint,
+    create_certificates,
+    days_left,
+    encode_public_key,
+    read_public_key,
+)
+from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder, erase_deleted_rows
 from fedlog.flower.ops.event_text import describe_gate_event
-from fedlog.flower.ops.metrics import render_server_metrics
 from fedlog.flower.ops.processes import (
     Command,
     RunningProgram,
@@ -35,11 +40,12 @@ from fedlog.flower.ops.processes import (
     stop_programs,
     wait_for_port,
 )
-from fedlog.flower.ops.status_page import render_server_page
+from fedlog.flower.ops.status import render_server_metrics, render_server_page
 from fedlog.flower.ops.status_server import is_loopback, serve_status
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.database import erase_deleted_rows
+from fedlog.flower.server.callers import RegisteredKeys
 from fedlog.flower.server.run_folder import RoundRules
+from fedlog.flower.server.server_app import make_app_settings, write_app
 
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
@@ -194,23 +200,28 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
 
 
 def register_sites_in_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
-    """Check all files NAME.pub in a folder, register their keys, and return name -> Flower's number."""
+    """Register the keys in all files NAME.pub of a folder, and return name -> Flower's number."""
     found = {path.stem: path.read_text() for path in sorted(keys.glob("*.pub"))}
     if not found:
         raise InputError(f"expected keys in files NAME.pub, found none: {keys}")
+    return register_sites(folder, found, say)
+
+
+def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> dict[str, str]:
+    """Check all keys, given by site name, register them, and return name -> Flower's number."""
     seen: dict[str, str] = {}
-    for name, text in found.items():
+    for name, text in keys.items():
         _check_new_site(folder, name, text)
         if (other := seen.setdefault(compute_fingerprint(text), name)) != name:
             raise InputError(f"expected a different key for every site, found the same key at: {other}, {name}")
     # Several at the same time: each needs a program of Flower, which takes seconds to start.
     with ThreadPoolExecutor(REGISTERED_AT_ONCE) as pool:
-        tasks = {name: pool.submit(register, folder, name, text, say) for name, text in found.items()}
+        tasks = {name: pool.submit(register, folder, name, text, say) for name, text in keys.items()}
     failed = {name: error for name, task in tasks.items() if (error := task.exception()) is not None}
     if failed:
         name, error = next(iter(failed.items()))
         raise RunError(
-            f"{len(failed)} of {len(found)} keys were not registered ({', '.join(failed)}); error for {name}: {error}",
+            f"{len(failed)} of {len(keys)} keys were not registered ({', '.join(failed)}); error for {name}: {error}",
             hint="`fedlog federate status` shows the registered sites; move their files away and register the rest",
         )
     return {name: task.result() for name, task in tasks.items()}
@@ -218,31 +229,20 @@ def register_sites_in_folder(folder: ServerFolder, keys: Path, say: Say) -> dict
 
 def _check_new_site(folder: ServerFolder, name: str, public_key: str) -> None:
     """Raise InputError if the name or the key is registered already."""
-    mark, known = compute_fingerprint(public_key), folder.read_known_sites()
+    known, key = folder.read_known_sites(), encode_public_key(read_public_key(public_key))
     if check_site_name(name) in known:
         raise InputError(
             f"expected a new site name, found one that is registered: {name}",
             hint="remove the old key first: `fedlog federate unregister`",
         )
-    for other in known:
-        path = folder.sites / f"{other}.pub"
-        if path.exists() and _has_fingerprint(path.read_text(), mark):
-            raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}")
-
-
-def _has_fingerprint(text: str, mark: str) -> bool:
-    try:
-        return compute_fingerprint(text) == mark
-    except InputError:
-        return False
+    if (other := RegisteredKeys(folder.sites).find_site_name(key)) in known:
+        raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}")
 
 
 def unregister(folder: ServerFolder, name: str, say: Say) -> None:
     """Unregister a site's key: its calls are refused from now on."""
-    known = folder.read_known_sites()
-    if name not in known:
-        raise InputError(f"expected one of the registered sites {', '.join(sorted(known)) or '(none)'}, found: {name}")
-    command = make_flwr_command(folder, "supernode", "unregister", known[name], CONNECTION, *JSON)
+    node = folder.find_node_number(name)
+    command = make_flwr_command(folder, "supernode", "unregister", node, CONNECTION, *JSON)
     say(f"$ {command}")
     _call_flwr(command, "node-id")
     folder.remove_known_site(name)

@@ -13,12 +13,16 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
+from typing import Annotated
 
+import msgspec
 from flwr.app import ConfigRecord, Message, RecordDict
+from msgspec import Meta
 
 from fedlog.errors import InputError
+from fedlog.files.json_text import parse_json
 from fedlog.wire.codec import WireError
 
 MAGIC = b"FLFR"
@@ -31,7 +35,7 @@ FINISH_EXCHANGE = 255
 # The bounds of the opening of a secure sum.
 _LENGTH = 4
 SESSION_BYTES = 16
-LARGEST_NUMBER = 2**63
+LARGEST_NUMBER = 2**63 - 1
 MOST_MEMBERS = 10_000
 RECORD = "fedlog"
 ENTRY = "frame"
@@ -150,25 +154,25 @@ class SumOpening:
 
     def prepend_to(self, broadcast: bytes) -> bytes:
         """The payload of a WORK frame: this opening, then the broadcast."""
-        facts = {"session": self.session.hex(), "number": self.number, "members": list(self.members)}
-        text = json.dumps(facts).encode()
+        text = json.dumps({**asdict(self), "session": self.session.hex()}).encode()
         return len(text).to_bytes(_LENGTH, "little") + text + broadcast
+
+
+@dataclass(frozen=True)
+class _OpeningFacts:
+    """An opening as JSON. Checked before anything is spent: a larger number would fail after a release was counted."""
+
+    session: Annotated[str, Meta(min_length=2 * SESSION_BYTES, max_length=2 * SESSION_BYTES)]  # as hex digits
+    number: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+    members: Annotated[tuple[str, ...], Meta(max_length=MOST_MEMBERS)]
 
 
 def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
     """The opening in the payload of a WORK frame, and the broadcast after it; FrameError for any other content."""
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
-        facts = json.loads(payload[_LENGTH : _LENGTH + min(length, 2**20)])
-        opening = SumOpening(bytes.fromhex(facts["session"]), int(facts["number"]), tuple(map(str, facts["members"])))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise FrameError(f"expected the opening of a secure sum, found bytes: {payload[:16].hex()}...") from None
-    # Checked here, before anything is spent: a number that is too large would fail after the release was counted.
-    if (found := len(opening.session)) != SESSION_BYTES:
-        raise FrameError(f"expected a session of {SESSION_BYTES} bytes in the opening of a secure sum, found: {found}")
-    if not 0 <= opening.number < LARGEST_NUMBER:
-        shown = f"{opening.number}"[:25]
-        raise FrameError(f"expected a number from 0 to 2^63 - 1 in the opening of a secure sum, found: {shown}")
-    if (found := len(opening.members)) > MOST_MEMBERS:
-        raise FrameError(f"expected at most {MOST_MEMBERS} sites in the opening of a secure sum, found: {found}")
+        facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFacts)
+        opening = SumOpening(bytes.fromhex(facts.session), facts.number, facts.members)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise FrameError(f"expected the opening of a secure sum, found: {error}"[:200]) from None
     return opening, payload[_LENGTH + length :]

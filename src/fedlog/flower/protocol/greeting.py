@@ -75,8 +75,9 @@ def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
     return json.dumps({**asdict(ours), "plan": plan.as_plain(), **_time_field(now)}).encode()
 
 
-def read_hello(payload: bytes) -> Plan:
-    """The plan in a HELLO payload; FrameError if there is none that a site accepts."""
+def read_hello(payload: bytes, ours: Identity) -> Plan:
+    """The plan in a HELLO payload; FrameError if versions or schema differ, or if no site accepts the plan."""
+    check_identity(ours, read_identity(payload), "the server")
     with turn_errors_into_refusals():
         return read_plan(_parse(payload, "a plan").get("plan"))
 
@@ -87,8 +88,9 @@ def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = Non
     return json.dumps({**asdict(ours), **facts, **_time_field(now)}).encode()
 
 
-def read_welcome(payload: bytes) -> SiteProfile:
-    """The site's profile in a WELCOME payload; FrameError if there is none."""
+def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
+    """The site's profile in a WELCOME payload; FrameError if versions or schema differ, or if there is no profile."""
+    check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
     profile = _read(payload, SiteProfile, what)
     if not is_body_name(profile.body):

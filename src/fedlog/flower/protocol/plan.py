@@ -16,33 +16,15 @@ from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_name
-from fedlog.flower.protocol.bounds import (
-    FEWEST_RECORDS,
-    check_clip,
-    check_differences,
-    check_gaussians,
-    check_options,
-    check_promise_numbers,
-    check_seed_and_decay,
-)
+from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_differences, check_gaussians, check_numbers
 from fedlog.models.body import HEAD
-from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit
+from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
+from fedlog.settings import promise as promise_rules
 from fedlog.settings.fields import Section, read_dataclass
 from fedlog.settings.presets import OWN_DATA, apply_recipe
 from fedlog.settings.privacy import Aggregation
-from fedlog.settings.promise import (
-    Promise,
-    check_largest_share,
-    check_noise_fits_sums,
-    check_transport,
-    check_uploads_may_be_hidden,
-    choose_survivors,
-    normalise_clip,
-    plan_protection,
-    resolve_promise,
-    resolve_secure_sums,
-)
+from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import list_given_options
 from fedlog.settings.spec import RunSpec, list_deployed_settings, spec_from_values
 from fedlog.settings.training import BroadcastForm, Decay, Optimiser, World
@@ -67,7 +49,7 @@ class SumRules(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose_survivors(self.honest, self.sites)
+        promise_rules.choose_survivors(self.honest, self.sites)
 
 
 @dataclass(frozen=True)
@@ -141,10 +123,12 @@ class Plan(Section):
 
     def build_protection(self, n_class: int, width: int) -> Protection | None:
         """How the uploads are protected; None for a run without privacy."""
-        check_noise_fits_sums(self.promise, secure=self.secure is not None)
+        promise_rules.check_noise_fits_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.build_algorithm(n_class, width), self.model_plan(n_class, width)
-        return plan_protection(self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest)
+        return promise_rules.plan_protection(
+            self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest
+        )
 
     @staticmethod
     def model_plan(n_class: int, width: int) -> ModelPlan:
@@ -163,8 +147,8 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     It takes the settings that are marked as deployed; the sites choose their data and bodies. `count_sites` counts the
     sites on the list of keys, and is called only if the run has secure sums.
     """
-    promise = resolve_promise(spec, NoiseSource.DISCRETE)
-    sums = resolve_secure_sums(spec, promise, spec.refused_share)
+    promise = promise_rules.resolve_promise(spec, NoiseSource.DISCRETE)
+    sums = promise_rules.resolve_secure_sums(spec, promise, spec.refused_share)
     options = registry.read_options(spec.method, list_given_options(spec))
     sites = 0 if sums is None else count_sites()
     return check_plan(
@@ -184,9 +168,9 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             largest_share=spec.largest_share,
             batch_size=OWN_DATA.batch_size if spec.batch_size is None else spec.batch_size,
             optimiser=spec.take_section(Optimiser),
-            clip=normalise_clip(spec.clip) if promise is None else None,
+            clip=promise_rules.normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
-            secure=None if sums is None else SumRules(choose_survivors(sums.honest, sites), sites),
+            secure=None if sums is None else SumRules(promise_rules.choose_survivors(sums.honest, sites), sites),
         )
     )
 
@@ -228,27 +212,24 @@ def check_plan(plan: Plan) -> Plan:
             f"expected a method that can be deployed, found: {plan.method}",
             hint=f"one of {', '.join(federated)}; the others run in the simulator: `fedlog run`",
         )
-    check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
-    check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
+    promise_rules.check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
+    promise_rules.check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
     check_differences(plan.transport, hidden=plan.hides_figures)
-    check_seed_and_decay(plan.seed, plan.optimiser.weight_decay)
-    check_options(plan.options)
     if plan.clip is not None:
         parse_clip(plan.clip)
-        check_clip(plan.clip)
+    check_numbers(plan)
     if plan.promise is not None:
         _check_promise(plan.promise)
     algorithm = plan.build_algorithm(2, 2)
     check_gaussians(algorithm)
-    check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
+    promise_rules.check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
     check_transport_fits_method(algorithm, plan.transport)
     plan.build_protection(2, 2)
     return plan
 
 
 def _check_promise(promise: Promise) -> None:
-    """Refuse a promise that only the simulator can make, or for which no noise can be computed."""
-    check_promise_numbers(promise)
+    """Refuse a promise that only the simulator can make."""
     if promise.unit is Unit.PAPER:
         raise InputError(
             f"a deployment promises record or client privacy, found: {promise.unit}",
@@ -258,6 +239,14 @@ def _check_promise(promise: Promise) -> None:
         raise InputError(
             f"a deployment needs discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}"
         )
+
+
+def describe_large_delta(promise: Promise | None, records: int, sites: int) -> str | None:
+    """A warning if delta is above 1/n, for n protected records or sites; else None."""
+    if promise is None:
+        return None
+    protected = records if promise.unit is Unit.RECORD else sites
+    return warn_of_large_delta(promise.delta, max(1, protected), promise.unit)
 
 
 def read_plan(values: object) -> Plan:

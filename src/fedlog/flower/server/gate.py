@@ -27,8 +27,7 @@ import uvicorn
 from fedlog.files.json_text import write_json
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, read_site_state
-from fedlog.flower.server.callers import Caller, RegisteredKeys, verify_caller
-from fedlog.flower.server.presence import Presence
+from fedlog.flower.server.callers import Caller, Presence, RegisteredKeys, verify_caller
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]

@@ -11,15 +11,7 @@ from fedlog.data.schema import Schema
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
-from fedlog.flower.protocol.greeting import (
-    SiteProfile,
-    check_identity,
-    encode_hello,
-    make_identity,
-    read_identity,
-    read_time,
-    read_welcome,
-)
+from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
@@ -104,8 +96,7 @@ class Participants:
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):
             try:
-                check_identity(ours, read_identity(answer.payload), site)
-                profile = read_welcome(answer.payload)
+                profile = read_welcome(answer.payload, ours, site)
                 if self.width and profile.width != self.width:
                     raise FrameError(_describe_other_width(profile, self.width))
                 if (body := self.run_folder.read_required_body()) is not None and (

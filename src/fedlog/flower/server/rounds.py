@@ -21,8 +21,7 @@ from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
 from fedlog.flower.protocol.plan import Plan, SumRules
-from fedlog.flower.protocol.run_privacy import record_run_release
-from fedlog.flower.server.deadline import REMEMBERED_ROUNDS, Deadline
+from fedlog.flower.server.callers import read_connected_sites
 from fedlog.flower.server.engine_server import (
     create_engine_server,
     forget_sites,
@@ -32,11 +31,17 @@ from fedlog.flower.server.engine_server import (
     save_engine_server,
     select_summed_uploads,
 )
-from fedlog.flower.server.exchange import Clock, MessageGrid, Replies, SilentSites, WaitingRules, ask
+from fedlog.flower.server.exchange import (
+    Clock,
+    Deadline,
+    MessageGrid,
+    Replies,
+    SilentSites,
+    WaitingRules,
+    ask,
+)
 from fedlog.flower.server.participants import Participants
-from fedlog.flower.server.presence import read_connected_sites
-from fedlog.flower.server.run_folder import RoundRules, RunFolder
-from fedlog.flower.server.run_report import RunEnding, make_run_report, read_reports
+from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_reports
 from fedlog.flower.server.secure_sums import ServerSecureSums
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
@@ -114,7 +119,7 @@ class Run:
         if not checkpoint.exists(self.run_folder.checkpoint):
             return None
         self.participants.width = self.run_folder.read_feature_width()
-        for line in self.run_folder.read_rounds()[-REMEMBERED_ROUNDS:]:
+        for line in self.run_folder.read_rounds():
             if (seconds := line.get("slowest_seconds")) is not None:
                 self.deadline.learn_from_answers([seconds])
         server, done = restore_engine_server(self.run_folder, self.plan, self.schema, self.rules.refused_share)
@@ -183,7 +188,7 @@ class Run:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
-        record_run_release(self.run_folder.path, server.protection, number, exchange.name)
+        self.run_folder.record_release(server.protection, number, exchange.name)
         requests = make_work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
         if self.plan.secure is not None:
             sums = self._make_secure_sums(self.plan.secure)

@@ -1,22 +1,33 @@
-"""The server's files of a run: the plan, the checkpoint, the newest uploads, a line for each round, and the report."""
+"""The server's files of a run: plan, checkpoint, newest uploads, rounds, releases, and the report at its end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from fedlog.engine.protocol.server import Server
+from fedlog.engine.software import software_versions
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
-from fedlog.files.json_text import read_json, write_json
+from fedlog.files.json_text import parse_json, read_json, write_json
 from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.greeting import RequiredBody
+from fedlog.flower.protocol.frame import Frame, FrameError
+from fedlog.flower.protocol.greeting import RequiredBody, is_body_name
 from fedlog.flower.protocol.plan import Plan, read_plan
+from fedlog.privacy.accounting import compute_spending
+from fedlog.privacy.protection import Protection
+from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_or_resume_log
 from fedlog.privacy.secagg.terms import FEWEST
+from fedlog.settings.fields import NotNegative, Share, read_dataclass
 from fedlog.settings.training import REFUSED_SHARE
+from fedlog.wire.ledger import Direction
 
 PLAN, REPORT, ROUNDS = "plan.json", "report.json", "rounds.jsonl"
 
@@ -54,6 +65,7 @@ class RunFolder:
     body_file = SubPath("body.json")  # the body that every site must have, if they must have the same
     dropped_file = SubPath("dropped.json")  # sites that the operator has dropped; a run under way notices at once
     uploads_folder = SubPath("uploads")
+    release_log = SubPath(FILE_NAME)  # of a private run
 
     @classmethod
     def of_run(cls, folder: ServerFolder, name: str) -> RunFolder:
@@ -92,6 +104,19 @@ class RunFolder:
         """The number of rounds with a new head: enough sites took part, and the sum did not drown in its noise."""
         return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.read_rounds())
 
+    def record_release(self, protection: Protection | None, round_number: int, exchange: str) -> None:
+        """Record the release of one exchange in a private run; RunError if the run's budget does not cover it."""
+        if protection is not None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            start_or_resume_log(self.release_log, protection.budget)
+            record_release(self.release_log, protection.make_release_event(round_number, exchange))
+
+    def read_privacy_spent(self) -> dict[str, object] | None:
+        """The guarantee for all releases of the run, as JSON values; None if nothing was released."""
+        log = read_log(self.release_log)
+        found = compute_spending(log.events, log.budget.delta).guarantee
+        return None if found is None else found.as_json()
+
     def read_dropped_sites(self) -> frozenset[str]:
         """The sites that the operator has dropped from this run."""
         return frozenset(read_json(self.dropped_file, ()))
@@ -119,3 +144,84 @@ class RunFolder:
     def read_uploads(self) -> dict[str, bytes]:
         """The uploads that the present head was made from, by site."""
         return {path.stem: path.read_bytes() for path in sorted(self.uploads_folder.glob("*.bin"))}
+
+
+@dataclass(frozen=True)
+class RunEnding:
+    """The last round of a run, and the reason if it ended early."""
+
+    round: int
+    reason: str | None = None  # None: it was the last planned round
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """A site's report of its results: figures over all its test records."""
+
+    body: str
+    kept: Literal["federated", "local-only"]
+    test_records: Annotated[int, Meta(ge=0, lt=2**53)]
+    accuracy: Share
+    federated_accuracy: Share
+    local_only_accuracy: Share
+    # If a number is predicted, "accuracy" is the share of test records inside their 90 % intervals.
+    rmse: NotNegative | None = None
+    federated_rmse: NotNegative | None = None
+    local_only_rmse: NotNegative | None = None
+
+
+@dataclass(frozen=True)
+class PrivateSiteReport:
+    """A site's report in a run that hides figures: they stay at the site."""
+
+    body: str
+
+
+def read_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
+    """Return the values in a REPORT payload; raise FrameError if they are not a report of this kind."""
+    what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
+    try:
+        report = read_dataclass(kind, parse_json(payload[:65536]), what)
+        good = is_body_name(report.body)
+    except (ValueError, InputError):
+        good = False
+    if not good:
+        raise FrameError(f"expected {what}, found something else")
+    return {name: value for name, value in asdict(report).items() if value is not None}
+
+
+def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the readable reports, and for each site with an unreadable report what is wrong with it."""
+    kind = PrivateSiteReport if plan.hides_figures else SiteReport
+    sites: list[dict[str, Any]] = []
+    wrong: dict[str, str] = {}
+    for site, answer in sorted(answers.items()):
+        try:
+            sites.append({"name": site, **read_report(answer.payload, kind)})
+        except FrameError as error:
+            wrong[site] = error.message
+    return sites, wrong
+
+
+def make_run_report(
+    plan: Plan, server: Server, ending: RunEnding, sites: list[dict[str, Any]], run_folder: RunFolder
+) -> dict[str, Any]:
+    """Return the report of the run; if it ended early, with the number of planned rounds and the reason."""
+    early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
+    return {
+        "run": plan.name,
+        "method": plan.method,
+        "rounds": ending.round,
+        **early,
+        "bits_up": server.ledger.bits(Direction.UP),
+        "bits_down": server.ledger.bits(Direction.DOWN),
+        "bits_by_kind": server.ledger.bits_by_kind_of_all_rounds(),
+        "bits_opening": server.ledger.bits_by_kind(0),
+        "made_with": {**software_versions(), "flwr": version("flwr")},
+        "sites": sites,
+        **(
+            {}
+            if server.protection is None
+            else {"privacy": run_folder.read_privacy_spent(), "new_heads": run_folder.count_new_heads()}
+        ),
+    }

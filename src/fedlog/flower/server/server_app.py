@@ -1,4 +1,7 @@
-"""The Flower ServerApp: it conducts one run, with the settings of the app, over Flower's messages."""
+"""The Flower ServerApp that conducts a run, its settings, and the folder of the Flower app for `flwr run`.
+
+That folder has a project file with the run's settings, and two modules that import ours.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,36 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedlog import __version__
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
-from fedlog.files.durable import is_disk_full_error
+from fedlog.files.durable import is_disk_full_error, write_file
+from fedlog.files.toml import format_toml, quote_toml
 from fedlog.flower.folders.roster import read_roster
-from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.plan import Plan, make_plan, read_plan_settings
-from fedlog.flower.server.database import erase_deleted_rows
+from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_rows
+from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_plan_settings
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.settings.training import REFUSED_SHARE
 
 FOLDER_VARIABLE = "FEDLOG_FEDERATION"
+PACKAGE = "fedlog_app"
+PROJECT = f"""[project]
+name = "fedlog-federation"
+version = {quote_toml(__version__)}
+description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedlog"
+
+[tool.flwr.app.components]
+serverapp = "{PACKAGE}.server:app"
+clientapp = "{PACKAGE}.client:app"
+
+[tool.flwr.app.config]
+"""
 app = ServerApp()
 
 
@@ -65,3 +86,25 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
         raise InputError(
             f"the app's settings: a number is missing or wrong: {error}", hint="use `fedlog federate run`"
         ) from None
+
+
+def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
+    """The plan and the rules as settings of the app; `flwr run --run-config` may change any of them."""
+    usual = rules.refused_share == RoundRules.refused_share
+    return {
+        **format_plan_settings(plan),
+        "refused-share": "" if usual else rules.refused_share,
+        "minimum-sites": rules.minimum,
+        "deadline-seconds": rules.deadline_seconds or 0.0,
+    }
+
+
+def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
+    """Write the app's folder for `flwr run`, and return it."""
+    write_file(folder / "pyproject.toml", PROJECT + format_toml(settings))
+    write_file(folder / PACKAGE / "__init__.py", "")
+    for side, room in (("server", "server"), ("client", "site")):
+        # Flower looks for an assignment to `app` in the module's text; an import alone is not enough.
+        text = f"from fedlog.flower.{room} import {side}_app\n\napp = {side}_app.app\n"
+        write_file(folder / PACKAGE / f"{side}.py", text)
+    return folder

@@ -27,20 +27,12 @@ from fedlog.flower.folders.roster import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag, turn_errors_into_refusals
-from fedlog.flower.protocol.greeting import (
-    check_identity,
-    encode_welcome,
-    make_identity,
-    read_hello,
-    read_identity,
-    read_time,
-)
-from fedlog.flower.protocol.run_privacy import PrivacyRequirement
-from fedlog.flower.site.cap_checks import check_plain_runs, check_training
-from fedlog.flower.site.context import SiteContext
+from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
+from fedlog.flower.site.context import SiteContext, check_plain_runs, check_training
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import finish_run
 from fedlog.flower.site.privacy_record import (
+    PrivacyRequirement,
     record_exact_statistics,
     record_release_at_site,
     refuse_run_beyond_limit,
@@ -186,8 +178,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     """Check and store the plan of a new run, and return a WELCOME frame."""
     config = folder.read_config()
     ours = make_identity(load_schema(folder.schema_file).digest)
-    check_identity(ours, read_identity(request.payload), "the server")
-    plan = read_hello(request.payload)
+    plan = read_hello(request.payload, ours)
     if request.run != run_tag(plan.name):  # one run must not have several states here, each with its own caps
         expected = run_tag(plan.name).hex()
         raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
@@ -289,7 +280,7 @@ def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, a
 
     Numbers that are not finite are refused here, before the answer is counted as a release.
     """
-    if not context.gets_own_broadcasts:
+    if not context.plan.transport.differs_by_client:
         cohort.hear(broadcast)
     else:
         try:

@@ -45,6 +45,14 @@ def check_flower_version() -> None:
         raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
 
 
+def replace_part(module: Any, name: str, ours: object, expected: object = callable) -> None:
+    """Replace a part of a module of Flower; RunError if the part is not the expected one, by default any function."""
+    found = getattr(module, name, None)
+    if not (callable(found) if expected is callable else found == expected):
+        raise RunError(f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found: {found!r}")
+    setattr(module, name, ours)
+
+
 def write_guard_programs(folder: Path) -> Path:
     """Write programs that the PATH finds before Flower's task programs of the same names, and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,21 +81,18 @@ def serve_task(
     """Answer one message as `flwr-clientapp` does, but with the installed app."""
     from flwr.supernode.runtime import run_clientapp
 
-    from fedlog.flower.site.worker import use_worker
+    from fedlog.flower.site.client_app import use_worker
 
     use_worker(*worker)
-
-    for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
-        if not callable(getattr(run_clientapp, name, None)):
-            raise RunError(f"expected the name {name} in flwr.supernode.runtime.run_clientapp, found none")
-    run_clientapp.install_from_fab = run_clientapp.install_app_dependencies = lambda *_, **__: None
-    run_clientapp.get_load_client_app_fn = lambda **_: load_installed_app
+    replace_part(run_clientapp, "install_from_fab", lambda *_, **__: None)
+    replace_part(run_clientapp, "install_app_dependencies", lambda *_, **__: None)
+    replace_part(run_clientapp, "get_load_client_app_fn", lambda **_: load_installed_app)
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
 
 
 def serve_worker(socket: str, secret: bytes) -> None:
     """Answer the frames that the processes of tasks pass on, until this process is stopped."""
-    from fedlog.flower.site.worker import serve_frames
+    from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
 
@@ -166,15 +171,11 @@ def main() -> None:
     from flwr.supercore.superexec import run_superexec
 
     check_flower_version()
-    if not callable(getattr(run_superexec, "get_executor", None)):
-        raise RunError("expected the name get_executor in flwr.supercore.superexec.run_superexec, found none")
-    if (found := getattr(run_superexec, "time", None)) is not time:
-        raise RunError(f"expected the module `time` in flwr.supercore.superexec.run_superexec, found: {found!r}")
     if pipe := os.environ.pop(WAKE_PIPE, None):
         os.set_inheritable(int(pipe), False)
-        run_superexec.time = WakeableSleep(int(pipe))
+        replace_part(run_superexec, "time", WakeableSleep(int(pipe)), expected=time)
     executor = ForkingExecutor()
-    run_superexec.get_executor = lambda *_, **__: executor
+    replace_part(run_superexec, "get_executor", lambda *_, **__: executor)
     try:
         flower_superexec()
     except KeyboardInterrupt:

@@ -13,13 +13,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import FrameError
-from fedlog.flower.protocol.run_privacy import PrivacyRequirement
+from fedlog.privacy import release_log
 from fedlog.privacy.accounting import (
     BudgetSpentError,
     Event,
@@ -28,22 +29,55 @@ from fedlog.privacy.accounting import (
     add_if_within_budget,
     explain_missing_guarantee,
 )
-from fedlog.privacy.guarantee import DEFAULT_DELTA
+from fedlog.privacy.guarantee import DEFAULT_DELTA, Budget, Trust, Unit
 from fedlog.privacy.protection import Protection
-from fedlog.privacy.release_log import (
-    FILE_NAME,
-    add_if_within_site_limit,
-    compute_spending_across_runs,
-    read_log,
-    record_across_runs,
-    record_across_runs_unchecked,
-    record_release,
-    record_unbounded_losses,
-    restore_log,
-    start_or_resume_log,
-)
+from fedlog.settings.promise import Promise
 
 LOST = "the record of what left before is lost"
+
+
+@dataclass(frozen=True)
+class PrivacyRequirement:
+    """The privacy that a site requires of every run: who adds the noise, and how much all runs together may spend.
+
+    With a unit, the site accepts only promises for that unit: a promise for single records says nothing about whole
+    sites, and one for whole sites, added or removed, does not give single records the same epsilon.
+    """
+
+    trust: Trust
+    budget: Budget
+    unit: Unit | None = None  # None: records or whole sites
+
+    @classmethod
+    def read(cls, text: str) -> PrivacyRequirement:
+        """Read the text `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
+        *units, trust, epsilon, delta = text.split(":") if text.count(":") in (2, 3) else ("", "", "")
+        try:
+            budget = Budget(float(epsilon), float(delta))
+            unit = Unit(units[0]) if units else None
+            if unit not in (None, Unit.RECORD, Unit.CLIENT):
+                raise ValueError
+            return cls(Trust(trust), budget, unit)
+        except ValueError:
+            raise InputError(
+                f"expected TRUST:EPSILON:DELTA or UNIT:TRUST:EPSILON:DELTA, found: {text!r}",
+                hint="for example local:8:1e-5 or client:distributed:2:1e-6",
+            ) from None
+
+    def check(self, promise: Promise | None) -> None:
+        """Raise InputError if the run promises less than the site requires; None is a run without privacy."""
+        order = [Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL]
+        if promise is None:
+            raise InputError("this site takes part in private runs only")
+        if order.index(promise.trust) < order.index(self.trust):
+            raise InputError(f"this site asks for {self.trust} noise, found: {promise.trust}")
+        if self.unit is not None and promise.unit is not self.unit:
+            raise InputError(f"this site asks for {self.unit} privacy, found: {promise.unit}")
+        if promise.epsilon > self.budget.epsilon or promise.delta > self.budget.delta:
+            raise InputError(
+                f"this site allows epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}, found: "
+                f"{promise.epsilon:g} at {promise.delta:g}"
+            )
 
 
 def read_privacy_limit(config: SiteConfig) -> PrivacyRequirement | None:
@@ -57,26 +91,26 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
     """
     run.mkdir(parents=True, exist_ok=True)
-    own = start_or_resume_log(run / FILE_NAME, protection.budget)
+    own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
     add_if_within_budget(own.events, upcoming, own.budget)
-    limit, path = read_privacy_limit(folder.read_config()), folder.state / FILE_NAME
+    limit, path = read_privacy_limit(folder.read_config()), folder.release_record
     earlier = _find_earlier_releases(folder)
     try:
         if limit is None:
-            record_across_runs_unchecked(path, upcoming, protection.budget, earlier)
+            release_log.record_across_runs_unchecked(path, upcoming, protection.budget, earlier)
         else:
-            record_across_runs(path, upcoming, limit.budget, earlier)
+            release_log.record_across_runs(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
         raise FrameError(_describe_limit(error)) from None
     _mark_as_participant(folder)
-    record_release(run / FILE_NAME, upcoming)
+    release_log.record_release(run / release_log.FILE_NAME, upcoming)
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
     """Record that exact statistics leave the site in this run. Once is enough: no epsilon bounds even the first."""
     event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
-    record_unbounded_losses(folder.state / FILE_NAME, [event], _find_earlier_releases(folder))
+    release_log.record_unbounded_losses(folder.release_record, [event], _find_earlier_releases(folder))
     _mark_as_participant(folder)
 
 
@@ -85,9 +119,9 @@ def check_record(folder: SiteFolder) -> None:
 
     The records in the folders of single runs do not replace it: some of these folders may have been removed.
     """
-    if folder.took_part_file.exists() and not (folder.state / FILE_NAME).exists():
+    if folder.took_part_file.exists() and not folder.release_record.exists():
         raise InputError(
-            f"expected the record of what has left this site, found none: {folder.state / FILE_NAME}",
+            f"expected the record of what has left this site, found none: {folder.release_record}",
             hint=f"run `fedlog federate ledger {folder.path}` with --restore FILE if there is a copy, with --lost if "
             "there is none, or with --new-rows if the data hold none of the rows that took part",
         )
@@ -106,8 +140,8 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
 
     A copy may be older than the last runs: releases that only the folders of these runs have are added.
     """
-    path = folder.state / FILE_NAME
-    copied = read_log(source)
+    path = folder.release_record
+    copied = release_log.read_log(source)
     if path.exists():
         raise InputError(
             f"this site already has a record of what has left it: {path}",
@@ -115,14 +149,16 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
             f"{folder.path} --lost`, which states that the releases of one record are missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    restore_log(path, source, _find_uncounted(copied.events, _read_run_logs(folder)))
+    release_log.restore_log(path, source, _find_uncounted(copied.events, _read_run_logs(folder)))
     _mark_as_participant(folder)
 
 
 def declare_record_lost(folder: SiteFolder) -> None:
     """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
     folder.state.mkdir(parents=True, exist_ok=True)
-    record_unbounded_losses(folder.state / FILE_NAME, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder))
+    release_log.record_unbounded_losses(
+        folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
+    )
     _mark_as_participant(folder)
 
 
@@ -132,7 +168,7 @@ def start_record_for_new_rows(folder: SiteFolder) -> None:
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
     folder.state.mkdir(parents=True)
-    record_unbounded_losses(folder.state / FILE_NAME, [], ())
+    release_log.record_unbounded_losses(folder.release_record, [], ())
 
 
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
@@ -140,11 +176,11 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
 
     A site that has already taken part in the run stays in it: it may still get the last head, which costs no privacy.
     """
-    limit, own = read_privacy_limit(folder.read_config()), run / FILE_NAME
+    limit, own = read_privacy_limit(folder.read_config()), run / release_log.FILE_NAME
     try:
-        if limit is None or (own.exists() and read_log(own).events):
+        if limit is None or (own.exists() and release_log.read_log(own).events):
             return
-        add_if_within_site_limit(_read_releases(folder), upcoming, limit.budget)
+        release_log.add_if_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
         raise FrameError(_describe_limit(error)) from None
     except InputError:
@@ -156,18 +192,20 @@ def describe_spending(folder: SiteFolder) -> str | None:
     events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
     if not events:
         return None
-    path = folder.state / FILE_NAME
-    before = read_log(path).limit if path.exists() else None
+    path = folder.release_record
+    before = release_log.read_log(path).limit if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else DEFAULT_DELTA
     none = explain_missing_guarantee(events)
-    sentence = f"privacy spent in all runs so far: {none or compute_spending_across_runs(events, delta).guarantee}"
+    sentence = (
+        f"privacy spent in all runs so far: {none or release_log.compute_spending_across_runs(events, delta).guarantee}"
+    )
     if limit is None:
         return sentence
     sentence += f"; the limit is epsilon {limit.budget.epsilon:g} at delta {delta:g}"
     if before is not None and before != limit.budget:
         sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all that was spent counts against it"
     try:
-        add_if_within_site_limit(events, events[-1], limit.budget)
+        release_log.add_if_within_site_limit(events, events[-1], limit.budget)
     except BudgetSpentError:
         return f"{sentence}; it does not cover another release like the last one"
     return sentence
@@ -183,7 +221,9 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
         return None, 0
     if explain_missing_guarantee(events) is not None:
         return math.inf, len(events)
-    spent = compute_spending_across_runs(events, DEFAULT_DELTA if limit is None else limit.budget.delta).guarantee
+    spent = release_log.compute_spending_across_runs(
+        events, DEFAULT_DELTA if limit is None else limit.budget.delta
+    ).guarantee
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
@@ -191,21 +231,24 @@ def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
     """The releases from before the site had a record of all runs; FrameError if its record is missing."""
     refuse_run_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
-    return () if (folder.state / FILE_NAME).exists() else _read_run_logs(folder)
+    return () if folder.release_record.exists() else _read_run_logs(folder)
 
 
 def _mark_as_participant(folder: SiteFolder) -> None:
     """Write the file that says that the site has taken part: after the record is begun, and before anything leaves."""
     if not folder.took_part_file.exists():
-        write_file(folder.took_part_file, f"what has left this site is counted in {folder.state.name}/{FILE_NAME}\n")
+        write_file(
+            folder.took_part_file,
+            f"what has left this site is counted in {folder.state.name}/{release_log.FILE_NAME}\n",
+        )
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     """Everything that has left in any run, including runs from before the site had a record."""
-    path = folder.state / FILE_NAME
+    path = folder.release_record
     if not path.exists():
         return _read_run_logs(folder)
-    counted = read_log(path).events
+    counted = release_log.read_log(path).events
     return (*counted, *_find_uncounted(counted, _find_exact_runs(folder)))
 
 
@@ -226,8 +269,8 @@ def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[E
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
     """The events in the release logs of the single runs, and the runs without noise."""
-    logs = sorted(folder.state.glob(f"*/{FILE_NAME}"))
-    return (*(event for path in logs for event in read_log(path).events), *_find_exact_runs(folder))
+    logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
+    return (*(event for path in logs for event in release_log.read_log(path).events), *_find_exact_runs(folder))
 
 
 def _find_exact_runs(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedlog.files.durable import move_folder, write_file
 from fedlog.files.json_text import read_json, write_json
+from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FrameError
 from fedlog.flower.protocol.greeting import SiteProfile
@@ -38,15 +39,12 @@ class RunState:
 
     path: Path
 
+    plan_file = SubPath("plan.json")  # with the run's plan, and the body with which this site began the run
+
     @classmethod
     def of_run(cls, folder: SiteFolder, run: bytes) -> RunState:
         """Return the folder of the run with this tag."""
         return cls(folder.state / run.hex())
-
-    @property
-    def plan_file(self) -> Path:
-        """The file with the run's plan and the body with which this site began the run."""
-        return self.path / "plan.json"
 
     def accept_plan(self, plan: Plan, profile: SiteProfile) -> None:
         """Store the plan and the site's profile; refuse if this run began with another plan or another body."""

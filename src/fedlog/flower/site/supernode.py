@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedlog.errors import RunError
-from fedlog.flower.site.guard import FLOWER_VERSION, GUARDED, WAKE_PIPE, check_flower_version
+from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, check_flower_version, replace_part
 
 FLOWER_IDLE_SECONDS, FLOWER_ANSWER_SECONDS = 3.0, 0.5
 SHORTEST_PAUSE_SECONDS = 0.1
@@ -121,18 +121,7 @@ def replace_flower_parts() -> None:
     from flwr.supernode import fleet_http_client, start_client_internal
 
     programs, pauses = GuardStarter(), ShorterPauses()
-    push_messages = getattr(start_client_internal, "_push_messages", None)
-    parts: list[tuple[Any, str, object, object]] = [
-        (start_client_internal, "subprocess", subprocess, programs),
-        (start_client_internal, "time", time, pauses),
-        (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", FLOWER_HEARTBEAT_SECONDS, HEARTBEAT_SECONDS),
-        (fleet_http_client, "HEARTBEAT_CALL_TIMEOUT", FLOWER_HEARTBEAT_PATIENCE, HEARTBEAT_PATIENCE),
-    ]
-    for module, name, expected, _ in parts:
-        if (found := getattr(module, name, None)) != expected:
-            raise RunError(f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found: {found!r}")
-    if not callable(push_messages):
-        raise RunError(f"expected the name _push_messages in {start_client_internal.__name__}, found none")
+    push_messages: Any = getattr(start_client_internal, "_push_messages", None)
 
     def answer_message(**shared: Any) -> None:
         """Answer a message: Flower calls this when one has come, and it returns when the answer is sent."""
@@ -140,8 +129,11 @@ def replace_flower_parts() -> None:
         with pauses.answering():
             push_messages(**shared)
 
-    for module, name, _, ours in (*parts, (start_client_internal, "_push_messages", None, answer_message)):
-        setattr(module, name, ours)
+    replace_part(start_client_internal, "_push_messages", answer_message)
+    replace_part(start_client_internal, "subprocess", programs, expected=subprocess)
+    replace_part(start_client_internal, "time", pauses, expected=time)
+    replace_part(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS, FLOWER_HEARTBEAT_SECONDS)
+    replace_part(fleet_http_client, "HEARTBEAT_CALL_TIMEOUT", HEARTBEAT_PATIENCE, FLOWER_HEARTBEAT_PATIENCE)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,38 @@
-"""The metrics of a server and of a site in the Prometheus text format: counts, sizes and times, nothing about rows.
+"""The status of a server and of a site, as metrics in the Prometheus text format and as a page of HTML.
 
-Everything is read from files at each scrape: the event log, the counts of the gate, and the records of releases. So the
-figures stay right when processes are restarted.
+The metrics are counts, sizes and times, nothing about rows. Everything is read from files for each request: the event
+log, the counts of the gate, and the records of releases. So the figures stay right when processes are restarted.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import resources
+from types import SimpleNamespace
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined, Template
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from fedlog import __version__
 from fedlog.errors import FedlogError
-from fedlog.flower.folders.certificates import days_left
+from fedlog.flower.folders.folder import Folder, read_events
+from fedlog.flower.folders.keys import days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.summaries import RunSummary, summarise_runs, summarise_site
-from fedlog.flower.protocol.run_privacy import read_privacy_spent
-from fedlog.flower.server.presence import read_gate_file
+from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
+from fedlog.flower.ops.summaries import RunSummary, summarise_newest_run, summarise_runs, summarise_site
+from fedlog.flower.server.callers import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.flower.site.privacy_record import add_up_releases
+from fedlog.flower.site.privacy_record import add_up_releases, describe_spending
 
+REFRESH_SECONDS = 5
+LAST_EVENTS = 15
+CURVE_SIZE = {"width": 640, "height": 180, "edge": 34}
 WAYS = ("up", "down")
 # The values of the labels, in their order -> the figure.
 Values = Mapping[Any, float]
@@ -34,28 +40,19 @@ Values = Mapping[Any, float]
 
 def render_server_metrics(folder: ServerFolder) -> bytes:
     """The metrics of the server with this folder, as text."""
-    return _render([*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)])
+    return _render_metrics(
+        [*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)]
+    )
 
 
 def render_site_metrics(folder: SiteFolder) -> bytes:
     """The metrics of the site with this folder, as text."""
-    return _render([*_make_site_work_metrics(folder), *_make_site_privacy_metrics(folder)])
+    return _render_metrics([*_make_site_work_metrics(folder), *_make_site_privacy_metrics(folder)])
 
 
-@dataclass(frozen=True)
-class _ComputedMetrics(Collector):
-    """Gives Prometheus metrics that are already computed."""
-
-    metrics: Sequence[Metric]
-
-    def collect(self) -> Sequence[Metric]:
-        """Return the metrics."""
-        return self.metrics
-
-
-def _render(metrics: Iterable[Metric]) -> bytes:
+def _render_metrics(metrics: Iterable[Metric]) -> bytes:
     version = _make_gauge("fedlog_info", "The version of fedlog", {(__version__,): 1.0}, "version")
-    return generate_latest(_ComputedMetrics([version, *metrics]))
+    return generate_latest(SimpleNamespace(collect=lambda: [version, *metrics]))
 
 
 def _make_gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
@@ -126,7 +123,7 @@ def _make_run_metrics(folder: ServerFolder) -> list[Metric]:
 def _read_epsilon(folder: ServerFolder, run: RunSummary) -> float | None:
     """The epsilon that a private run has spent so far; None for a run without privacy."""
     try:
-        spent = read_privacy_spent(RunFolder.of_run(folder, run.name).path)
+        spent = RunFolder.of_run(folder, run.name).read_privacy_spent()
     except (FedlogError, OSError):
         return None
     if spent is None:
@@ -168,3 +165,68 @@ def _make_site_privacy_metrics(folder: SiteFolder) -> list[Metric]:
         _make_counter("fedlog_site_releases", "Releases of this site's rows in all runs", {(): releases}),
         _make_gauge("fedlog_site_privacy_epsilon", "Privacy spent in all runs; +Inf if no epsilon bounds it", spent),
     ]
+
+
+def render_server_page(folder: ServerFolder) -> str:
+    """The status page of a server, as HTML."""
+    presence, view = read_gate_file(folder.presence_file), summarise_newest_run(folder)
+    connected, calls = set(presence.get("connected", ())), presence.get("last_call", {})
+    parts = {} if view is None else view.sites
+    return _render_page(
+        folder,
+        lambda event: describe_gate_event(event) or describe_run_event(event),
+        title="fedlog server",
+        run="no run yet" if view is None else view.describe(),
+        sites=[
+            {
+                "name": site,
+                "connected": site in connected,
+                "last_call": calls.get(site, ""),
+                "part": parts[site].describe() if site in parts else "",
+            }
+            for site in sorted(folder.read_known_sites())
+        ],
+        curve_title="Seconds of each round",
+        points=[] if view is None else [(int(line["round"]), float(line["seconds"])) for line in view.rounds],
+        unit="s",
+    )
+
+
+def render_site_page(folder: SiteFolder) -> str:
+    """The status page of a site, as HTML. It shows the validation accuracy, so only this machine should see it."""
+    config, view = folder.read_config(), summarise_site(folder)
+    name, rounds = next(reversed(view.rounds.items()), ("", []))
+    accuracies = [(int(event["round"]), event["validation_accuracy"]) for event in rounds]
+    return _render_page(
+        folder,
+        describe_site_event,
+        title=f"fedlog site {config.name}",
+        connected=view.connected,
+        server=config.server,
+        run=f"{name}: round {rounds[-1]['round']} of {rounds[-1]['of']}" if rounds else "no round yet",
+        privacy=describe_spending(folder) or "nothing of these rows has left this site",
+        curve_title="Validation accuracy at the start of each round",
+        points=[(number, float(value)) for number, value in accuracies if value is not None],
+        unit="",
+    )
+
+
+def _render_page(folder: Folder, describe: Callable[[Mapping[str, Any]], str | None], **values: object) -> str:
+    """Fill in the template with these values and the last events that have a line, the newest first."""
+    lines = [(str(event["time"])[:19], describe(event)) for event in read_events(folder.event_log)]
+    return _template().render(
+        events=[line for line in reversed(lines) if line[1]][:LAST_EVENTS],
+        now=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        refresh_seconds=REFRESH_SECONDS,
+        **CURVE_SIZE,
+        **values,
+    )
+
+
+@cache
+def _template() -> Template:
+    text = resources.files("fedlog.flower.ops").joinpath("status_page.html.j2").read_text()
+    # Escaped: names and news come from other parties, who may be hostile.
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return page.from_string(text)
