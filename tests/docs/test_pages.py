@@ -21,7 +21,7 @@ from page_blocks import PAGES, ROOT, Code, blocks, commands, spoken_commands
 from PIL import Image
 from sklearn.datasets import load_wine
 
-from fedlog.cli.main import main, make_parser
+from fedlog.cli.main import list_options, main, make_parser
 
 Follow = Callable[[str, bool], list[str]]
 
@@ -163,7 +163,7 @@ def test_commands_within_sentences_are_valid(capsys: pytest.CaptureFixture[str])
         flags = re.findall(r"(--[a-z][a-z-]*)", command)
         words = command.split()
         top = make_parser(words[1:2])
-        known = set(top.options()) | {"--help", "--version"}
+        known = set(list_options(top)) | {"--help", "--version"}
         assert set(flags) <= known, f"{page}: {command}: unknown {set(flags) - known}"
         if re.fullmatch(r"[a-z]+", words[1]):
             assert words[1] in top._subparsers._group_actions[0].choices, f"{page}: {command}"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import fedlog.report.pages.run_page
 from fedlog.api.progress import Progress
-from fedlog.cli.main import main, make_parser
+from fedlog.cli.main import list_options, main, make_parser
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import RunStart
@@ -178,6 +178,6 @@ def test_data_that_is_not_downloaded_says_why(
 def test_every_option_of_run_is_documented() -> None:
     text = "".join(page.read_text() for page in DOCS.rglob("*.md") if "reproduction" not in str(page))
     run = next(iter(make_parser(["run"])._subparsers._group_actions)).choices["run"]  # type: ignore[union-attr]
-    options = [option for option in run.options() if option not in ("--help", "--mechanism")]
+    options = [option for option in list_options(run) if option not in ("--help", "--mechanism")]
     assert "--device" in options
     assert [option for option in options if f"{option}`" not in text and f"{option} " not in text] == []

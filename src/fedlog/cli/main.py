@@ -108,11 +108,11 @@ def make_parser(complete: Collection[str]) -> Parser:
     return top
 
 
-def _list_options(command: argparse.ArgumentParser) -> Iterator[str]:
+def list_options(command: argparse.ArgumentParser) -> Iterator[str]:
     """All options of a command and of its subcommands."""
     yield from (option for action in command._actions for option in action.option_strings if option.startswith("--"))
     for below in list_subcommands(command).values():
-        yield from _list_options(below)
+        yield from list_options(below)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -122,7 +122,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         wrong = unknown[0].partition("=")[0]
         what = "option" if wrong.startswith("-") else "argument"
-        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, _list_options(top), f"fedlog {args.command} --help"))
+        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, list_options(top), f"fedlog {args.command} --help"))
     return args
 
 

@@ -280,7 +280,7 @@ def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, a
 
     Numbers that are not finite are refused here, before the answer is counted as a release.
     """
-    if not context.plan.transport.differs_by_client:
+    if not context.gets_own_broadcasts:
         cohort.hear(broadcast)
     else:
         try:

@@ -99,6 +99,11 @@ class SiteContext:
         digest = compute_body_digest(self.body, key, self.schema.shape) if self.plan.needs_equal_bodies else None
         return SiteProfile(self.body.name, self.body.width, digest, self.closed_world)
 
+    @cached_property
+    def gets_own_broadcasts(self) -> bool:
+        """Whether the server sends each site a broadcast made for that site."""
+        return self.plan.transport.differs_by_client
+
     @property
     def closed_world(self) -> bool:
         """Whether this site receives only the head's rows of its classes: the run offers it, and the site chose it."""
