@@ -19,7 +19,7 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.keys import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, SumOpening, run_tag, wrap_frame

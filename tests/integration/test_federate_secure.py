@@ -16,7 +16,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.secure_sums import read_sum
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.roster import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.keys import ROSTER, format_own_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run

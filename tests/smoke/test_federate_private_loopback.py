@@ -11,7 +11,7 @@ from loopback_sites import Federation
 from three_sites import BODIES
 
 from fedlog.cli.main import main
-from fedlog.flower.folders.roster import ROSTER
+from fedlog.flower.folders.keys import ROSTER
 from fedlog.flower.protocol.frame import run_tag
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.run_state import RunState

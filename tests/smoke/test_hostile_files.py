@@ -22,7 +22,7 @@ from fedlog.data.schema import Schema, load_schema, parse_schema
 from fedlog.data.tables import read_frame, read_table, read_unlabelled
 from fedlog.errors import InputError
 from fedlog.files.toml import read_toml
-from fedlog.flower.folders.roster import ROSTER, read_roster
+from fedlog.flower.folders.keys import ROSTER, read_roster
 from fedlog.models.model_folder import load_model
 from fedlog.privacy.release_log import read_log
 

@@ -91,6 +91,7 @@ def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
 
 
 def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[str, Any]]) -> tuple[DeployedSite, ...]:
+    """Each site of a run: its figures from the report, and from the log how often it answered or was left out."""
     answered: dict[str, set[int]] = {}
     left_out: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == run):

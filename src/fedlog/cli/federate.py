@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(
     commands: Subparsers, name: str, summary: str, function: str, folder: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command that this function of `federate_work` handles, and return its parser."""
+    """Add a command and return its parser; `function` names the function of `federate_work` that runs it."""
     return add_command(commands, name, summary, import_on_call(f"federate_work:{function}"), folder)
 
 

@@ -13,8 +13,15 @@ from pathlib import Path
 from fedlog.cli.command import end_quietly_on_sigterm, say
 from fedlog.cli.federate_report import print_pretrained_report, print_report
 from fedlog.errors import InputError
-from fedlog.flower.folders.keys import compute_fingerprint, days_left, renew_server_certificate
-from fedlog.flower.folders.roster import KEY, format_own_entry, read_roster, write_roster
+from fedlog.flower.folders.keys import (
+    KEY,
+    compute_fingerprint,
+    days_left,
+    format_own_entry,
+    read_roster,
+    renew_server_certificate,
+    write_roster,
+)
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
 from fedlog.flower.ops import run as runs
@@ -76,7 +83,7 @@ def register_sites(args: argparse.Namespace) -> None:
     if args.name is None:
         raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
     if str(args.key) != "-" and not args.key.is_file():
-        raise InputError(f"expected a public key file, found none: {args.key}")
+        raise InputError(f"expected a public key file, found none: {args.key}", hint="a site has it as site.pub")
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
     server_side.register(folder, args.name, text, say)
 

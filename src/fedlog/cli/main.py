@@ -154,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name, and turn every expected error into a message and an exit code."""
     command = "fedlog"
     try:
         args = parse_arguments(arguments)

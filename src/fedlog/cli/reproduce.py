@@ -18,7 +18,7 @@ from fedlog.cli.command import count_cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiments
 from fedlog.experiments.tables.cells import Cell, list_cells
-from fedlog.experiments.tables.inventory import ExperimentStatus, list_experiments
+from fedlog.experiments.tables.inventory import list_experiments
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import make_executor
 from fedlog.experiments.workers.runner import CellStatus, run_cells
@@ -149,26 +149,16 @@ def _print_list(args: argparse.Namespace) -> None:
     for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
         table.add_column(column, justify="left" if column in ("experiment", "data") else "right")
     for entry in entries:
-        table.add_row(*_format_status(entry))
+        experiment = entry.experiment
+        counts = [f"{len(experiment.rows)}", f"{len(experiment.seeds)}", f"{entry.done} of {entry.cells}"]
+        hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
+        table.add_row(experiment.name, ", ".join(experiment.data), *counts, hours)
     Console(highlight=False).print(table)
     for entry in entries:
         if entry.missing:
             print(f"{entry.experiment.name}: {entry.missing}")
         for folder in entry.others:
             print(f"{entry.experiment.name}: made with other settings, or not readable: {folder}")
-
-
-def _format_status(entry: ExperimentStatus) -> tuple[str, ...]:
-    experiment = entry.experiment
-    hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
-    return (
-        experiment.name,
-        ", ".join(experiment.data),
-        str(len(experiment.rows)),
-        str(len(experiment.seeds)),
-        f"{entry.done} of {entry.cells}",
-        hours,
-    )
 
 
 class CellProgress(LiveBar):

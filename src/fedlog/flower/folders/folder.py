@@ -22,7 +22,8 @@ def check_site_name(text: str) -> str:
     """Return the name of a site or run; refuse one that cannot be used in file names, logs and Flower's list."""
     if not SITE_NAME.fullmatch(text):
         raise InputError(
-            f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}"
+            f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}",
+            hint="for example north, or run-1",
         )
     return text
 

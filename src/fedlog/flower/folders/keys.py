@@ -1,6 +1,15 @@
-"""The key pair of a site, and files that only their owner may read.
+"""The keys of a federation: a site's key pair, the server's certificates, and the signing keys for secure sums.
 
-The key pair is made at the site. The public key is printed for the operator; the private key is never copied.
+A site's key pair is made at the site. The public key is printed for the operator; the private key is never copied.
+
+The federation has a certificate authority of its own. The authority's private key stays with the operator, and signs
+server certificates and nothing else. The sites get the authority's certificate, which is public: with it they check
+that they talk to the right server. Renewal makes a new server certificate under the same authority, so that no site has
+to change anything.
+
+The roster is the list of all sites' public signing keys for secure sums. It must not come from the server, but for
+example by telephone or from the other sites: a server that could choose the keys could play the part of every other
+site.
 """
 
 from __future__ import annotations
@@ -8,7 +17,9 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import ipaddress
+import os
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +31,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlog.errors import InputError
 from fedlog.files.durable import PRIVATE_MODE, create_file, write_file
-from fedlog.flower.folders.folder import SubPath
+from fedlog.files.json_text import parse_json, write_json
+from fedlog.flower.folders.folder import SubPath, check_site_name
+from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.privacy.secagg.crypto import SigningIdentity
 
 SECRET_FOLDER_MODE = 0o700
 
@@ -115,7 +129,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
                 f"expected a folder without certificates, found: {secret}",
                 hint="`fedlog federate renew` makes a new server certificate",
             )
-    _alternative_names(hosts)  # refuse a bad host name before anything is written
+    _make_alternative_names(hosts)  # refuse a bad host name before anything is written
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -137,7 +151,7 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}")
-    _alternative_names(hosts)
+    _make_alternative_names(hosts)
     authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
     files.server_key.unlink(missing_ok=True)
     _write_server_certificate(files, hosts, now, authority, key)
@@ -156,7 +170,7 @@ def _write_server_certificate(
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> None:
-    names = _alternative_names(hosts)
+    names = _make_alternative_names(hosts)
     key = ec.generate_private_key(ec.SECP384R1())
     # A common name holds at most 64 characters; clients check the alternative names, not this one.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
@@ -172,16 +186,17 @@ def _write_server_certificate(
     write_file(files.server, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The hosts, and the loopback, as names in a certificate: IP addresses as such, anything else as a host name."""
+def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """The hosts and the loopback as names in a certificate: IP addresses, and host names for everything else."""
     if not hosts:
         raise InputError("expected at least one host name for the server's certificate, found none")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
     wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
-    return [_alternative_name(host) for host in wanted]
+    return [_make_alternative_name(host) for host in wanted]
 
 
-def _alternative_name(host: str) -> x509.GeneralName:
+def _make_alternative_name(host: str) -> x509.GeneralName:
+    """The host as a name in a certificate; InputError if it is neither a host name nor an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -217,3 +232,81 @@ def _encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+KEY, ROSTER = "sum.key", "roster.json"
+Roster = dict[str, bytes]
+
+
+def load_sum_key(folder: SiteFolder) -> bytes:
+    """The site's secret signing key for secure sums; it is made at the first call."""
+    path = folder.path / KEY
+    if not path.exists():
+        write_secret(path, os.urandom(32))
+    check_secret(path)
+    return path.read_bytes()
+
+
+def format_own_entry(folder: SiteFolder) -> str:
+    """The site's entry for the roster, as NAME=KEY with its public key."""
+    return f"{folder.read_config().name}={SigningIdentity(0, load_sum_key(folder)).public_key.hex()}"
+
+
+def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
+    """Write the roster from texts NAME=KEY and return it. In a site's folder, the site's entry must be among them."""
+    roster: Roster = {}
+    for text in entries:
+        name, separator, key = text.partition("=")
+        try:
+            public = bytes.fromhex(key)
+        except ValueError:
+            public = b""
+        if not separator or len(public) != 32 or name in roster:
+            raise InputError(
+                f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}",
+                hint="`fedlog federate roster DIR` at a site prints its entry",
+            )
+        roster[check_site_name(name)] = public
+    site = SiteFolder(folder)
+    if site.config_file.exists():
+        _check_own_entry(roster, site)
+    write_json(folder / ROSTER, {n: roster[n].hex() for n in sorted(roster)})
+    return roster
+
+
+def read_roster(folder: Path) -> Roster:
+    """The roster in the folder; InputError if there is none."""
+    try:
+        stored = parse_json((folder / ROSTER).read_text())
+        return {str(name): bytes.fromhex(key) for name, key in stored.items()}
+    except FileNotFoundError:
+        raise InputError(
+            f"expected the list of the sites' keys, found none: {folder / ROSTER}",
+            hint="`fedlog federate roster FOLDER` at each site prints its entry; with all entries it writes the list",
+        ) from None
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None
+
+
+def read_own_roster(site: SiteFolder) -> Roster:
+    """The roster in a site's folder; InputError if it is missing or lacks the site's public key."""
+    roster = read_roster(site.path)
+    _check_own_entry(roster, site)
+    return roster
+
+
+def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
+    own = format_own_entry(site)
+    name, _, key = own.partition("=")
+    if name not in roster or roster[name].hex() != key:
+        found = "another key" if name in roster else f"no {name}"
+        raise InputError(
+            f"expected this site's key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
+            hint=f"this site's entry is {own}; give it to the other sites, and write the list with it",
+        )
+
+
+def number_members(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
+    """The members' keys by number. A site's number is its position in the sorted roster, the same in every sum."""
+    places = {name: at for at, name in enumerate(sorted(roster))}
+    return {places[name]: roster[name] for name in members}

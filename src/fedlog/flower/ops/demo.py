@@ -41,7 +41,7 @@ from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.folders.roster import format_own_entry, write_roster
+from fedlog.flower.folders.keys import format_own_entry, write_roster
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.ops.processes import Say
 from fedlog.flower.protocol.plan import Plan, make_plan

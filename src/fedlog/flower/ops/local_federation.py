@@ -155,6 +155,7 @@ class LocalFederation:
             sites = [stack.enter_context(run_site(folder, say)) for folder in self.sites.values()]
 
             def run_plan(plan: Plan) -> RunOutcome:
+                """Run a plan with these sites, and return its report and its bytes on the wire."""
                 up, down = traffic.up, traffic.down
                 report = run_federation(self.server, plan, RoundRules(len(sites), DEADLINE_SECONDS), say)
                 return RunOutcome(report, traffic.up - up, traffic.down - down)

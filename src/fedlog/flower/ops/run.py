@@ -37,7 +37,8 @@ def find_newest_run(folder: ServerFolder) -> str:
     """Return the name of the run with the newest checkpoint."""
     found = [path for path in folder.runs.glob("*") if checkpoint.exists(RunFolder(path).checkpoint)]
     if not found:
-        raise InputError(f"expected a run with a checkpoint, found none: {folder.runs}")
+        hint = f"`fedlog federate run {folder.path}` begins a run"
+        raise InputError(f"expected a run with a checkpoint, found none: {folder.runs}", hint=hint)
     return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
 
 
@@ -45,7 +46,8 @@ def find_open_run(folder: ServerFolder) -> str:
     """Return the name of the newest run that is not finished."""
     found = [path for path in folder.runs.glob("*") if (path / PLAN).exists() and RunFolder(path).read_report() is None]
     if not found:
-        raise InputError(f"expected a run that is not finished, found none: {folder.runs}")
+        hint = "name a run with --run"
+        raise InputError(f"expected a run that is not finished, found none: {folder.runs}", hint=hint)
     return max(found, key=lambda path: (path / PLAN).stat().st_mtime).name
 
 
@@ -69,6 +71,7 @@ def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
 
 
 def _check_site_and_run(folder: ServerFolder, site: str, name: str) -> RunFolder:
+    """Return the folder of the run; InputError if there is no such run, or if the site is not registered."""
     run_folder = RunFolder.of_run(folder, name)
     if not (run_folder.path / PLAN).exists():
         raise InputError(f"expected a run of this server, found none: {run_folder.path}", hint="is --run right?")

@@ -12,8 +12,7 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
 from fedlog.files.toml import quote_toml
 from fedlog.flower.folders.folder import check_site_name
-from fedlog.flower.folders.keys import SECRET_FOLDER_MODE, check_secret, create_site_key
-from fedlog.flower.folders.roster import KEY
+from fedlog.flower.folders.keys import KEY, SECRET_FOLDER_MODE, check_secret, create_site_key
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
     Command,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,7 @@ CURVE_SIZE = {"width": 640, "height": 180, "edge": 34}
 WAYS = ("up", "down")
 # The values of the labels, in their order -> the figure.
 Values = Mapping[Any, float]
+MetricKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 def render_server_metrics(folder: ServerFolder) -> bytes:
@@ -55,18 +56,16 @@ def _render_metrics(metrics: Iterable[Metric]) -> bytes:
     return generate_latest(SimpleNamespace(collect=lambda: [version, *metrics]))
 
 
-def _make_gauge(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    return _add_values(GaugeMetricFamily(name, help_text, labels=labels), values)
-
-
-def _make_counter(name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    return _add_values(CounterMetricFamily(name, help_text, labels=labels), values)
-
-
-def _add_values(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+def _make_metric(kind: MetricKind, name: str, help_text: str, values: Values, *labels: str) -> Metric:
+    """A metric of Prometheus with one figure for each combination of its labels."""
+    family = kind(name, help_text, labels=labels)
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
     return family
+
+
+_make_gauge = partial(_make_metric, GaugeMetricFamily)
+_make_counter = partial(_make_metric, CounterMetricFamily)
 
 
 def _make_gate_metrics(folder: ServerFolder) -> list[Metric]:

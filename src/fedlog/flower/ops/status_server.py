@@ -63,6 +63,8 @@ def is_loopback(host: str) -> bool:
 def _make_handler(
     make_metrics: Callable[[], bytes], make_page: Callable[[], str], local: bool
 ) -> type[BaseHTTPRequestHandler]:
+    """The class that answers requests; if `local`, it refuses requests for another host name than this machine's."""
+
     class Handler(BaseHTTPRequestHandler):
         """Answers GET requests for `/` and `/metrics`."""
 

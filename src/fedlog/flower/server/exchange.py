@@ -221,6 +221,7 @@ def _send_requests(
 
 
 def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
+    """Return the frame in a site's message; InputError for an error, a refusal, another node or another kind."""
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))

@@ -169,6 +169,7 @@ class Gate:
     async def _forward(
         self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, site: str | None
     ) -> None:
+        """Send a signed call on to the SuperLink and its answer back to the site, and count the bytes of both."""
         now = dt.datetime.now(dt.UTC)
         try:
             body = await _read_body(
@@ -199,6 +200,7 @@ class Gate:
 
 
 async def _read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """Return the body of a call, empty if the caller has gone; TooLargeError if it is larger than the limit."""
     parts: list[bytes] = []
     size = 0
     while True:

@@ -146,6 +146,7 @@ class Run:
         return self.participants.gather(self.minimum, self.deadline.gathering_seconds)
 
     def _conduct_opening(self, server: Server, done: int) -> None:
+        """Conduct the exchange before the first round, if the method has one and no round is done yet."""
         opening = server.algorithm.schedule.opening
         if opening is None or done:
             return
@@ -183,6 +184,7 @@ class Run:
         return record
 
     def _conduct_exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
+        """Ask the sites for uploads and sum them; return whether enough uploads came for a new head."""
         nodes = self._gather_sites()
         if len(nodes) < self.minimum:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
@@ -265,6 +267,7 @@ class Run:
         return ServerSecureSums(self.folder, self.run_folder, name, secure, ask, self._log_event, seconds, self.minimum)
 
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
+        """Log the sites that refused or did not answer, and why the server went on without them."""
         for site, reason in sorted(replies.refused.items()):
             self._log_event("refused", site=site, round=number, reason=reason)
             # It is greeted again before the next exchange: its folder may be a new one.

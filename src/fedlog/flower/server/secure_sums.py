@@ -12,7 +12,7 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, make_sum_terms, 
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
-from fedlog.flower.folders.roster import number_members, read_roster
+from fedlog.flower.folders.keys import number_members, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, run_tag
 from fedlog.flower.protocol.plan import SumRules
@@ -77,6 +77,7 @@ class ServerSecureSums:
         nodes: Nodes,
         names: Mapping[int, str],
     ) -> tuple[SecureSumResult, tuple[str, ...]]:
+        """Take the steps of a secure sum with the sites, and return the sum and the sites in it."""
         state = ServerRound(terms)
         frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
@@ -98,6 +99,7 @@ class ServerSecureSums:
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
     def _take_replies(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
+        """Return the state of the sum after these replies; log the sites that refused or did not answer."""
         for site, reason in sorted(replies.refused.items()):
             self.log("refused", site=site, round=round_number, reason=reason)
         for site in replies.silent:

@@ -20,7 +20,7 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
 from fedlog.files.durable import is_disk_full_error, write_file
 from fedlog.files.toml import format_toml, quote_toml
-from fedlog.flower.folders.roster import read_roster
+from fedlog.flower.folders.keys import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_rows
 from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_plan_settings
 from fedlog.flower.server.rounds import Run

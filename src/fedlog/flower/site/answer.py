@@ -23,7 +23,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import with_learning_rates
 from fedlog.errors import InputError
 from fedlog.files.durable import is_disk_full_error
-from fedlog.flower.folders.roster import read_own_roster
+from fedlog.flower.folders.keys import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag, turn_errors_into_refusals

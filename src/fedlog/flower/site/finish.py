@@ -149,6 +149,7 @@ def _describe_protection(promise: Promise, name: str, protects_records: bool) ->
 
 
 def _score(context: SiteContext, params: Params) -> ScoredModel:
+    """Return the model with these parameters, and its figures on the site's validation and test rows."""
     federation, shard, number = context.data.federation, context.data.shard, context.schema.number
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found: list[Metrics | NumberMetrics] = []

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedlog.engine.protocol.secure_sums import choose_encoding, encode_as_words, make_sum_terms
 from fedlog.files.durable import PRIVATE_MODE, write_file
-from fedlog.flower.folders.roster import load_sum_key, number_members, read_own_roster
+from fedlog.flower.folders.keys import load_sum_key, number_members, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import SumRules
