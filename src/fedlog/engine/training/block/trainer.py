@@ -18,7 +18,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
 from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, StackedBody, choose_feed
-from fedlog.engine.training.block.plain import Gradients, cross_entropy_gradients, write_out
+from fedlog.engine.training.block.plain import Gradients, PlainPasses, cross_entropy_gradients, write_out
 from fedlog.engine.training.tasks import (
     CLOCK,
     FeatureRequest,
@@ -81,7 +81,8 @@ class BlockBackend:
         self._settings = settings
         self._network = network
         self._passes = write_out(network.training) if isinstance(network, StackedBody) else None
-        self._evaluation = write_out(network.evaluating) if isinstance(network, StackedBody) else None
+        evaluating = write_out(network.evaluating) if isinstance(network, StackedBody) else None
+        self._evaluation = evaluating if isinstance(evaluating, PlainPasses) else None  # chains keep nothing anyway
         self._own_names = {name for layer in body.layers for name in layer}
         self._transform = federation.transform
         self._labels = federation.train.labels
