@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.report.documents.bits_page import find_uncompressed_runs
 
 RESULTS, RECORDS = Path("results"), Path("benchmarks/records")
@@ -50,7 +50,9 @@ def _mean(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients
 def _shards() -> list[Row]:
     whole = "one-exchange-cifar10-224/fed-heads"
     dense = find_uncompressed_runs(
-        "cifar10", "fedlog-c", *(collect(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table"))
+        "cifar10",
+        "fedlog-c",
+        *(collect_runs(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table")),
     )
     spent = float(np.mean([run.cost_to_reach(0.83).bits_both_ways for run in dense.values()]))
     small = find_widest_below(spent)

@@ -18,11 +18,11 @@ from fedlog.experiments.tables.significance import (
     Mean,
     compare_all_with_reference,
     compare_with_reference,
+    compute_signed_rank_p_value,
     correct_by_holm,
     count_seeds_needed,
+    estimate_paired_ratio,
     estimate_shift,
-    paired_ratio,
-    signed_rank_p_value,
 )
 
 numbers = st.integers(-50, 50).map(lambda n: n / 8)  # exact in binary, and ties and zeros do occur
@@ -33,7 +33,7 @@ law = settings(deadline=None, max_examples=60)
 @law
 @given(samples)
 def test_the_two_tails_overlap_in_what_was_seen(differences: list[float]) -> None:
-    greater, less = (signed_rank_p_value(differences, side) for side in Alternative)
+    greater, less = (compute_signed_rank_p_value(differences, side) for side in Alternative)
     assert greater + less >= 1 - 1e-12
     assert 0 < min(greater, less) <= max(greater, less) <= 1
 
@@ -42,14 +42,16 @@ def test_the_two_tails_overlap_in_what_was_seen(differences: list[float]) -> Non
 @given(samples)
 def test_mirrored_differences_swap_the_tails(differences: list[float]) -> None:
     mirrored = [-value for value in differences]
-    assert signed_rank_p_value(mirrored, Alternative.GREATER) == signed_rank_p_value(differences, Alternative.LESS)
+    assert compute_signed_rank_p_value(mirrored, Alternative.GREATER) == compute_signed_rank_p_value(
+        differences, Alternative.LESS
+    )
 
 
 @law
 @given(st.integers(1, 12), st.floats(0.01, 10))
 def test_no_outcome_is_below_the_smallest_p(n: int, step: float) -> None:
     all_above = [step * (at + 1) for at in range(n)]
-    assert signed_rank_p_value(all_above, Alternative.GREATER) == pytest.approx(2.0**-n)
+    assert compute_signed_rank_p_value(all_above, Alternative.GREATER) == pytest.approx(2.0**-n)
 
 
 @law
@@ -162,8 +164,8 @@ def test_a_paired_ratio_scales_with_the_row_and_turns_over_with_the_sides(
     pairs: list[tuple[int, int]], factor: float
 ) -> None:
     row, reference = (dict(enumerate(float(pair[at]) for pair in pairs)) for at in range(2))
-    found, turned = paired_ratio(row, reference), paired_ratio(reference, row)
-    scaled = paired_ratio({seed: factor * value for seed, value in row.items()}, reference)
+    found, turned = estimate_paired_ratio(row, reference), estimate_paired_ratio(reference, row)
+    scaled = estimate_paired_ratio({seed: factor * value for seed, value in row.items()}, reference)
     assert scaled.estimate == pytest.approx(factor * found.estimate)
     assert turned.estimate == pytest.approx(1 / found.estimate)
     assert (found.low is None) == (len(pairs) < 6)
@@ -175,9 +177,9 @@ def test_a_paired_ratio_scales_with_the_row_and_turns_over_with_the_sides(
 
 
 def test_there_is_no_ratio_of_nothing() -> None:
-    assert paired_ratio({0: 0.0, 1: 1.0}, {0: 1.0, 1: 1.0}) is None
-    assert paired_ratio({0: 1.0}, {0: 0.0}) is None
-    assert paired_ratio({0: 1.0}, {1: 1.0}) is None
+    assert estimate_paired_ratio({0: 0.0, 1: 1.0}, {0: 1.0, 1: 1.0}) is None
+    assert estimate_paired_ratio({0: 1.0}, {0: 0.0}) is None
+    assert estimate_paired_ratio({0: 1.0}, {1: 1.0}) is None
 
 
 @law

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlog.algorithms import registry
-from fedlog.report.parts.style import COLOURS, DASHES, MARKERS, METHODS, choose_styles, find_style, numbered_style
+from fedlog.report.parts.style import COLOURS, DASHES, MARKERS, METHODS, choose_styles, find_numbered_style, find_style
 
 # Machado, Oliveira and Fernandes (2009), severity 1: red-blind, green-blind, blue-blind; on linear RGB.
 VISION = {
@@ -82,7 +82,7 @@ def test_own_methods_and_variants_get_what_is_left() -> None:
     assert (found["fedlog"].dash, found["local"].dash) == (METHODS["fedlog"].dash, METHODS["local"].dash)
     assert len({(style.colour, style.dash) for style in found.values()}) == len(labels)
     assert found["fedlog codec=q8"].label == "fedlog codec=q8"
-    numbered = [numbered_style(at, str(at)) for at in range(len(COLOURS) * len(DASHES))]
+    numbered = [find_numbered_style(at, str(at)) for at in range(len(COLOURS) * len(DASHES))]
     assert len({(style.colour, style.dash) for style in numbered}) == len(numbered)
     many = choose_styles({f"v{at}": "fedlog" for at in range(len(COLOURS) * len(DASHES))})
     assert len({(style.colour, style.dash) for style in many.values()}) == len(many)

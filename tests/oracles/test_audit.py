@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.distinguisher import THRESHOLDS, Observation, count_learning_trials, mu_lower_bound, score_trials
+from fedlog.audit.distinguisher import THRESHOLDS, Observation, bound_mu_from_below, count_learning_trials, score_trials
 from fedlog.audit.finding import Audit, Fault
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
@@ -141,7 +141,7 @@ def test_the_bound_stays_below_the_mu_of_a_gaussian_and_comes_near(mu: float) ->
     generator = np.random.default_rng(5)
     for _ in range(10):
         absent = generator.normal(size=40_000)
-        found = mu_lower_bound(mu + generator.normal(size=40_000), absent, 0.999)
+        found = bound_mu_from_below(mu + generator.normal(size=40_000), absent, 0.999)
         assert mu - 0.12 < found < mu
 
 
@@ -150,12 +150,12 @@ def test_a_leak_that_shows_in_one_trial_of_ten_is_found() -> None:
     generator = np.random.default_rng(7)
     absent, present = generator.normal(size=(2, 20_000))
     leaked = generator.random(20_000) < 0.1
-    assert mu_lower_bound(present + 20 * leaked, absent, 0.95) > 1
+    assert bound_mu_from_below(present + 20 * leaked, absent, 0.95) > 1
 
 
 def test_the_bound_of_two_equal_worlds_is_rarely_above_zero() -> None:
     generator = np.random.default_rng(6)
-    wrong = sum(mu_lower_bound(generator.normal(size=400), generator.normal(size=400), 0.9) > 0 for _ in range(60))
+    wrong = sum(bound_mu_from_below(generator.normal(size=400), generator.normal(size=400), 0.9) > 0 for _ in range(60))
     # At most one in ten on average; P(Binomial(60, 0.1) > 15) is below 2e-4.
     assert wrong <= 15
 
@@ -169,7 +169,7 @@ def test_the_attacker_is_judged_on_trials_it_did_not_learn_from() -> None:
             [Observation(at % 2, torch.randn(40, generator=generator, dtype=torch.float64)) for at in range(200)]
             for _ in range(2)
         )
-        wrong += mu_lower_bound(*score_trials(here, there), 0.9) > 0
+        wrong += bound_mu_from_below(*score_trials(here, there), 0.9) > 0
     assert wrong <= 11  # P(Binomial(40, 0.1) > 11) is below 4e-4
 
 
@@ -189,7 +189,7 @@ def test_certainty_is_worth_as_much_as_the_trials() -> None:
     yes, no = np.full(2000, np.inf), np.full(2000, -np.inf)
     judged, error = 2000 - count_learning_trials(2000), 0.05 / (2 * THRESHOLDS)
     # Clopper and Pearson: what never happened in n trials has a probability below 1 - error^(1/n).
-    assert mu_lower_bound(yes, no, 0.95) == pytest.approx(2 * norm.isf(1 - error ** (1 / judged)))
+    assert bound_mu_from_below(yes, no, 0.95) == pytest.approx(2 * norm.isf(1 - error ** (1 / judged)))
 
 
 def test_a_refuted_promise_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:

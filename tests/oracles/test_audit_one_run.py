@@ -12,7 +12,7 @@ import torch
 
 from fedlog.audit.canary import run_audit
 from fedlog.audit.finding import Audit, AuditedPart, Fault
-from fedlog.audit.one_run import bound_guess_probability, epsilon_from_guesses, largest_epsilon_bound
+from fedlog.audit.one_run import bound_epsilon_by_guesses, bound_guess_probability, find_largest_epsilon_bound
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -93,7 +93,9 @@ def test_the_bound_falls_with_epsilon_and_rises_with_what_is_right() -> None:
     assert all(before <= after for before, after in pairwise(chances))
     coins = Key(1).child("coins").numpy().integers(0, 2, 1000).astype(bool)
     certain = torch.from_numpy(coins.astype(float))
-    assert epsilon_from_guesses(certain, coins, 1e-5, 0.05) == pytest.approx(largest_epsilon_bound(1000, 1e-5, 0.05))
+    assert bound_epsilon_by_guesses(certain, coins, 1e-5, 0.05) == pytest.approx(
+        find_largest_epsilon_bound(1000, 1e-5, 0.05)
+    )
 
 
 def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
@@ -103,7 +105,7 @@ def test_guesses_of_randomised_answers_are_rarely_above_their_epsilon() -> None:
     for _ in range(60):
         coins = generator.integers(0, 2, 400).astype(bool)
         truthful = generator.random(400) < np.e / (1 + np.e)
-        wrong += epsilon_from_guesses(torch.from_numpy((coins == truthful).astype(float)), coins, 0.0, 0.2) > 1
+        wrong += bound_epsilon_by_guesses(torch.from_numpy((coins == truthful).astype(float)), coins, 0.0, 0.2) > 1
     assert wrong <= 22  # P(Binomial(60, 0.2) > 22) is below 1e-3
 
 

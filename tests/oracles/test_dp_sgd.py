@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.shape import Batch, Loss, Phase, Work, cross_entropy
-from fedlog.audit.distinguisher import mu_lower_bound
+from fedlog.audit.distinguisher import bound_mu_from_below
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
@@ -432,7 +432,7 @@ def test_the_client_that_refutes_the_paper_does_not_refute_training_under_noise(
     along = worlds[0][:200].mean(0) - worlds[1][:200].mean(0)
     present, absent = ((messages[200:] @ along).numpy() for messages in worlds)
     # Every record is in every step, so that steps and release together are a Gaussian release.
-    found = compute_epsilon(mu_lower_bound(present, absent, 0.999), 1e-5)
+    found = compute_epsilon(bound_mu_from_below(present, absent, 0.999), 1e-5)
     assert (found > claimed) == refuted, (found, claimed)
 
 

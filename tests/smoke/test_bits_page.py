@@ -11,12 +11,12 @@ import pytest
 
 from fedlog.experiments.tables.bits import ROUNDS
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.report.documents.bits_page import (
     END_MARK,
     START_MARK,
-    bits_tables,
     judge_goal,
+    make_bits_tables,
     shorten_run,
     write_bits_page,
 )
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def tables_of_records() -> dict[str, TextTable]:
-    return bits_tables(ROOT / "results")
+    return make_bits_tables(ROOT / "results")
 
 
 def test_the_page_has_the_tables_of_the_records() -> None:
@@ -119,7 +119,7 @@ def test_the_floor_in_the_text_is_that_of_the_records() -> None:
         saved[name.split()[-1]].append(1 - float(cells[2]) / float(cells[1]))
     low_high = {way: f"{100 * min(each):.0f} to {100 * max(each):.0f} %" for way, each in saved.items()}
     assert f"a further {low_high['down']} of the way down and {low_high['up']} of the way up" in page_text()
-    found = collect(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-q4-differences"]
+    found = collect_runs(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-q4-differences"]
     down = [run.summary.bits_down / (run.summary.bits_up + run.summary.bits_down) for run in found]
     assert all(0.77 < each < 0.83 for each in down), down  # "four fifths"
 
@@ -141,7 +141,7 @@ def test_rows_changes_no_answer_of_any_client() -> None:
     """
     seen = 0
     for name in (f"bits-codecs-{data}" for data in ROUNDS):
-        found = collect(find_experiment(name), ROOT / "results").runs
+        found = collect_runs(find_experiment(name), ROOT / "results").runs
         for row, runs in found.items():
             dense = {run.seed: run for run in found.get(f"{row.removesuffix('-rows')}-f32", [])}
             for run in (run for run in runs if row.endswith("-rows") and run.seed in dense):
@@ -154,7 +154,7 @@ def test_rows_changes_no_answer_of_any_client() -> None:
 
 
 def test_a_run_cut_short_has_the_bits_and_the_accuracy_of_its_first_rounds() -> None:
-    run = next(iter(collect(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-c-f32"]))
+    run = next(iter(collect_runs(find_experiment("bits-mnist"), ROOT / "results").runs["fedlog-c-f32"]))
     cut = shorten_run(run, 7)
     assert len(cut.rounds) == 7
     assert cut.summary.accuracy_mean_over_clients == run.rounds[6].accuracy_mean_over_clients

@@ -14,11 +14,11 @@ from made_up_runs import write_run
 from fedlog.cli.main import main
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.execute import RECORDS, SUMMARY
-from fedlog.experiments.run.records import accuracy_at_chosen_rounds
+from fedlog.experiments.run.records import compute_accuracy_at_chosen_rounds
 from fedlog.experiments.tables.catalog import find_experiment as find_experiment
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.finished_cells import collect
-from fedlog.report.paper.method_tables import method_tables
+from fedlog.experiments.tables.finished_cells import collect_runs
+from fedlog.report.paper.method_tables import make_method_tables
 
 SHORT = ["run", "--data", "circle", "--rounds", "6", "--set", "epochs=1", "--jobs", "1", "--quiet", "--json"]
 HELD_OUT = ["--validation-fraction", "0.3"]
@@ -39,11 +39,11 @@ def test_each_client_takes_its_own_first_best_round() -> None:
         make_round(3, [7, 8, 9, 0], [0.8, 0.1, None, 1.0]),
     ]
     # The first of two equals, a best round that lies early, the last round without validation records, and nobody.
-    assert accuracy_at_chosen_rounds(rounds) == pytest.approx((0.4 + 0.2 + 0.9) / 3)
+    assert compute_accuracy_at_chosen_rounds(rounds) == pytest.approx((0.4 + 0.2 + 0.9) / 3)
 
 
 def test_a_run_that_is_judged_on_one_kind_has_no_chosen_rounds() -> None:
-    assert accuracy_at_chosen_rounds([make_round(1, [1, 2], [])]) is None
+    assert compute_accuracy_at_chosen_rounds([make_round(1, [1, 2], [])]) is None
 
 
 def test_both_kinds_are_judged_as_two_runs_would(
@@ -98,6 +98,6 @@ def test_the_table_has_final_chosen_and_best_rounds(tmp_path: Path) -> None:
         write_run(cell, [0.90, 0.99, 0.97], 1000)
         summary = json.loads((cell.folder / SUMMARY).read_text())
         (cell.folder / SUMMARY).write_text(json.dumps({**summary, "accuracy_at_chosen_rounds": chosen}))
-    (table,) = method_tables(collect(experiment, tmp_path))
+    (table,) = make_method_tables(collect_runs(experiment, tmp_path))
     (row,) = table.rows
     assert row == ("FedLog", "2", "97.00 ± 0.00", "98.00 ± 0.50", "+1.00 ± 0.50", "99.00 ± 0.00")

@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.tables import equal_chances, when_to_choose
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.report.documents.recipe_table import choose_settings
 from fedlog.report.paper.reproduction import ExperimentPage, make_experiment_pages, write_markdown, write_results_page
@@ -83,7 +83,7 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
     ],
 )
 def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: str, chosen: str) -> None:
-    found = collect(EXPERIMENTS[grid], results)
+    found = collect_runs(EXPERIMENTS[grid], results)
     for name in chosen.split():
         method = found.experiment.row(name).spec.method
         finals = {row.name: found.final(row.name) for row in found.experiment.rows if row.spec.method == method}

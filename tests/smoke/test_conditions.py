@@ -10,29 +10,29 @@ from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import Experiment, list_cells
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
-from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED_MNIST, SELECTED_WINE, WHEN_TO_CHOOSE
 from fedlog.report.documents.method_results import GAINS
 from fedlog.report.paper.when_to_choose import (
     END_MARK,
     MARK,
-    bits_table,
     draw_conditions,
-    rounds_table,
-    short_table,
+    make_bits_table,
+    make_rounds_table,
+    make_short_table,
     write_when_to_choose,
 )
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Collected:
+def found(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
     """Training alone levels off at 0.8 + seed / 100; FedLog is two points above it and sends 1000 bits each way."""
     results: Path = tmp_path_factory.mktemp("results")
     for method, gain in (("local", 0.0), ("fedlog", 0.02)):
         for cell in list_cells(WHEN_TO_CHOOSE, results, (f"10-records-{method}",), (0, 1, 2)):
             curve = [0.5 + gain] * 4 + [0.8 + gain + cell.seed / 100] * (ROUNDS - 4)
             write_run(cell, curve, 0 if method == "local" else 40_000, opening=0)
-    return collect(WHEN_TO_CHOOSE, results)
+    return collect_runs(WHEN_TO_CHOOSE, results)
 
 
 @pytest.mark.parametrize("grid", EQUAL_CHANCES, ids=lambda grid: grid.name)
@@ -52,8 +52,8 @@ def test_every_condition_has_the_settings_that_its_grid_chose() -> None:
             assert (row.moments, row.decay, row.options) == (setting.moments, setting.decay, setting.options)
 
 
-def test_accuracy_by_round_and_the_gain_on_training_alone(found: Collected) -> None:
-    table = rounds_table(found)
+def test_accuracy_by_round_and_the_gain_on_training_alone(found: FinishedRuns) -> None:
+    table = make_rounds_table(found)
     alone, ours = table.rows
     assert alone[2:] == ("50.0 ± 0.0", *["81.0 ± 0.6"] * 4, "", "", "")
     assert ours[1:] == ("3", "52.0 ± 0.0", *["83.0 ± 0.6"] * 4, "+2.0 [+2.0, +2.0]", "+2.0 [+2.0, +2.0]", "above")
@@ -64,29 +64,32 @@ def test_accuracy_by_round_and_the_gain_on_training_alone(found: Collected) -> N
     assert "Dirichlet 0.5; wine, sites of" in table.notes[1]
 
 
-def test_accuracy_by_bits_counts_whole_rounds(found: Collected) -> None:
-    (row,) = bits_table(found).rows  # what sends nothing has no row
+def test_accuracy_by_bits_counts_whole_rounds(found: FinishedRuns) -> None:
+    (row,) = make_bits_table(found).rows  # what sends nothing has no row
     # 80,000 bits a round: one round within 0.1 Mb, twelve within 1 Mb, all forty within 10 Mb.
     assert row[1:] == ("3.20 Mb", "52.0 ± 0.0", "83.0 ± 0.6", "83.0 ± 0.6")
 
 
-def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: Collected, tmp_path: Path) -> None:
-    assert len(short_table(found).markdown().splitlines()) == 2  # most methods are missing in the only one
+def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: FinishedRuns, tmp_path: Path) -> None:
+    assert len(make_short_table(found).markdown().splitlines()) == 2  # most methods are missing in the only one
     page = tmp_path / "page.md"
     assert write_when_to_choose(found.folder.parent, page) == []
     page.write_text(f"before\n{MARK}\nold\n{END_MARK}\nafter\n")
     assert write_when_to_choose(found.folder.parent, page) == [page]
-    assert page.read_text() == f"before\n{MARK}\n{short_table(found).markdown()}{END_MARK}\nafter\n"
+    assert page.read_text() == f"before\n{MARK}\n{make_short_table(found).markdown()}{END_MARK}\nafter\n"
 
 
 def test_the_page_has_the_figures_of_the_records() -> None:
     root = Path(__file__).parents[2]
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
-    assert short_table(collect(WHEN_TO_CHOOSE, root / "results")).markdown() in (root / "docs" / GAINS).read_text()
+    assert (
+        make_short_table(collect_runs(WHEN_TO_CHOOSE, root / "results")).markdown()
+        in (root / "docs" / GAINS).read_text()
+    )
 
 
-def test_the_picture_has_a_panel_for_what_was_run(found: Collected) -> None:
+def test_the_picture_has_a_panel_for_what_was_run(found: FinishedRuns) -> None:
     drawn = draw_conditions(found)
     assert "10 records, 2 classes" in drawn
     assert "wine" not in drawn

@@ -201,7 +201,7 @@ CALLS: dict[str, tuple[Callable[[Federation], Any], str]] = {
     "points for a share": (lambda f: fedlog.compare(f, worth=1), "worth=0.01"),
     "callbacks with processes": (
         lambda _: fedlog.compare("digits", seeds=1, rounds=1, callbacks=[fedlog.Callback()], jobs=2),
-        "leave out jobs",
+        "use jobs=1",
     ),
     "a folder without a run": (lambda _: fedlog.load("good"), "fedlog.run(out=...)"),
 }

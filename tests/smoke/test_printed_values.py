@@ -9,10 +9,10 @@ from made_up_runs import write_run
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
-from fedlog.report.paper.cost_table import cost_table
-from fedlog.report.paper.method_tables import accuracy_table
+from fedlog.report.paper.cost_table import make_cost_table
+from fedlog.report.paper.method_tables import make_accuracy_table
 from fedlog.report.parts.tables import TextTable
 
 
@@ -21,9 +21,11 @@ def shown(data: str, out: Path) -> dict[str, tuple[str, str]]:
     experiment = EXPERIMENTS[f"table-{data}"]
     for cell in list_cells(experiment, out, seeds=(0,)):
         write_run(cell, [0.5], 10)
-    found, threshold = collect(experiment, out), experiment.threshold
+    found, threshold = collect_runs(experiment, out), experiment.threshold
     assert threshold is not None
-    accuracy, cost = (_column(table, "paper") for table in (accuracy_table(found), cost_table(found, threshold)))
+    accuracy, cost = (
+        _column(table, "paper") for table in (make_accuracy_table(found), make_cost_table(found, threshold))
+    )
     return {label: (accuracy[label], cost[label]) for label in accuracy}
 
 

@@ -15,7 +15,7 @@ from fedlog.experiments.run import privacy
 from fedlog.experiments.run.execute import SUMMARY
 from fedlog.experiments.run.prepare import build_method
 from fedlog.experiments.tables.cells import Cell, list_cells
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     DELTAS,
@@ -30,9 +30,9 @@ from fedlog.experiments.tables.privacy_figure import (
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.paper.privacy_tables import (
     draw_privacy_figure,
-    guarantee_table,
-    noise_level_table,
-    verification_table,
+    make_guarantee_table,
+    make_noise_level_table,
+    make_verification_table,
 )
 from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
 from fedlog.settings.resolve import resolve
@@ -72,14 +72,14 @@ def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
     for cell, accuracies in zip(found, ([0.4, 0.5], [0.4, 0.51], [0.3] * 10, [0.6] * 40), strict=True):
         write_run(cell, accuracies, 10)
         _state_privacy(cell, 3)
-    read = collect(PRIVACY_FIGURE, tmp_path)
-    levels = noise_level_table(read)
+    read = collect_runs(PRIVACY_FIGURE, tmp_path)
+    levels = make_noise_level_table(read)
     assert levels.rows[3][:5] == ("clamp:2", "64", "1282", "50.00", "3")
     assert levels.rows[3][5:9] == ("0.0909", "2.28", "0.565", "7.17")
     assert all(row[3] == "not run" for row in levels.rows if row[:2] not in (("clamp:2", "64"), ("l2:3", "none")))
-    checked = {row[0]: row[1:] for row in verification_table(read).rows}
+    checked = {row[0]: row[1:] for row in make_verification_table(read).rows}
     assert checked["clamp:2, exact, local, epsilon 4.3175, delta 1e-05"] == ("51.00", "50.00", "+1.00")
-    promised = next(row for row in guarantee_table(read).rows if row[0].startswith("client, epsilon 8"))
+    promised = next(row for row in make_guarantee_table(read).rows if row[0].startswith("client, epsilon 8"))
     assert promised[1:4] == ("7.9", "1e-05", "client")
     assert promised[8:] == ("30.00", "60.00", "3")
     for delta in DELTAS:

@@ -19,12 +19,12 @@ from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.client_files import project_means, read_clients, read_geometry
 from fedlog.experiments.run.execute import read_spec
-from fedlog.report.compare.comparison_page import comparison_section
+from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.exported_tables import find_tables
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import make_headline, render_run
-from fedlog.report.parts.axes import bits_axis, linear_axis, rounds_axis
-from fedlog.report.parts.curves import Curve, curve_plots
+from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
+from fedlog.report.parts.curves import Curve, make_curve_plots
 from fedlog.report.parts.plots import Plot, draw_level_line
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import find_differences, write_repeat_command
@@ -86,13 +86,13 @@ def test_of_many_clients_the_lowest_tenth_is_named() -> None:
 def test_a_run_notes_its_clients_and_their_class_means(runs: Path, make_federation: MakeFederation) -> None:
     data = make_federation([12, 30, 40])
     clients = read_clients(runs / "fedlog")
-    for shard, portrait in zip(data.shards, clients.values(), strict=True):
+    for shard, description in zip(data.shards, clients.values(), strict=True):
         labels = data.train.labels[shard.train].tolist()
-        assert portrait.training == {str(at): labels.count(at) for at in range(3) if at in labels}
-        assert (portrait.name, portrait.body, portrait.test) == (shard.name, "mlp:4", len(shard.test))
+        assert description.training == {str(at): labels.count(at) for at in range(3) if at in labels}
+        assert (description.name, description.body, description.test) == (shard.name, "mlp:4", len(shard.test))
     geometry = read_geometry(runs / "fedlog")
     assert geometry is not None
-    has = {(name, label) for name, portrait in clients.items() for label in portrait.training}
+    has = {(name, label) for name, description in clients.items() for label in description.training}
     assert {(mean.client, mean.label) for mean in geometry.means} == has
     assert [row.label for row in geometry.head] == ["0", "1", "2"]
     alone = read_geometry(runs / "local")
@@ -174,7 +174,7 @@ def test_the_names_of_others_are_text_and_no_markup(make_federation: MakeFederat
 
 def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     curve = Curve("fedlog", find_style("fedlog"), (0.5, 0.8, 0.95), (1e5, 2e5, 3e5))
-    by_round, by_bits = curve_plots([curve], threshold=0.9)
+    by_round, by_bits = make_curve_plots([curve], threshold=0.9)
     assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
     assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
     assert by_bits.x.log
@@ -193,7 +193,7 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
 )
 def test_only_steep_first_rounds_may_lie_below_the_axis(accuracy: list[float], lowest: float, cut: bool) -> None:
     curve = Curve("run", find_style("fedlog"), tuple(accuracy), tuple(1000.0 * at for at, _ in enumerate(accuracy, 1)))
-    for plot in curve_plots([curve]):
+    for plot in make_curve_plots([curve]):
         assert plot.y.low <= lowest
         assert (plot.y.low > 100 * min(accuracy)) == cut
         assert bool(plot.note) == cut
@@ -201,7 +201,7 @@ def test_only_steep_first_rounds_may_lie_below_the_axis(accuracy: list[float], l
 
 def test_axes_hold_their_values_and_have_round_marks() -> None:
     for values in ([0.0], [3.2, 3.2], [97.5, 98.4], [-0.3, 12.0], [12.0, 100.0], [-0.6, 0.4]):
-        axis = linear_axis("", values)
+        axis = make_linear_axis("", values)
         assert axis.low <= min(values) <= max(values) <= axis.high
         assert 2 <= len(axis.ticks) <= 8
         assert [float(text) for _, text in axis.ticks] == pytest.approx([value for value, _ in axis.ticks])
@@ -211,13 +211,13 @@ def test_axes_hold_their_values_and_have_round_marks() -> None:
         ([0.0, 12.4], ["0.0", "2.5", "5.0", "7.5", "10.0", "12.5"]),
         ([0.0, 1.2], ["0.00", "0.25", "0.50", "0.75", "1.00", "1.25"]),
     ):
-        assert [text for _, text in linear_axis("", values).ticks] == texts
+        assert [text for _, text in make_linear_axis("", values).ticks] == texts
     for last in (1, 2, 7, 10, 30, 100, 150):
-        axis = rounds_axis(last)
+        axis = make_rounds_axis(last)
         assert axis.low <= 1 <= last <= axis.high
         assert len(axis.ticks) <= 12
     for bits in ([1.0], [300.0, 4e5], [1.6e6, 7e9], [2e6, 2.1e6]):
-        axis = bits_axis("", bits)
+        axis = make_bits_axis("", bits)
         assert axis.low <= min(bits) <= max(bits) <= axis.high
         assert axis.position(axis.low) == 0
         assert axis.position(axis.high) == pytest.approx(1)
@@ -241,7 +241,7 @@ def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: 
     found = fedlog.compare(data, ["fedlog"], 1, out=tmp_path / "runs", **short)
 
     def bits_plot(findings: Findings) -> Plot:
-        return comparison_section(findings, found.advice, ()).plots[0]
+        return make_comparison_section(findings, found.advice, ()).plots[0]
 
     (rounds,) = (one for one in bits_plot(found.findings).series if one.key == "fedlog")
     run = found.runs["fedlog", 0]

@@ -19,7 +19,7 @@ from fedlog.cli.reproduce import CellProgress
 from fedlog.experiments.tables import inventory as calibration
 from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.workers import cell_process
 from fedlog.experiments.workers.cell_process import Outcome, run_order, write_cell_order
 
@@ -236,7 +236,7 @@ def test_the_report_and_the_list_name_what_was_made_with_other_settings(
     stored = json.loads(config.read_text())
     stored["spec"]["options"]["learn_rate"] = 1
     config.write_text(json.dumps(stored))
-    assert collect(TABLE, out).others == (cell.folder,)
+    assert collect_runs(TABLE, out).others == (cell.folder,)
     assert main(["report", str(out)]) == 0
     assert "1 left out: made with other settings (local/seed-0)" in (out / "report.html").read_text()
     capsys.readouterr()

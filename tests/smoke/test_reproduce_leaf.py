@@ -16,10 +16,10 @@ from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.workers.cell_process import execute_order, write_cell_order
 from fedlog.experiments.workers.runner import run_cells
-from fedlog.report.paper.method_tables import accuracy_table
+from fedlog.report.paper.method_tables import make_accuracy_table
 
 USERS = {"0042": 5, "0007": 6, "1234": 5}
 
@@ -52,7 +52,7 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     assert {cell.spec.body for cell in wanted} == {("mobilenet-v2",)}
     for cell in wanted:
         assert execute_order(json.loads(write_cell_order(cell, data))).error is None
-    table = accuracy_table(collect(short, out))
+    table = make_accuracy_table(collect_runs(short, out))
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)
     assert table.rows[0][table.columns.index("paper, %")] == "71.96 ± 0.18"

@@ -12,13 +12,13 @@ from scipy.stats import ttest_ind
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.finished_cells import collect
-from fedlog.experiments.tables.significance import Mean, difference_from_printed, judge_agreement
+from fedlog.experiments.tables.finished_cells import collect_runs
+from fedlog.experiments.tables.significance import Mean, estimate_difference_from_printed, judge_agreement
 from fedlog.report.paper.comparisons import HOW_TO_READ, find_corrected_rows
-from fedlog.report.paper.cost_table import cost_table
+from fedlog.report.paper.cost_table import make_cost_table
 from fedlog.report.paper.figures import read_accuracy_curves
-from fedlog.report.paper.grid_tables import grid_table
-from fedlog.report.paper.method_tables import accuracy_table, comparison_table, overview_table
+from fedlog.report.paper.grid_tables import make_grid_table
+from fedlog.report.paper.method_tables import make_accuracy_table, make_comparison_table, make_overview_table
 from fedlog.report.paper.reproduction import write_markdown, write_results_page
 from fedlog.report.parts.tables import TextTable, describe_mean, format_bits, format_p_value
 
@@ -54,7 +54,7 @@ def column(table: TextTable, heading: str) -> dict[str, str]:
 
 
 def test_the_accuracy_table_compares_with_the_paper_and_names_what_was_not_run(results: Path) -> None:
-    table = accuracy_table(collect(EXPERIMENTS["table-mnist"], results))
+    table = make_accuracy_table(collect_runs(EXPERIMENTS["table-mnist"], results))
     rows = rows_of(table)
     assert rows["FedLog-C"][1:3] == ("8", "98.00 ± 0.00")
     assert rows["FedLog-C"][6] == "98.41 ± 0.07"
@@ -72,7 +72,7 @@ def test_the_accuracy_table_compares_with_the_paper_and_names_what_was_not_run(r
 
 
 def test_the_comparison_table_tests_what_can_be_tested_and_says_what_cannot(results: Path) -> None:
-    rows = rows_of(comparison_table(collect(EXPERIMENTS["table-mnist"], results)))
+    rows = rows_of(make_comparison_table(collect_runs(EXPERIMENTS["table-mnist"], results)))
     assert rows["FedLog ⇓"][1:] == ("-1.04 ± 0.01", "-1.04 [-1.06, -1.01]", "0.0039 (lower)", "0.0078", "+0.50 ± 0.00")
     assert rows["FedLog-C"][1:5] == ("", "", "", "")
     assert rows["FedRep"][2:5] == ("", "too few seeds (2)", "")
@@ -82,13 +82,13 @@ def test_the_last_ten_rounds_are_averaged_within_a_run_first(tmp_path: Path) -> 
     table = EXPERIMENTS["table-mnist"]
     for cell in list_cells(table, tmp_path, rows=("fedlog",), seeds=(0, 1)):
         write_run(cell, [0.1, 0.2] + [0.90 + 0.02 * cell.seed] * 9 + [0.95], 10)
-    rows = rows_of(accuracy_table(collect(table, tmp_path)))
+    rows = rows_of(make_accuracy_table(collect_runs(table, tmp_path)))
     assert rows["FedLog"][2] == "95.00 ± 0.00"
     assert rows["FedLog"][3] == "91.40 ± 0.90"  # (9 x 90 + 95) / 10 and (9 x 92 + 95) / 10
 
 
 def test_the_overview_has_every_printed_row_with_a_verdict(results: Path) -> None:
-    table = overview_table([collect(experiment, results) for experiment in EXPERIMENTS.values()])
+    table = make_overview_table([collect_runs(experiment, results) for experiment in EXPERIMENTS.values()])
     rows = rows_of(table)
     assert len(rows) == 11
     assert table.columns[:4] == ("method", "MNIST", "CIFAR-10", "CIFAR-100")
@@ -98,7 +98,7 @@ def test_the_overview_has_every_printed_row_with_a_verdict(results: Path) -> Non
 
 
 def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Path) -> None:
-    table = cost_table(collect(EXPERIMENTS["table-mnist"], results), 97)
+    table = make_cost_table(collect_runs(EXPERIMENTS["table-mnist"], results), 97)
     rows = rows_of(table)
     # FedLog-C reaches 97 % in round 2: 2000 up, 2000 and the opening 100 down.
     assert rows["FedLog-C"][1:6] == ("8 of 8", "2.0 ± 0.0", "2.00 ± 0.00 kb", "2.10 ± 0.00 kb", "4.10 ± 0.00 kb")
@@ -117,7 +117,7 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
 
 
 def test_the_bits_of_a_curve_begin_with_the_opening(results: Path) -> None:
-    runs = collect(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
+    runs = collect_runs(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
     assert read_accuracy_curves(runs).shape == (8, 3)
     assert runs[0].bits_by_round == [2100, 4100, 6100]
 
@@ -136,7 +136,7 @@ def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_o
     experiment = EXPERIMENTS["table-mnist"]
     below = [0.90 - 0.001 * seed for seed in experiment.seeds]
     finals = {row.name: below for row in experiment.rows} | {"fedlog-c": [0.95] * len(below)}
-    table = comparison_table(collect(experiment, _table(tmp_path, finals)))
+    table = make_comparison_table(collect_runs(experiment, _table(tmp_path, finals)))
     p, holm = ({label.removesuffix(" ⇓"): text for label, text in column(table, c).items()} for c in ("p", "p, Holm"))
     competitors = [row.label for row in experiment.rows if row.name not in ("fedlog-c", "local", "pooled")]
     assert len(competitors) == 10
@@ -161,7 +161,7 @@ def test_ties_are_not_taken_for_seeds(tmp_path: Path) -> None:
         "fedrep": [0.951, 0.952, 0.947, 0.946, 0.945, 0.944, 0.957, 0.958],  # ranks 1 2 7 8 up, 3 4 5 6 down
         "fedper": [0.95] * 5,
     }
-    table = comparison_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    table = make_comparison_table(collect_runs(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
     p = column(table, "p")
     assert p["FedLog"] == p["FedPer"] == "no difference"
     assert p["FedProto"] == "too few seeds (3 of 8 differ)"
@@ -177,7 +177,7 @@ def test_both_difference_columns_are_means_and_the_ranks_have_a_column_of_their_
         "fedlog": [0.951, 0.952, 0.953, 0.954, 0.955, 0.900],  # one bad seed outweighs five good ones in the mean
         "fedrep": [0.951, 0.952, 0.953, 0.954, 0.955],
     }
-    table = comparison_table(collect(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
+    table = make_comparison_table(collect_runs(EXPERIMENTS["table-mnist"], _table(tmp_path, finals)))
     to_reference, to_local = column(table, "minus FedLog-C, points"), column(table, "minus training alone, points")
     ranks = column(table, "Hodges-Lehmann [95 %]")
     assert to_reference["FedLog"] == to_local["FedLog"] == "-0.58 ± 0.89"
@@ -193,7 +193,7 @@ def _costs(out: Path, bits: dict[str, list[int]]) -> TextTable:
         found = list_cells(EXPERIMENTS["table-mnist"], out, rows=(name,), seeds=seeds)
         for cell, total in zip(found, totals, strict=True):
             write_run(cell, [0.98], total // 2, opening=0)
-    return cost_table(collect(EXPERIMENTS["table-mnist"], out), 97)
+    return make_cost_table(collect_runs(EXPERIMENTS["table-mnist"], out), 97)
 
 
 def test_costs_are_compared_seed_by_seed(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> 
     ],
 )
 def test_a_verdict_follows_from_the_interval_of_the_difference(finals: list[float], verdict: str) -> None:
-    found = difference_from_printed(Mean.of(finals), 98.41, 0.07, 10)
+    found = estimate_difference_from_printed(Mean.of(finals), 98.41, 0.07, 10)
     assert judge_agreement(found).value == verdict
 
 
@@ -246,24 +246,24 @@ def test_the_interval_of_a_difference_to_print_is_welchs() -> None:
     rng = np.random.default_rng(3)
     ours, theirs = rng.normal(98, 0.4, 7), rng.normal(98.2, 0.9, 10)
     oracle = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    found = difference_from_printed(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
+    found = estimate_difference_from_printed(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
     assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
 
 
 def test_runs_with_other_settings_are_left_out_and_counted(results: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
     other = tuple(replace(row, spec=replace(row.spec, batch_size=11)) for row in table.rows)
-    found = collect(replace(table, rows=other), results)
+    found = collect_runs(replace(table, rows=other), results)
     assert found.is_empty
-    assert accuracy_table(found).rows == comparison_table(found).rows == ()
-    assert accuracy_table(found).notes == ("Not run: any row.",)
+    assert make_accuracy_table(found).rows == make_comparison_table(found).rows == ()
+    assert make_accuracy_table(found).notes == ("Not run: any row.",)
 
 
 def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> None:
     grid = EXPERIMENTS["select-fedlog-c-push-mnist"]
     for cell, accuracy in zip(list_cells(grid, tmp_path), (0.96, 0.97), strict=True):
         write_run(cell, [accuracy], 10)
-    rows = rows_of(grid_table(collect(grid, tmp_path)))
+    rows = rows_of(make_grid_table(collect_runs(grid, tmp_path)))
     assert rows["unbounded"][1].endswith("margin none")
     assert rows["unbounded"][2:] == ("1", "96.00", "")
     assert rows["margin-5"][1].endswith("margin 5")
@@ -271,7 +271,7 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     details = EXPERIMENTS["details-mnist"]
     for cell in list_cells(details, tmp_path, seeds=(100,)):
         write_run(cell, [0.9 if "moments" in cell.row.name else 0.8], 10)
-    rows = rows_of(grid_table(collect(details, tmp_path)))
+    rows = rows_of(make_grid_table(collect_runs(details, tmp_path)))
     assert rows["FedLog, as described"][1:] == ("", "1", "80.00", "in the tables")
     assert rows["FedLog, moments for the run"][1:] == ("moments for the run", "1", "90.00", "highest")
     assert rows["FedLog-C, no dropout"][1] == "body cnn-plain"
@@ -280,9 +280,9 @@ def test_the_grid_marks_the_highest_and_what_the_tables_have(tmp_path: Path) -> 
     fedproto = EXPERIMENTS["select-fedproto-mnist"]
     for cell in list_cells(fedproto, tmp_path):
         write_run(cell, [0.9], 10)
-    assert [row[0] for row in grid_table(collect(fedproto, tmp_path)).rows if row[4].endswith("in the tables")] == [
-        "lambda-1"
-    ]
+    assert [
+        row[0] for row in make_grid_table(collect_runs(fedproto, tmp_path)).rows if row[4].endswith("in the tables")
+    ] == ["lambda-1"]
 
 
 def test_the_pages_hold_every_experiment_and_every_discussion(results: Path) -> None:

@@ -13,11 +13,11 @@ from fedlog.cli.main import main
 from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, list_cells
-from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.workers.cell_process import Outcome, execute_order, write_cell_order
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
-from fedlog.report.paper.grid_tables import synthetic_table
+from fedlog.report.paper.grid_tables import make_synthetic_table
 from fedlog.settings.spec import spec_as_values
 
 FIGURE = EXPERIMENTS["figure-synthetic"]
@@ -104,10 +104,10 @@ def _write_sweep(cell: Cell) -> None:
         write_json(cell.folder / synthetic.REPRESENTATIONS, [{"labels": [0, 1], **features, **heads}] * 2)
 
 
-def _found(out: Path, *made: tuple[str, int]) -> Collected:
+def _found(out: Path, *made: tuple[str, int]) -> FinishedRuns:
     for row, seed in made:
         _write_sweep(list_cells(FIGURE, out, rows=(row,), seeds=(seed,))[0])
-    return collect(FIGURE, out)
+    return collect_runs(FIGURE, out)
 
 
 def test_one_row_alone_is_drawn_and_the_other_is_named_as_missing(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_one_row_alone_is_drawn_and_the_other_is_named_as_missing(tmp_path: Path
     assert drawn.count("not run: LG-FedAvg 1, seed 0") == 1
     assert drawn.count("LG-FedAvg 1: not run") == 2  # in both panels of accuracies
     assert "not run: FedLog" not in drawn
-    table = synthetic_table(found)
+    table = make_synthetic_table(found)
     assert table.title == "Accuracy, mean over clients and seeds (FedLog: 1, LG-FedAvg 1: 0; both: 0)"
     assert table.rows[0] == ("1", "50.0", "not run", "50.0", "not run", "no seed in common", "no seed in common")
 
@@ -133,7 +133,7 @@ def test_without_the_drawn_seed_the_accuracies_are_left(tmp_path: Path) -> None:
     drawn = figures.draw_synthetic_panels(found)
     assert drawn.count("not run: ") == 4
     assert "LG-FedAvg 1: not run" not in drawn
-    assert synthetic_table(found).title.endswith("and 1 seeds")
+    assert make_synthetic_table(found).title.endswith("and 1 seeds")
 
 
 def test_a_drawing_made_with_other_settings_is_not_shown(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.equal_chances import GRID_MNIST, RECIPE_GRIDS, list_settings, make_tuned_table
-from fedlog.experiments.tables.finished_cells import collect
+from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.paper import make_table
 from fedlog.report.documents.recipe_table import choose_settings
-from fedlog.report.paper.method_tables import tuned_tables
+from fedlog.report.paper.method_tables import make_tuned_tables
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay
 
@@ -27,7 +27,7 @@ def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: 
     for cell in list_cells(make_table("mnist"), tmp_path, ("local",), (0, 1, 5)):
         # What comes after round 30 does not count, and no tuned run has seed 5.
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.8 + 2 * cell.seed / 100] + [0.99] * 70, 0)
-    gained, _ = tuned_tables(collect(tuned, tmp_path))
+    gained, _ = make_tuned_tables(collect_runs(tuned, tmp_path))
     alone, fedlog_c = gained.rows
     assert alone[1] == "learning_rate 0.002, moments for the run, cosine decay"
     assert alone[2:] == ("3", "91.00 ± 0.58", "84.00 ± 3.06 (3)", "+9.50 [+3.15, +15.85]", "above")

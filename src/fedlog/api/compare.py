@@ -128,18 +128,18 @@ class Comparison:
         return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 
     def __repr__(self) -> str:
-        from fedlog.report.compare.comparison import methods_table, sites_table, table_as_text
+        from fedlog.report.compare.comparison import make_methods_table, make_sites_table, table_as_text
 
         remarks = [f"note: {note}" for note in (*self.warnings, *self.notes)]
-        tables = [table_as_text(methods_table(self.findings)), table_as_text(sites_table(self.findings))]
+        tables = [table_as_text(make_methods_table(self.findings)), table_as_text(make_sites_table(self.findings))]
         said = [line for line in (self.advice.sentence, self.advice.confirmation) if line]
         return "\n\n".join([*tables, "\n".join([*remarks, *said])])
 
     def _repr_html_(self) -> str:
-        from fedlog.report.compare.comparison import methods_table, sites_table
+        from fedlog.report.compare.comparison import make_methods_table, make_sites_table
         from fedlog.report.parts.render import render_page
 
-        tables = (methods_table(self.findings), sites_table(self.findings))
+        tables = (make_methods_table(self.findings), make_sites_table(self.findings))
         return render_page("comparison_in_notebook.html.j2", tables=tables, advice=self.advice)
 
 
@@ -272,7 +272,8 @@ class _ComparisonPlan:
                 return running.run_one_by_one(runs, self._find_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
-                    "callbacks can only be called for runs in this process", hint="leave out jobs, or the callbacks"
+                    "callbacks can only be called for runs in this process",
+                    hint="use jobs=1, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
             # On a cluster one order for each run, because workers may be lost; here one for each job, because a process
@@ -310,6 +311,7 @@ def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec
 
 
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
+    """The seeds as a tuple; InputError without a seed or a method, and if a seed is given twice."""
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(

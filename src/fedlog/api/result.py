@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.calibration import CALIBRATION
-from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import (
     CONFIG,
     MODELS,
@@ -24,7 +22,7 @@ from fedlog.experiments.run.execute import (
     read_spec,
 )
 from fedlog.experiments.run.records import Summary
-from fedlog.experiments.run.scores import SCORES
+from fedlog.experiments.run.scores import PAGE_FILES
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import write_json
 from fedlog.files.python_errors import rewrite_flags_in_errors
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RUN_FOLDER_HINT = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
-PAGE_FILES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that are only used for the page of a run
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -92,7 +89,9 @@ class Result:
     clients: tuple[str, ...]
     models: Mapping[str, Model]
     made_with: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)  # for the page of the run: the text of each file in NOTES
+    notes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # for the page of the run: the text of each file in PAGE_FILES
 
     @classmethod
     def read(cls, folder: Path) -> Result:
@@ -158,7 +157,7 @@ class Result:
 
         Columns: round, accuracy, bits (up and down, from the start to this round), seconds, participants.
         """
-        spent = records.bits_so_far(self.records, sum(self.summary.bits_opening.values()))
+        spent = records.count_bits_so_far(self.records, sum(self.summary.bits_opening.values()))
         rows = [
             {
                 "round": record.round,
@@ -212,15 +211,15 @@ class Result:
         lines = [f"{summary.title}: accuracy {100 * self.accuracy:.2f} %, {describe_bits(self.bits)}"]
         width = max((len(name) for name in self.clients[:10]), default=0)
         for name, share in list(self.per_client.items())[:10]:
-            lines.append(f"  {name:<{width}}  {_percent(share)}")
+            lines.append(f"  {name:<{width}}  {_format_percent(share)}")
         lines += [f"  and {len(self.clients) - 10} more clients"] if len(self.clients) > 10 else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         figures = {
-            "accuracy, mean over clients": _percent(self.accuracy),
+            "accuracy, mean over clients": _format_percent(self.accuracy),
             "bits up and down": describe_bits(self.bits),
-            **{name: _percent(share) for name, share in list(self.per_client.items())[:10]},
+            **{name: _format_percent(share) for name, share in list(self.per_client.items())[:10]},
         }
         cells = ((html.escape(key), html.escape(value)) for key, value in figures.items())
         rows = "".join(f"<tr><td>{key}</td><td>{value}</td></tr>" for key, value in cells)
@@ -241,5 +240,5 @@ def load(folder: str | Path) -> Result:
     return Result.read(Path(folder))
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "no test records" if share is None else f"{100 * share:.2f} %"

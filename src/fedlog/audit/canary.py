@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange
-from fedlog.audit.distinguisher import Observation, largest_mu_lower_bound, mu_lower_bound, score_trials
+from fedlog.audit.distinguisher import Observation, bound_mu_from_below, find_largest_mu_bound, score_trials
 from fedlog.audit.finding import Audit, Fault, Finding
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
@@ -62,8 +62,8 @@ def run_audit(audit: Audit) -> Finding:
     present, absent = score_trials(
         _run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without")
     )
-    found = mu_lower_bound(present, absent, audit.confidence)
-    visible, delta = largest_mu_lower_bound(audit.trials, audit.confidence), audit.budget.delta
+    found = bound_mu_from_below(present, absent, audit.confidence)
+    visible, delta = find_largest_mu_bound(audit.trials, audit.confidence), audit.budget.delta
     return Finding(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 

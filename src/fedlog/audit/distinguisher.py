@@ -49,7 +49,7 @@ def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) 
     return scored[0], scored[1]
 
 
-def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
+def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> float:
     """A lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
 
     For a mu-GDP mechanism every test has false alarms a and misses b with mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
@@ -63,14 +63,16 @@ def mu_lower_bound(present: Scores, absent: Scores, confidence: float) -> float:
     alarms = (absent[rest:] > thresholds[:, None]).sum(1)
     misses = (present[learnt:] <= thresholds[:, None]).sum(1)
     error = (1 - confidence) / (2 * THRESHOLDS)
-    found = _normal_quantile(alarms, len(absent) - rest, error) + _normal_quantile(misses, len(present) - learnt, error)
+    found = _compute_normal_quantile(alarms, len(absent) - rest, error) + _compute_normal_quantile(
+        misses, len(present) - learnt, error
+    )
     return max(0.0, float(found.max()))
 
 
-def largest_mu_lower_bound(trials: int, confidence: float) -> float:
+def find_largest_mu_bound(trials: int, confidence: float) -> float:
     """The largest bound that this many trials can give: that of an attacker who is always right."""
     certain = np.full(trials, np.inf)
-    return mu_lower_bound(certain, -certain, confidence)
+    return bound_mu_from_below(certain, -certain, confidence)
 
 
 def count_learning_trials(trials: int) -> int:
@@ -78,7 +80,7 @@ def count_learning_trials(trials: int) -> int:
     return trials // 5
 
 
-def _normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
+def _compute_normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
     """Phi^-1(1 - p) for p an upper confidence bound (level 1 - error) on the probability of a hit."""
     upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return np.asarray(norm.isf(upper))

@@ -78,6 +78,7 @@ class Audit:
         return self.trust is Trust.DISTRIBUTED or self.audited is AuditedPart.DP_SGD
 
     def _check_one_run(self) -> None:
+        """Refuse settings that an audit in one run does not support."""
         training = self.audited is AuditedPart.DP_SGD
         what = "DP-SGD" if training else "a secure sum"
         if self.unit is Unit.PAPER or (training and self.unit is Unit.CLIENT):

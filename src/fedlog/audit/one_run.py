@@ -59,11 +59,13 @@ def audit_one_run(audit: Audit) -> Finding:
     scores = _score_by_training(audit, coins) if audit.audited is AuditedPart.DP_SGD else _score_by_sum(audit, coins)
     error, delta = 1 - audit.confidence, audit.budget.delta
     return Finding(
-        audit, epsilon_from_guesses(scores, coins, delta, error), largest_epsilon_bound(len(coins), delta, error)
+        audit,
+        bound_epsilon_by_guesses(scores, coins, delta, error),
+        find_largest_epsilon_bound(len(coins), delta, error),
     )
 
 
-def epsilon_from_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
+def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
     """The lower bound on epsilon from how many of the surest guesses are right.
 
     `scores` (m,): the larger, the more likely it is that the canary took part.
@@ -73,14 +75,16 @@ def epsilon_from_guesses(scores: Tensor, coins: np.ndarray, delta: float, error:
     for guesses in _list_guess_counts(len(coins)):
         out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
         right = int((~coins[out]).sum() + coins[taken].sum())
-        best = max(best, _smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
+        best = max(best, _find_smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
     return best
 
 
-def largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
+def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
     """The bound from this many canaries if every guess is right."""
     each = error / len(SHARES)
-    return max(_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries))
+    return max(
+        _find_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries)
+    )
 
 
 def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -93,7 +97,7 @@ def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: fl
     return min(1.0, float(binom.sf(right - 1, guesses, q)) + 2 * canaries * delta * extra)
 
 
-def _smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
+def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
     """The epsilon below which this many right guesses have a probability of less than `error`."""
 
     def excess(epsilon: float) -> float:

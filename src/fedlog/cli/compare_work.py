@@ -31,8 +31,8 @@ from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import (
     comparison_as_csv,
     comparison_as_json,
-    methods_table,
-    sites_table,
+    make_methods_table,
+    make_sites_table,
     table_as_text,
 )
 from fedlog.settings.fields import find_setting_info
@@ -93,7 +93,7 @@ def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int
         )
     found = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), False if args.quiet else None)
     page = found.write_page(out / PAGE)
-    _print_comparison(args, found, table_as_text(methods_table(found.findings)), page=str(page))
+    _print_comparison(args, found, table_as_text(make_methods_table(found.findings)), page=str(page))
     return 1 if found.findings.failed else 0
 
 
@@ -102,7 +102,7 @@ def _write_files(args: argparse.Namespace, found: Comparison) -> None:
     if args.csv is not None:
         write_file(args.csv, comparison_as_csv(found.findings))
     if args.latex is not None:
-        tables = (methods_table(found.findings), sites_table(found.findings))
+        tables = (make_methods_table(found.findings), make_sites_table(found.findings))
         write_file(args.latex, "\n".join(table.latex() for table in tables))
 
 

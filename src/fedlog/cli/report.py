@@ -52,7 +52,7 @@ def _report_deployed(args: argparse.Namespace) -> None:
     # Needs the extra `federate`, as the server does.
     from fedlog.cli.deployed_run import find_deployed_runs, read_and_write_page, read_deployed_run
     from fedlog.errors import InputError
-    from fedlog.report.pages.deployed_page import deployed_tables
+    from fedlog.report.pages.deployed_page import make_deployed_tables
 
     runs = find_deployed_runs(args.folder)
     if not runs:
@@ -63,7 +63,7 @@ def _report_deployed(args: argparse.Namespace) -> None:
         print(f"report: {read_and_write_page(run)}")
         if args.tables is not None:
             out = args.tables if len(runs) == 1 else args.tables / run.name
-            _write_tables(deployed_tables(read_deployed_run(run)), out)
+            _write_tables(make_deployed_tables(read_deployed_run(run)), out)
 
 
 def _write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> None:

@@ -22,7 +22,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.dry_run import forecast_cost
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
-from fedlog.experiments.run.records import mean_seconds_by_part
+from fedlog.experiments.run.records import compute_mean_seconds_by_part
 from fedlog.files.toml import read_toml
 from fedlog.settings.fields import Recorded, find_setting_info
 from fedlog.settings.flags import read_given_settings
@@ -78,7 +78,7 @@ def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
     table.add_column("part")
     table.add_column("seconds", justify="right")
     table.add_column("share", justify="right")
-    for part, seconds, share in mean_seconds_by_part(timed):
+    for part, seconds, share in compute_mean_seconds_by_part(timed):
         table.add_row(part, f"{seconds:.4f}", f"{100 * share:.1f} %")
     console.print(table)
 

@@ -9,7 +9,7 @@ from fedlog.experiments.compare.reading import read_findings_below
 from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison import methods_table, sites_table
+from fedlog.report.compare.comparison import make_methods_table, make_sites_table
 from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.pages.runs_page import find_run_folders
 from fedlog.report.paper.reproduction import make_experiment_pages
@@ -35,17 +35,17 @@ def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
                 yield f"{section.found.experiment.name}-{number}", table
     elif (folder / CONFIG).exists():
         facts = read_run(folder)
-        yield "rounds", rounds_table(facts)
-        yield "clients", clients_table(facts)
+        yield "rounds", _make_rounds_table(facts)
+        yield "clients", _make_clients_table(facts)
     else:
-        yield "runs", runs_table(folder)
+        yield "runs", _make_runs_table(folder)
         compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
         for number, findings in enumerate(compared, start=1):
-            yield f"comparison-{number}-methods", methods_table(findings)
-            yield f"comparison-{number}-sites", sites_table(findings)
+            yield f"comparison-{number}-methods", make_methods_table(findings)
+            yield f"comparison-{number}-sites", make_sites_table(findings)
 
 
-def rounds_table(facts: RunFacts) -> TextTable:
+def _make_rounds_table(facts: RunFacts) -> TextTable:
     """The accuracy, bits and seconds of each round."""
     rows = tuple(
         (
@@ -61,7 +61,7 @@ def rounds_table(facts: RunFacts) -> TextTable:
     return TextTable(("round", "accuracy, %", "bits up", "bits down", "seconds"), rows, title)
 
 
-def clients_table(facts: RunFacts) -> TextTable:
+def _make_clients_table(facts: RunFacts) -> TextTable:
     """The accuracy of each client, the lowest first."""
     rows = tuple(
         (client.name, _format_percent(client.accuracy), _format_percent(client.alone), f"{client.test_records}")
@@ -70,7 +70,7 @@ def clients_table(facts: RunFacts) -> TextTable:
     return TextTable(("client", "accuracy, %", "alone, %", "test records"), rows, "Each client, after the last round")
 
 
-def runs_table(folder: Path) -> TextTable:
+def _make_runs_table(folder: Path) -> TextTable:
     """The accuracy and bits of each run below the folder, finished or not."""
     rows = []
     for path in find_run_folders(folder):

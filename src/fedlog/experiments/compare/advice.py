@@ -72,6 +72,7 @@ def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str,
 
 
 def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -> Advice:
+    """The advice to federate with this method."""
     figures, gain = findings.figures[label], gains[label]
     sites = {site: found.gain for site, found in figures.sites.items() if found.gain is not None}
     winners = tuple(site for site, found in sites.items() if (found.low or 0) > 0)
@@ -86,6 +87,7 @@ def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -
 
 
 def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
+    """The advice not to federate; `best` is the label of the best other method."""
     sentence = (
         f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
         f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."
@@ -94,6 +96,7 @@ def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth:
 
 
 def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
+    """The statement that the rows are too few for advice; `best` is the label of the best method."""
     width = gain.half_width or 0.0
     sentence = (
         f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "
@@ -103,6 +106,7 @@ def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
 
 
 def _describe_test_gain(findings: Findings, label: str) -> str:
+    """A sentence on the gain on test rows; empty if there are none."""
     found = findings.estimate_gain(label, "test")
     return "" if found is None else f"Test rows, which had no part in this: {label} gains {describe_gain(found)}."
 
@@ -116,6 +120,7 @@ def describe_gain(gain: Estimate) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
+    """The names, separated by commas; of more than ten only the first ten, and how many more there are."""
     shown = list(names[:10])
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(shown) + more

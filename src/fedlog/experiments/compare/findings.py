@@ -48,6 +48,7 @@ def gather_answers(
 
 
 def _make_answers(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
+    """The answers at one site, from its scores by seed; `compared` are those of the reference, if there is one."""
     judged = {seed: score for seed, score in scores.items() if score.rows}
     values = [_parse_digits(score.right) for score in judged.values()]
     if compared is not None:
@@ -110,11 +111,11 @@ class VariantFigures:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All finished runs of a comparison by label and seed."""
+    """All finished runs of a comparison by the label of their variant and their seed, and the figures they give."""
 
     data: str
     runs: Mapping[tuple[str, int], ScoredRun]
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)  # why a run failed, by its name
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class Findings:
     def local_label(self) -> str | None:
         """The label of the variant that trains alone: of several, the best on validation rows; None without one."""
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
-        means = {label: fmean(self._mean_by_seed(label, "validation").values() or [0.0]) for label in found}
+        means = {label: fmean(self._average_by_seed(label, "validation").values() or [0.0]) for label in found}
         return max(means, key=means.__getitem__, default=None)
 
     @property
@@ -191,7 +192,7 @@ class Findings:
         rows = gather_answers(own, reference, part, sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.DIFFERENCE, by_class=self.is_unbalanced, confidence=confidence)
-        means = [self._mean_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
+        means = [self._average_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
         return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
 
@@ -203,7 +204,7 @@ class Findings:
             return scores[0].rows
         return len({place for each in places for place in each})
 
-    def _mean_by_seed(
+    def _average_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
     ) -> dict[int, float]:
         """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
@@ -217,6 +218,7 @@ class Findings:
         return found
 
     def _make_figures(self, label: str) -> VariantFigures:
+        """The figures of one variant over all sites."""
         runs = self.runs_by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
@@ -240,15 +242,16 @@ class Findings:
         rows = gather_answers(self.runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
-        values = list(self._mean_by_seed(label, part, sites).values())
+        values = list(self._average_by_seed(label, part, sites).values())
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
     def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
         """Another measure on validation rows, mean over sites; None if it is not defined for any site."""
-        values = list(self._mean_by_seed(label, "validation", figure=figure).values())
+        values = list(self._average_by_seed(label, "validation", figure=figure).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
     def _make_site_figures(self, label: str, site: str) -> SiteFigures:
+        """The figures of one variant at one site."""
         return SiteFigures(
             accuracy=self._estimate_accuracy(label, "test", (site,)),
             gain=self.estimate_gain(label, "validation", sites=(site,)),
@@ -270,7 +273,7 @@ class Findings:
                 )
                 found.append(f"{site} has {rows} validation rows: each is {weight}")
             if sum(count > 0 for count in training[site]) < 2:
-                found.append(f"{site} has rows of a single class: alone it can only learn to say that class")
+                found.append(f"{site} has rows of a single class: alone it can only learn to predict that class")
         if not self.held_out_rows.redrawn:
             found.append("every repetition holds out the same rows: intervals are over seeds and over these rows")
         if self.is_unbalanced:

@@ -33,7 +33,7 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
         reasons = "; ".join(dict.fromkeys(failed.values()))  # each reason once
         raise InputError(
             f"no run of the comparison finished: {reasons or 'none was begun'}",
-            hint="correct this, and run the comparison again",
+            hint="correct the cause, then run the comparison again: finished runs are kept",
         )
     return Findings(data, kept, dict(failed))
 
@@ -57,6 +57,7 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
 
 
 def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
+    """The names of the recorded settings in which these runs differ, except those of repetitions."""
     names = [
         entry.name
         for entry in fields(RunSpec)
@@ -67,6 +68,7 @@ def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _describe_setting(spec: RunSpec, name: str) -> str:
+    """`NAME=VALUE` for a setting of the run, such as `rounds=30`; options as `epochs=3,nu=0`."""
     value: Any = getattr(spec, name)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in value.items())

@@ -91,11 +91,11 @@ def estimate_from_rows(
 
     With `by_class`, each class of a site has the same weight.
     """
-    value = _mean_over_sites(sites, by_class)
+    value = _average_over_sites(sites, by_class)
     seeds = np.unique(np.concatenate([site.seeds for site in sites]))
     if len(seeds) < 2:
         return Estimate(value, None, None)
-    parts = [*_list_variances_of_rows(sites, scale, by_class), _variance_of_repetitions(sites, seeds, by_class)]
+    parts = [*_list_variances_of_rows(sites, scale, by_class), _compute_variance_of_repetitions(sites, seeds, by_class)]
     variance = math.fsum(part.variance for part in parts)
     # Degrees of freedom of the sum of these variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in parts if part.variance)
@@ -107,18 +107,22 @@ def estimate_from_rows(
 
 
 def _split_by_class(site: Answers, by_class: bool) -> list[Answers]:
+    """The answers of each class if `by_class`, else all answers as one part."""
     return [site.select(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
 
 
-def _mean_by_row(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _average_by_row(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The mean value of each row over its repetitions, and the position of its first entry."""
     _, first, places = np.unique(answers.rows, return_index=True, return_inverse=True)
     return np.bincount(places, answers.values) / np.bincount(places), first
 
 
-def _mean_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
+def _average_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
+    """The mean over sites of the mean over rows; with `by_class`, each class of a site has the same weight."""
     return float(
-        np.mean([np.mean([_mean_by_row(part)[0].mean() for part in _split_by_class(site, by_class)]) for site in sites])
+        np.mean(
+            [np.mean([_average_by_row(part)[0].mean() for part in _split_by_class(site, by_class)]) for site in sites]
+        )
     )
 
 
@@ -128,30 +132,37 @@ def _list_variances_of_rows(sites: Sequence[Answers], scale: RowValueKind, by_cl
         strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))
         for answers in strata:
-            values, first = _mean_by_row(answers)
+            values, first = _average_by_row(answers)
             groups = None if answers.groups is None else answers.groups[first]
-            found = _variance_of_mean(values, scale) if groups is None else _variance_by_group(values, groups, scale)
+            found = (
+                _compute_variance_of_mean(values, scale)
+                if groups is None
+                else _compute_variance_by_group(values, groups, scale)
+            )
             yield _Variance(share**2 * found.variance, found.freedom)
 
 
-def _variance_of_mean(values: NDArray[np.float64], scale: RowValueKind) -> _Variance:
+def _compute_variance_of_mean(values: NDArray[np.float64], scale: RowValueKind) -> _Variance:
+    """The variance of the mean of independent rows, with the rows added for caution."""
     more, more_sum, more_squares = scale.value
     count = len(values) + more
     mean = (values.sum() + more_sum) / count
     return _Variance(float((np.square(values).sum() + more_squares) / count - mean**2) / count, count - 1)
 
 
-def _variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], scale: RowValueKind) -> _Variance:
+def _compute_variance_by_group(
+    values: NDArray[np.float64], groups: NDArray[np.int64], scale: RowValueKind
+) -> _Variance:
     """The variance of the mean if whole groups are drawn at random; a single group counts as a single row."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
     if count < 2:
-        return _Variance(len(values) * _variance_of_mean(values, scale).variance, 1)
+        return _Variance(len(values) * _compute_variance_of_mean(values, scale).variance, 1)
     residuals = np.bincount(places, values - values.mean())
     return _Variance(float(np.square(residuals).sum()) / len(values) ** 2 * count / (count - 1), count - 1)
 
 
-def _variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
+def _compute_variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
     """The variance of the mean due to starting points and batches, which differ between repetitions.
 
     A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
@@ -161,10 +172,10 @@ def _variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64],
     present = [judged for judged in present if judged]
     if len(present) < 2:
         return _Variance(0.0, 1)
-    spread = float(np.var([_mean_over_sites(judged, by_class) for judged in present], ddof=1))
+    spread = float(np.var([_average_over_sites(judged, by_class) for judged in present], ddof=1))
     explained = 0.0
     if not _have_same_rows(each):
-        explained = float(np.mean([_variance_explained_by_rows(judged, by_class) for judged in present]))
+        explained = float(np.mean([_compute_variance_explained_by_rows(judged, by_class) for judged in present]))
     freedom = len(present) - 1
     if spread <= explained * float(chi2.ppf(CHANCE_LEVEL, freedom)) / freedom:
         return _Variance(0.0, freedom)
@@ -181,7 +192,7 @@ def _have_same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
     )
 
 
-def _variance_explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
+def _compute_variance_explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
     """The variance due to the choice of rows in one repetition; it is subtracted, so no rows are added for caution."""
     found = 0.0
     for site in sites:
@@ -191,6 +202,6 @@ def _variance_explained_by_rows(sites: Sequence[Answers], by_class: bool) -> flo
                 if answers.groups is None:
                     variance = float(np.var(answers.values, ddof=1)) / len(answers.values)
                 else:
-                    variance = _variance_by_group(answers.values, answers.groups, RowValueKind.SHARE).variance
+                    variance = _compute_variance_by_group(answers.values, answers.groups, RowValueKind.SHARE).variance
                 found += variance / (len(sites) * len(strata)) ** 2
     return found

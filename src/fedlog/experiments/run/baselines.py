@@ -39,6 +39,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
 
 
 def _list_nearby_runs(folder: Path) -> Iterator[Path]:
+    """The run folders next to this one and, in a comparison, those of the same seed of other methods."""
     own = folder.resolve()
     paths = list(own.parent.glob(f"*/{CONFIG}"))
     if own.name.startswith("seed-"):
@@ -47,6 +48,7 @@ def _list_nearby_runs(folder: Path) -> Iterator[Path]:
 
 
 def _have_same_records(one: RunSpec, other: RunSpec) -> bool:
+    """Whether both runs have the same data, divided in the same way."""
     by_content = one.data_sha256 is not None and one.data_sha256 == other.data_sha256
     return (by_content or one.data == other.data) and all(
         getattr(one, name) == getattr(other, name) for name in SAME_SETTINGS

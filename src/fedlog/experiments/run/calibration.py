@@ -81,12 +81,13 @@ def write_calibration(folder: Path, models: Path, simulation: Simulation) -> Non
 
 
 def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration | None:
+    """The calibration of the clients' models; None if all clients share one model."""
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     areas: list[float] = []
     for at, shard in enumerate(simulation.federation.shards):
         weights = models / name_weights_file(shard.name)
         if not weights.exists():
-            return None  # all clients share one model, saved under another name
+            return None  # the model of all clients is saved under another name
         client = _ClientModel(simulation, at, load_file(weights))
         for name, values in client.list_logits():
             outputs.setdefault(name, []).append((values, client.test.labels))
@@ -99,6 +100,7 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
 
 
 def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
+    """The quality of one kind of probabilities, from the logits and labels of each client's test rows."""
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return ProbabilityQuality(
         records=len(labels),

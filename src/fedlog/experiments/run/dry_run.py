@@ -65,7 +65,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
     start = time.perf_counter()
     if simulation.secure is None:
         records = [next(iter(simulation.rounds()))]
-        last = _extra_bits_of_last_broadcast(simulation) if records[0].bits_down else 0
+        last = _count_extra_bits_of_last_broadcast(simulation) if records[0].bits_down else 0
     else:
         simulation.secure.dropouts = None
         # The noise stays planned for all rounds; only fewer rounds are run.
@@ -102,17 +102,18 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
 
 
 def _describe_certainty(spec: RunSpec) -> str:
+    """`exact`, or why the forecast of bits is not exact."""
     transport = spec.transport
     if transport.differs_by_client or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}":
-        return "about: how long a message is depends on what it says"
+        return "about: the length of a message depends on its content"
     if spec.aggregation is None:
         return "exact"
     if spec.dropout_rate:
         return "if nobody dropped out"
-    return "exact" if spec.participation == 1 else "about: who sends keys ahead depends on the clients drawn"
+    return "exact" if spec.participation == 1 else "about: how many keys are sent depends on the clients drawn"
 
 
-def _extra_bits_of_last_broadcast(simulation: Simulation) -> int:
+def _count_extra_bits_of_last_broadcast(simulation: Simulation) -> int:
     """How many bits the last broadcast has more than a usual one: it goes to all clients, not to participants only."""
     server = simulation.server
     blob = server.encode_broadcast(0)

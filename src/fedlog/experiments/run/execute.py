@@ -240,6 +240,7 @@ def _read_backends(folder: Path) -> dict[str, str]:
 
 
 def _restore_checkpoint(simulation: Simulation, folder: Path) -> list[RoundRecord]:
+    """Continue from the checkpoint, if there is one, and return the records of the rounds up to it."""
     where = folder / "checkpoint"
     if not checkpoint.exists(where):
         records.cut_after_round(folder / RECORDS, 0)
@@ -288,6 +289,7 @@ def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> Non
 
 
 def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
+    """Write the models of the clients and the state of the server, and files about them for the run's page."""
     models = folder / MODELS
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
@@ -329,7 +331,7 @@ def _finish_run(
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
         regression=_describe_regression(lines[-1], simulation.federation.number),
-        accuracy_at_chosen_rounds=records.accuracy_at_chosen_rounds(lines),
+        accuracy_at_chosen_rounds=records.compute_accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
     write_json(folder / SUMMARY, records.summary_as_json(summary))
@@ -344,14 +346,14 @@ def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) 
     errors, inside = last.rmse_per_client, last.accuracy_per_client
     return {
         "range": list(number),
-        "rmse_mean_over_clients": _mean_of_known(errors),
+        "rmse_mean_over_clients": _average_known(errors),
         "rmse_per_client": errors,
         "interval_level": INTERVAL_LEVEL,
-        "inside_mean_over_clients": _mean_of_known(inside),
+        "inside_mean_over_clients": _average_known(inside),
         "inside_per_client": inside,
     }
 
 
-def _mean_of_known(values: list[float | None]) -> float:
+def _average_known(values: list[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known)

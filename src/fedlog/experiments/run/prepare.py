@@ -111,11 +111,14 @@ def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Se
 
 
 def _check_device(execution: Execution) -> None:
+    """Refuse a device that cannot compute, and worker processes on another device than the CPU."""
     device, jobs = execution.device, execution.jobs
     try:
         float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise InputError(f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="use cpu") from error
+        raise InputError(
+            f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="--device cpu"
+        ) from error
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
         raise InputError(f"worker processes need the CPU, but {jobs} jobs are to run on {device}", hint="use --jobs 1")

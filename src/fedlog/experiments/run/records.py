@@ -93,7 +93,7 @@ def read(path: Path) -> list[RoundRecord]:
     return records
 
 
-def accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
+def compute_accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
     """The mean accuracy if each client uses its model of the round that is best on its validation records.
 
     Of equally good rounds the first is taken; a client without validation records uses the last round. None if the run
@@ -116,12 +116,12 @@ def _choose_round(accuracies: Sequence[float | None]) -> int:
     return accuracies.index(max(known)) if known else -1
 
 
-def bits_so_far(rounds: Sequence[RoundRecord], opening: int) -> list[int]:
+def count_bits_so_far(rounds: Sequence[RoundRecord], opening: int) -> list[int]:
     """The bits sent by the end of each round, up and down together; `opening` bits were sent before round 1."""
     return list(accumulate((record.bits_up + record.bits_down for record in rounds), initial=opening))[1:]
 
 
-def mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
+def compute_mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
     """(part, mean seconds, share of the time) for each part of a round, over the rounds that were profiled."""
     timed = [record.seconds_by_part for record in rounds if record.seconds_by_part]
     total = sum(sum(parts.values()) for parts in timed) or 1.0

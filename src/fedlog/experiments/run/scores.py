@@ -19,7 +19,9 @@ from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
 from fedlog.experiments.run import records
+from fedlog.experiments.run.calibration import CALIBRATION
 from fedlog.experiments.run.callbacks import Callback, RunStart
+from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import MODELS, execute
 from fedlog.experiments.run.records import Summary
 from fedlog.files.json_text import write_json
@@ -29,6 +31,7 @@ from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
 SCORES = "scores.json"
+PAGE_FILES = (CLIENTS, GEOMETRY, SCORES, CALIBRATION)  # files that are only used for the page of a run
 SECONDS_BETWEEN_CHECKPOINTS = 30.0  # an interrupted run loses at most this much; short runs write no checkpoint
 
 

@@ -17,8 +17,8 @@ from fedlog.wire.codec import CODECS
 
 SEEDS = (0, 1, 2)
 ROUNDS = {"mnist": 30, "cifar10": 40, "cifar100": 60}
-LOSSLESS = ("f32", "rows")  # runs with these codecs have the same models
-SHORT = 2  # rounds of a short run: round 1 may send more, round 2 costs what all later rounds cost
+LOSSLESS_CODECS = ("f32", "rows")  # runs with these codecs have the same models
+SHORT_ROUNDS = 2  # rounds of a short run: round 1 may send more, round 2 costs what all later rounds cost
 
 # The settings of each way of sending. The first is the paper's.
 WAYS: dict[str, RunSpec] = {
@@ -32,10 +32,10 @@ WAYS: dict[str, RunSpec] = {
     "skip-0.05": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.05),
     "skip-0.2": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.2),
 }
-OTHERS = ("fedproto", "lg-fedavg-1", "fedavg")
-OTHERS_WAYS = ("f32", "rows+q8", "q8-up-q4-differences")
+OTHER_METHODS = ("fedproto", "lg-fedavg-1", "fedavg")
+WAYS_OF_OTHER_METHODS = ("f32", "rows+q8", "q8-up-q4-differences")
 SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
-KEPT = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
+SERVER_KEEPS = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
 def _make_row(method: str, way: str, spec: RunSpec) -> Row:
@@ -43,25 +43,27 @@ def _make_row(method: str, way: str, spec: RunSpec) -> Row:
 
 
 def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
+    """Runs to the paper's threshold with each way of sending; on MNIST also of other methods."""
     ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
     rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
-        rows += [_make_row(method, way, ways[way]) for way in OTHERS_WAYS for method in OTHERS]
+        rows += [_make_row(method, way, ways[way]) for way in WAYS_OF_OTHER_METHODS for method in OTHER_METHODS]
     title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
     return Experiment(f"bits-{data}", title, Shape.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold)
 
 
 def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
     """Two rounds with each of these codecs, to measure bits and to show that lossless codecs change no model."""
-    ways = {name: RunSpec(data=data, rounds=SHORT, codec=name) for name in codecs}
+    ways = {name: RunSpec(data=data, rounds=SHORT_ROUNDS, codec=name) for name in codecs}
     rows = [_make_row(method, name, spec) for name, spec in ways.items() for method in methods]
     return Experiment(f"bits-codecs-{data}", f"Bits of a round by codec on {data}", Shape.CURVES, tuple(rows), (0,))
 
 
 def _compare_participation() -> Experiment:
+    """Runs in which a share of the clients takes part in a round, by what the server keeps of the others."""
     rows = []
     for share in SHARES:
-        for name, carry in KEPT.items():
+        for name, carry in SERVER_KEEPS.items():
             options = {} if carry is None else {"carry": carry}
             spec = RunSpec(method="fedlog", data="mnist", rounds=30, participation=share, options=options)
             rows.append(Row(f"{name}-of-{share:g}", f"{share:.0%} take part, {name}", spec))
@@ -74,8 +76,8 @@ BITS = (
     _compare_ways_of_sending("mnist", SEEDS),
     _compare_ways_of_sending("cifar10", SEEDS),
     _compare_ways_of_sending("cifar100", (0,)),
-    _compare_codecs("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHERS)),
-    _compare_codecs("cifar10", LOSSLESS, ("fedlog", "fedlog-c")),
-    _compare_codecs("cifar100", LOSSLESS, ("fedlog", "fedlog-c")),
+    _compare_codecs("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHER_METHODS)),
+    _compare_codecs("cifar10", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
+    _compare_codecs("cifar100", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
     _compare_participation(),
 )

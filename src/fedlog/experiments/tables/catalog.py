@@ -9,7 +9,7 @@ from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, Shape, change_rounds
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, TUNED_TABLES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
-from fedlog.experiments.tables.other_settings import BEYOND
+from fedlog.experiments.tables.other_settings import OTHER_SETTINGS
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
 from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
@@ -17,10 +17,10 @@ from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (*PAPER, *BEYOND, *TUNED_TABLES, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
+    for experiment in (*PAPER, *OTHER_SETTINGS, *TUNED_TABLES, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
 }
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
-APART: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}
+WITH_OWN_PAGE: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}
 
 # The paper has one name for what its text and its authors' code run on different data.
 GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar10")}
@@ -33,7 +33,7 @@ def find_experiments(name: str) -> tuple[Experiment, ...]:
 
 def find_experiment(name: str) -> Experiment:
     """The experiment with this name; InputError if there is none."""
-    known = {**EXPERIMENTS, **APART}
+    known = {**EXPERIMENTS, **WITH_OWN_PAGE}
     if name not in known:
         hint = did_you_mean(name, EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}")
         raise InputError(f"unknown experiment: {name}", hint=hint)

@@ -9,9 +9,11 @@ from fedlog.settings.spec import RunSpec
 
 SEEDS = (0, 1, 2)
 ENCODER = "pretrained:efficientnet-lite0:64"
-OF_NUMBERS = registry.find_methods(predicts_numbers)  # left out: they do not predict classes
-IN_ROUNDS = tuple(name for name in registry.METHODS if registry.find_method_rounds(name) is None)
-IN_ONE_EXCHANGE = tuple(name for name in registry.METHODS if name not in (*IN_ROUNDS, *OF_NUMBERS))
+METHODS_OF_NUMBERS = registry.find_methods(predicts_numbers)  # left out: they do not predict classes
+METHODS_IN_ROUNDS = tuple(name for name in registry.METHODS if registry.find_method_rounds(name) is None)
+METHODS_IN_ONE_EXCHANGE = tuple(
+    name for name in registry.METHODS if name not in (*METHODS_IN_ROUNDS, *METHODS_OF_NUMBERS)
+)
 
 
 def _make_rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[Row, ...]:
@@ -22,7 +24,7 @@ METHODS_DIGITS = Experiment(
     "methods-digits",
     "Methods that train their bodies, on handwritten digits",
     Shape.CURVES,
-    _make_rows(IN_ROUNDS),
+    _make_rows(METHODS_IN_ROUNDS),
     SEEDS,
     remarks=("Each method with its defaults: none was tuned on these records.",),
 )
@@ -30,7 +32,7 @@ METHODS_DIGITS_FROZEN = Experiment(
     "methods-digits-frozen",
     "Methods on a frozen body, on handwritten digits",
     Shape.CURVES,
-    _make_rows(IN_ONE_EXCHANGE, (ENCODER,)),
+    _make_rows(METHODS_IN_ONE_EXCHANGE, (ENCODER,)),
     SEEDS,
     remarks=(
         f"One exchange, on the features of `{ENCODER}`. Each method with its defaults: a client of two digits chooses "

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, reaches_target
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_summary
-from fedlog.experiments.run.records import Summary, bits_so_far
+from fedlog.experiments.run.records import Summary, count_bits_so_far
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, list_cells
 from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
 from fedlog.wire.ledger import Direction
@@ -58,7 +58,7 @@ class RunResult:
     @property
     def bits_by_round(self) -> list[int]:
         """The bits sent by the end of each round, up and down together, opening included."""
-        return bits_so_far(self.rounds, sum(self.opening_bits))
+        return count_bits_so_far(self.rounds, sum(self.opening_bits))
 
     def cost_to_reach(self, threshold: float) -> Cost:
         """The bits up to the first round with this accuracy; if none has it, up to the (first) most accurate one."""
@@ -98,7 +98,7 @@ def read_verifications(folder: Path) -> dict[str, Verification]:
 
 
 @dataclass(frozen=True)
-class Collected:
+class FinishedRuns:
     """The finished runs of an experiment by row; the synthetic experiment has `sweeps` instead of `runs`."""
 
     experiment: Experiment
@@ -122,7 +122,7 @@ class Collected:
         return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in self.runs[row]}
 
 
-def collect(experiment: Experiment, out: Path) -> Collected:
+def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
     """All finished runs of the experiment, also on seeds that it does not list."""
     states = dict.fromkeys(CellState, 0)
     runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
@@ -140,7 +140,7 @@ def collect(experiment: Experiment, out: Path) -> Collected:
         else:
             run = RunResult(cell.seed, read_summary(cell.folder), records.read(cell.records))
             runs[cell.row.name].append(run)
-    return Collected(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
+    return FinishedRuns(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 
 
 def _list_all_cells(experiment: Experiment, out: Path) -> list[Cell]:

@@ -71,6 +71,7 @@ def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[Experi
 
 
 def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
+    """The status of one experiment in the results folder."""
     found = list_cells(experiment, out)
     missing = _find_missing_data(experiment.data, data_folder(data_dir))
     by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}

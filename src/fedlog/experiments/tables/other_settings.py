@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, beta_for_growth, make_table
+from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
@@ -52,8 +52,8 @@ def _list_falling_rows() -> list[Row]:
     return rows
 
 
-_LETTER_OPTIONS = {"alpha": 0.3, "beta": beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
-BEYOND = (
+_LETTER_OPTIONS = {"alpha": 0.3, "beta": compute_beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
+OTHER_SETTINGS = (
     _make_version(
         "moments",
         "with Adam's moments kept for the run",

@@ -87,7 +87,7 @@ _FEDLOG_C = (
 TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distance": "after-dropout"}
 
 
-def beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
+def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
     """The beta of FedLog-C with which its auxiliary term is smallest if class means grow by the factor `growth`."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
@@ -153,6 +153,7 @@ def _make_curves(
     *remarks: str,
     methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
 ) -> Experiment:
+    """An experiment that compares these methods over the rounds; `base` has the settings that they share."""
     rows = tuple(Row(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
     return Experiment(name, title, Shape.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
 
@@ -172,15 +173,10 @@ _CELEBA = {
 
 
 def _make_flexible_figure(data: str, printed: Mapping[str, PrintedFigures], remark: str) -> Experiment:
+    """The experiment with two kinds of bodies, which start from different parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
-    experiment = _make_curves(
-        f"figure-flexible-{data}",
-        f"Figure 2 (middle), flexible architecture on {data}",
-        base,
-        printed,
-        TEN_SEEDS,
-        remark,
-    )
+    title = f"Figure 2 (middle), flexible architecture on {data}"
+    experiment = _make_curves(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
     # Statistics of untrained bodies that differ mean nothing: the first head is random for both.
     rows = tuple(
         replace(row, spec=replace(row.spec, options={"first_head": "random"})) if "fedlog" in row.name else row
@@ -222,6 +218,7 @@ SMALL_BATCHES = _SyntheticSettings(batch_size=10, width=64, learning_rate=0.01, 
 
 
 def _make_synthetic_figure(name: str, title: str, settings: _SyntheticSettings, remark: str) -> Experiment:
+    """The synthetic experiment with these settings, for FedLog and LG-FedAvg 1."""
     fedlog = settings.make_spec("fedlog", head_norm=settings.head_norm)
     averaged = settings.make_spec("lg-fedavg-1")
     return Experiment(

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, Row, Shape
 from fedlog.experiments.tables.other_settings import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
-from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, beta_for_growth
+from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, compute_beta_for_growth
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
@@ -83,7 +83,7 @@ def _make_details_grid() -> Experiment:
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
     """Options of FedLog-C for ten classes: every alpha with the beta for every growth of the class means."""
     return {
-        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": beta_for_growth(alpha, growth, 10), **more}
+        f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}
         for alpha in alphas
         for growth in growths
     }

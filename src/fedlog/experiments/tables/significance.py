@@ -69,7 +69,7 @@ class Alternative(Enum):
     LESS = "less"
 
 
-def signed_rank_p_value(differences: Sequence[float], side: Alternative) -> float:
+def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative) -> float:
     """The exact p value of Wilcoxon's signed-rank test: zeros left out, ties ranked in the middle.
 
     Under the null hypothesis each difference is positive or negative with equal probability. So all 2^n patterns of
@@ -96,7 +96,7 @@ def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
     return counts
 
 
-def smallest_p_value(differing: int) -> float:
+def compute_smallest_p_value(differing: int) -> float:
     """The smallest p value that this many differing pairs can have: all differences have the same sign."""
     return 2.0**-differing
 
@@ -145,18 +145,18 @@ def estimate_shift(differences: Sequence[float]) -> Shift:
     return Shift(estimate, float(means[cut]), float(means[-1 - cut]), float(1 - 2 * below[cut]))
 
 
-def paired_differences(row: BySeed, reference: BySeed) -> list[float]:
+def compute_paired_differences(row: BySeed, reference: BySeed) -> list[float]:
     """Row minus reference on the seeds that both have, in the order of the seeds."""
     return [round(row[seed] - reference[seed], EQUAL_DECIMALS) for seed in sorted(row.keys() & reference.keys())]
 
 
-def mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
+def compute_mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
     """The mean of row minus reference over the seeds that both have; None without such a seed."""
-    differences = paired_differences(row, reference)
+    differences = compute_paired_differences(row, reference)
     return Mean.of(differences) if differences else None
 
 
-def paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
+def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
     """The ratio of the row to the reference on common seeds: Hodges-Lehmann on logarithms, with its interval.
 
     With too few pairs for an interval, the geometric mean alone; None without pairs or if a value is not positive.
@@ -191,14 +191,14 @@ class SignificanceTest:
 
 def compare_with_reference(row: BySeed, reference: BySeed) -> SignificanceTest:
     """The test of the row's values against the reference's, paired by seed."""
-    differences = paired_differences(row, reference)
+    differences = compute_paired_differences(row, reference)
     pairs, differing = len(differences), sum(difference != 0 for difference in differences)
     if not pairs:
         return SignificanceTest(0, 0, None, None, None)
     found = estimate_shift(differences)
-    if smallest_p_value(differing) >= LEVEL:
+    if compute_smallest_p_value(differing) >= LEVEL:
         return SignificanceTest(pairs, differing, found, None, None)
-    greater, less = (signed_rank_p_value(differences, side) for side in Alternative)
+    greater, less = (compute_signed_rank_p_value(differences, side) for side in Alternative)
     side = None if greater == less else Alternative.GREATER if greater < less else Alternative.LESS
     return SignificanceTest(pairs, differing, found, side, min(greater, less))
 
@@ -213,7 +213,7 @@ def compare_all_with_reference(
     found = {name: compare_with_reference(row, rows[reference]) for name, row in rows.items() if name != reference}
     tested = {name: c.p for name, c in found.items() if name in family and c.p is not None}
     corrected = correct_by_holm(tested)
-    lowest = correct_by_holm({name: smallest_p_value(found[name].differing) for name in tested})
+    lowest = correct_by_holm({name: compute_smallest_p_value(found[name].differing) for name in tested})
     return {
         name: replace(
             c,
@@ -247,7 +247,7 @@ def judge_agreement(difference: Estimate) -> Agreement:
     return Agreement.AGREES if max(-difference.low, difference.high) <= AGREES_WITHIN else Agreement.UNDECIDED
 
 
-def difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> Estimate:
+def estimate_difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> Estimate:
     """Our mean minus the printed one, with Welch's 95 % interval from both standard errors; none for one seed."""
     value = ours.value - printed
     if ours.error is None:

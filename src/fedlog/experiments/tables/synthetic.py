@@ -113,7 +113,7 @@ def _read_models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, .
         return tuple(load_file(Path(folder) / f"{client.name}.safetensors") for client in clients)
 
 
-def _mean_accuracy(found: RoundModels, records: Sequence[Records]) -> float:
+def _compute_mean_accuracy(found: RoundModels, records: Sequence[Records]) -> float:
     """The accuracy after the round, mean over clients; `records` has those of each client."""
     shares = []
     for client, params, own in zip(found.clients, found.after, records, strict=True):
@@ -141,8 +141,8 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
         found = run_one_round(replace(spec, options={**spec.options, "epochs": iterations}), federation)
         line = IterationRecord(
             iterations,
-            _mean_accuracy(found, train),
-            _mean_accuracy(found, test),
+            _compute_mean_accuracy(found, train),
+            _compute_mean_accuracy(found, test),
             found.bits_up,
             found.bits_down,
             round(time.perf_counter() - start, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections import deque
@@ -80,10 +81,11 @@ class DaskCluster:
             raise
 
     def _check_folder(self, out: Path) -> None:
+        """Refuse a cluster without workers, and workers that do not see the results folder."""
         if not self._client.scheduler_info()["workers"]:
             raise InputError("the Dask cluster has no worker", hint="start one: dask worker HOST:PORT")
         with _put_probe_file(out) as probe:
-            seen: dict[str, bool] = self._client.run(_path_exists, str(probe.resolve()))
+            seen: dict[str, bool] = self._client.run(os.path.exists, str(probe.resolve()))
         blind = sorted(worker for worker, sees in seen.items() if not sees)
         if blind:
             raise InputError(
@@ -121,10 +123,6 @@ class DaskCluster:
 
 
 Executor = LocalProcesses | DaskCluster  # progress is read from the records of the cells
-
-
-def _path_exists(path: str) -> bool:
-    return Path(path).exists()
 
 
 @contextmanager

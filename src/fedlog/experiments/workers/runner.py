@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,10 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
         lines = cell.records.read_text().splitlines()
     except OSError:  # there are none yet
         lines = []
-    recent = [_parse_line(line) for line in lines[-RECENT_ROUNDS:]]
+    recent: list[dict[str, float]] = []
+    for line in lines[-RECENT_ROUNDS:]:
+        with contextlib.suppress(ValueError):  # a line that is being written
+            recent.append(json.loads(line))
     seconds = [values["seconds"] for values in recent if "seconds" in values]
     accuracies = [values["accuracy_mean_over_clients"] for values in recent if "accuracy_mean_over_clients" in values]
     return CellStatus(
@@ -104,11 +108,3 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
         accuracies[-1] if accuracies else None,
         sum(seconds) / len(seconds) if seconds else None,
     )
-
-
-def _parse_line(line: str) -> dict[str, float]:
-    try:
-        values: dict[str, float] = json.loads(line)
-    except ValueError:  # being written
-        return {}
-    return values

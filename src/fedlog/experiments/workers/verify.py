@@ -26,7 +26,9 @@ def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Itera
     done = [cell for cell in cells if cell.state() is CellState.DONE]
     if not done or done[0].experiment.shape is Shape.SYNTHETIC:
         reason = "has no rounds to repeat" if done else "has no finished cell"
-        raise InputError(f"experiment {cells[0].experiment.name} {reason}", hint="fedlog reproduce --list")
+        raise InputError(
+            f"experiment {cells[0].experiment.name} {reason}", hint="`fedlog reproduce --list` shows what has been run"
+        )
     for cell in done:
         found = _repeat_rounds(cell, rounds, data_dir)
         path = cell.folder.parent.parent / VERIFIED

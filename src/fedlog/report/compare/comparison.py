@@ -25,7 +25,7 @@ MOST_SITES = 12  # the figure shows at most this many sites; the table has all
 PANELS_IN_A_ROW = 4  # panels side by side
 
 
-def methods_table(findings: Findings) -> TextTable:
+def make_methods_table(findings: Findings) -> TextTable:
     """A table with one row for each variant: accuracies, gains over training alone, bits and seconds."""
     beside = OTHER_MEASURES if findings.is_unbalanced else ()
     rows = [
@@ -46,7 +46,7 @@ def methods_table(findings: Findings) -> TextTable:
     return TextTable.of(rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS_NOTE,))
 
 
-def sites_table(findings: Findings) -> TextTable:
+def make_sites_table(findings: Findings) -> TextTable:
     """A table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
     others = [figures for figures in findings.figures.values() if figures.label != findings.local_label]
     alone = None if findings.local_label is None else findings.figures[findings.local_label]
@@ -156,6 +156,7 @@ def draw_comparison(findings: Findings) -> Figure:
 def _draw_accuracies(
     axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
 ) -> None:
+    """Draw the accuracy of each variant against its bits, with its interval."""
     axes.set_xscale("symlog", linthresh=1e3)
     for label, accuracy in found.items():
         if accuracy is None:

@@ -12,9 +12,16 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.experiments.tables.significance import Estimate
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison import MOST_SITES, format_estimate, methods_table, sites_table
-from fedlog.report.parts.axes import bits_axis, linear_axis, named_axis
-from fedlog.report.parts.curves import LOW_ROUNDS_NOTE, Curve, average_curves, curve_plots, make_curve, shown_accuracies
+from fedlog.report.compare.comparison import MOST_SITES, format_estimate, make_methods_table, make_sites_table
+from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_named_axis
+from fedlog.report.parts.curves import (
+    LOW_ROUNDS_NOTE,
+    Curve,
+    average_curves,
+    choose_shown_accuracies,
+    make_curve,
+    make_curve_plots,
+)
 from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
 from fedlog.report.parts.render import format_percent, format_points, render_page
 from fedlog.report.parts.style import Style, choose_styles
@@ -43,20 +50,22 @@ class ComparisonSection:
 def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
     """Write a page with the advice, figures and tables of each comparison; return its path."""
     title = "Comparison on " + ", ".join(findings.data for findings, _, _ in found)
-    sections = [comparison_section(*each, number=at) for at, each in enumerate(found, 1)]
+    sections = [make_comparison_section(*each, number=at) for at, each in enumerate(found, 1)]
     write_file(path, render_page("comparison.html.j2", title=title, sections=sections, live=None))
     return path
 
 
-def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1) -> ComparisonSection:
+def make_comparison_section(
+    findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1
+) -> ComparisonSection:
     """The section of one comparison; `number` makes the names of its figures unique on the page."""
     styles = choose_styles({label: findings.find_method(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
-    judged = curves if _judged_rows(findings) == "test" else {}
+    judged = curves if _name_judged_rows(findings) == "test" else {}
     plots = [_plot_by_bits(findings, styles, judged, name)]
     if curves:
-        plots += curve_plots(list(curves.values()), None, f"{_judged_rows(findings)} accuracy", name)[:1]
+        plots += make_curve_plots(list(curves.values()), None, f"{_name_judged_rows(findings)} accuracy", name)[:1]
     return ComparisonSection(
         name=name,
         title=findings.data,
@@ -64,8 +73,8 @@ def comparison_section(findings: Findings, advice: Advice, notes: Sequence[str],
         confirmation=advice.confirmation,
         plots=tuple(plots),
         sites_plot=_plot_by_site(findings, styles, name),
-        methods=_show_method_names(methods_table(findings), styles),
-        sites=_show_method_names(sites_table(findings), styles),
+        methods=_show_method_names(make_methods_table(findings), styles),
+        sites=_show_method_names(make_sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
     )
 
@@ -85,7 +94,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
     """
     known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
-    paths = {label: _earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
+    paths = {label: _list_earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
     levels, series, rules, said = list[float](), list[Series](), list[LevelLine](), list[str]()
     for label, (each, accuracy) in known.items():
         words = f"{styles[label].label}: {format_estimate(accuracy)} %"
@@ -94,20 +103,22 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
         if label in sending:
             words += f", {describe_bits(each.bits)}"
             path, end = paths.get(label, ()), Point(each.bits, 100 * accuracy.value, words, low, high)
-            levels += [100 * level for level in shown_accuracies([point.y / 100 for point in path])] if path else []
+            levels += (
+                [100 * level for level in choose_shown_accuracies([point.y / 100 for point in path])] if path else []
+            )
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
             name_and_level = f"{styles[label].label} {format_percent(accuracy.value)}"
             rules.append(LevelLine(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
-    y = linear_axis("%", levels)
+    y = make_linear_axis("%", levels)
     cut = any(point.y < y.low for one in series for point in one.points)
     return Plot(
         name=f"{name}-bits",
         title="Test accuracy by bits (%)",
         alternative=". ".join(said) + ".",
-        x=bits_axis("bits up and down, all sites, log axis", [b * f for b in bits for f in (0.8, 1.25)]),
+        x=make_bits_axis("bits up and down, all sites, log axis", [b * f for b in bits for f in (0.8, 1.25)]),
         y=y,
         series=tuple(series),
         rules=tuple(rules),
@@ -116,7 +127,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
     )
 
 
-def _earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
+def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
     """The points of the rounds before the last one, whose accuracy is `end`.
 
     If the last round of the curve has another accuracy, as before a closing phase, it is included.
@@ -137,7 +148,7 @@ def _explain_missing_rounds(
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
-    if _judged_rows(findings) != "test":
+    if _name_judged_rows(findings) != "test":
         return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
     one_round = [
         label for label in bare if all(run.summary.rounds == 1 for run in findings.runs_by_seed(label).values())
@@ -146,7 +157,7 @@ def _explain_missing_rounds(
     return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
 
 
-def _judged_rows(findings: Findings) -> str:
+def _name_judged_rows(findings: Findings) -> str:
     """The rows that the rounds were evaluated on: `test` or `validation`."""
     return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
@@ -195,8 +206,8 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         name=f"{name}-sites",
         title="Gain over training alone at each site (points, validation rows)",
         alternative=". ".join(said) + "." + more,
-        x=named_axis("site", [_shorten(site) for site in sites]),
-        y=linear_axis("points", levels),
+        x=make_named_axis("site", [_shorten(site) for site in sites]),
+        y=make_linear_axis("points", levels),
         series=tuple(series),
         rules=(LevelLine(0.0, "training alone", NO_GAIN),),
         note=more.strip(),

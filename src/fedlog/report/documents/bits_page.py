@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlog.experiments.tables.bits import BITS, KEPT, OTHERS, ROUNDS, SHARES, WAYS
+from fedlog.experiments.tables.bits import BITS, OTHER_METHODS, ROUNDS, SERVER_KEEPS, SHARES, WAYS
 from fedlog.experiments.tables.catalog import find_experiment
-from fedlog.experiments.tables.finished_cells import Collected, Cost, RunResult, collect
+from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
 from fedlog.experiments.tables.significance import Mean
 from fedlog.files.json_text import read_json
@@ -22,7 +22,7 @@ from fedlog.report.parts.tables import NOT_RUN, TextTable, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 from fedlog.wire.codec import CODECS
 
-METHODS = ("fedlog", "fedlog-c", *OTHERS)
+METHODS = ("fedlog", "fedlog-c", *OTHER_METHODS)
 CLIENTS = 50
 START_MARK = "<!-- records of {} -->"
 END_MARK = "<!-- end of records -->"
@@ -37,27 +37,27 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
     """Write the tables into their places in the page and return its path; do nothing if there is no such page."""
     if not page.exists():
         return []
-    for name, table in bits_tables(results).items():
+    for name, table in make_bits_tables(results).items():
         replace_marked_text(page, START_MARK.format(name), END_MARK, table.markdown())
     return [page]
 
 
-def bits_tables(results: Path) -> dict[str, TextTable]:
+def make_bits_tables(results: Path) -> dict[str, TextTable]:
     """The table of each measurement, by the name of its place in the page."""
-    found = {each.name: collect(each, results) for each in BITS}
-    whole = {data: collect(find_experiment(f"table-{data}"), results) for data in ROUNDS}
-    tables = {"bits-aim": goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
+    found = {each.name: collect_runs(each, results) for each in BITS}
+    whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
+    tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
-        tables[f"bits-{data}"] = ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
-    tables["bits-codecs-mnist"] = codec_table(found["bits-codecs-mnist"])
-    tables["bits-participation-mnist"] = participation_table(found["bits-participation-mnist"])
+        tables[f"bits-{data}"] = make_ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
+    tables["bits-codecs-mnist"] = make_codec_table(found["bits-codecs-mnist"])
+    tables["bits-participation-mnist"] = make_participation_table(found["bits-participation-mnist"])
     measured = results.parent / "benchmarks" / "records"
-    tables["loopback-codecs"] = loopback_table(measured / "loopback-codecs.json")
-    tables["message-entropy"] = entropy_table(measured / "message-entropy.json")
+    tables["loopback-codecs"] = make_loopback_table(measured / "loopback-codecs.json")
+    tables["message-entropy"] = make_entropy_table(measured / "message-entropy.json")
     return tables
 
 
-def find_uncompressed_runs(data: str, method: str, found: Collected, whole: Collected) -> dict[int, RunResult]:
+def find_uncompressed_runs(data: str, method: str, found: FinishedRuns, whole: FinishedRuns) -> dict[int, RunResult]:
     """The uncompressed runs (`f32`) by seed; on seeds without one, the first rounds of the same run of Table 1."""
     seeds = found.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
@@ -106,7 +106,7 @@ def describe_difference(difference: Mean | None) -> str:
     return f"{difference.value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def goal_table(found: Mapping[str, Collected], whole: Mapping[str, Collected]) -> TextTable:
+def make_goal_table(found: Mapping[str, FinishedRuns], whole: Mapping[str, FinishedRuns]) -> TextTable:
     """A table of our and the paper's bits to the threshold, and of whether the goal was reached."""
     rows = []
     for data in ROUNDS:
@@ -114,7 +114,7 @@ def goal_table(found: Mapping[str, Collected], whole: Mapping[str, Collected]) -
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
             uncompressed = find_uncompressed_runs(data, method, found[data], table)
-            rows.append(_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
+            rows.append(_make_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
     note = (
         f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
         f"and a 95 % interval of the difference in final accuracy that excludes a loss of more than {GOAL_LOSS:g} "
@@ -124,7 +124,7 @@ def goal_table(found: Mapping[str, Collected], whole: Mapping[str, Collected]) -
     return TextTable.of(rows, notes=(note,))
 
 
-def _goal_row(
+def _make_goal_row(
     data: str, method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]
 ) -> dict[str, str]:
     part = TABLE_1[data]
@@ -168,7 +168,7 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
     return "bits only" if few else "accuracy only" if harmless else "missed"
 
 
-def ways_table(data: str, found: Collected, short: Collected, whole: Collected) -> TextTable:
+def make_ways_table(data: str, found: FinishedRuns, short: FinishedRuns, whole: FinishedRuns) -> TextTable:
     """A table of bits to the threshold and of the final accuracy, by method and way of sending."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
@@ -177,10 +177,10 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
         for way in WAYS:
             runs = found.runs.get(f"{method}-{way}", [])
             if way == UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
-                rows.append(_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
-                rows += _lossless_row(method, uncompressed, short, threshold)
+                rows.append(_make_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
+                rows += _make_lossless_rows(method, uncompressed, short, threshold)
             elif runs:
-                rows.append(_way_row(method, way, runs, uncompressed, threshold))
+                rows.append(_make_way_row(method, way, runs, uncompressed, threshold))
     note = (
         f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
         "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
@@ -191,20 +191,20 @@ def ways_table(data: str, found: Collected, short: Collected, whole: Collected) 
     return TextTable.of(rows, notes=(note,))
 
 
-def _way_row(
+def _make_way_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
     costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
     return {
         "way of sending": f"{LABELS[method]}, {way}",
-        **_cost_cells(costs, uncompressed, threshold),
+        **_format_cost_cells(costs, uncompressed, threshold),
         "final accuracy": f"{100 * float(np.mean([run.summary.accuracy_mean_over_clients for run in runs])):.2f}",
         "against f32": "" if way == UNCOMPRESSED else describe_difference(compare_final_accuracy(runs, uncompressed)),
     }
 
 
-def _lossless_row(
-    method: str, uncompressed: Mapping[int, RunResult], short: Collected, threshold: float
+def _make_lossless_rows(
+    method: str, uncompressed: Mapping[int, RunResult], short: FinishedRuns, threshold: float
 ) -> list[dict[str, str]]:
     """A list with the row of the lossless codec `rows`; empty without runs.
 
@@ -217,12 +217,14 @@ def _lossless_row(
             up, down = run.opening_bits
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
-    cells = _cost_cells(costs, uncompressed, threshold) if costs else {}
+    cells = _format_cost_cells(costs, uncompressed, threshold) if costs else {}
     named = {"way of sending": f"{LABELS[method]}, rows"}
     return [{**named, **cells, "final accuracy": "as f32", "against f32": "0"}] if costs else []
 
 
-def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> dict[str, str]:
+def _format_cost_cells(
+    costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
+) -> dict[str, str]:
     """The cells of seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
@@ -234,7 +236,7 @@ def _cost_cells(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult]
     }
 
 
-def codec_table(found: Collected) -> TextTable:
+def make_codec_table(found: FinishedRuns) -> TextTable:
     """A table of the bytes of one client's messages in the last round of the short runs, by codec and method."""
     rows = []
     for name in CODECS:
@@ -257,12 +259,12 @@ def _count_bytes(bits_of_all: int) -> str:
     return f"{bits_of_all / 8 / CLIENTS:.0f}"
 
 
-def participation_table(found: Collected) -> TextTable:
+def make_participation_table(found: FinishedRuns) -> TextTable:
     """A table of accuracies and bits, by how the server treats clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
-        for kept in KEPT:
+        for kept in SERVER_KEEPS:
             runs = found.runs.get(f"{kept}-of-{share:g}", [])
             if not runs:
                 continue
@@ -276,7 +278,7 @@ def participation_table(found: Collected) -> TextTable:
     return TextTable(columns, tuple(rows), notes=("FedLog, f32, accuracy of all clients in per cent.",))
 
 
-def loopback_table(path: Path) -> TextTable:
+def make_loopback_table(path: Path) -> TextTable:
     """A table of the bytes of a message over Flower on one machine: payload, and what the transport adds."""
     stored = read_json(path, {"ways": []})
     rows = (
@@ -292,7 +294,7 @@ def loopback_table(path: Path) -> TextTable:
     return TextTable.of(rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
 
 
-def entropy_table(path: Path) -> TextTable:
+def make_entropy_table(path: Path) -> TextTable:
     """A table of the bits that are sent and of the entropy of the codes, by round and direction."""
     stored = read_json(path, {"rounds": []})
     rows = (

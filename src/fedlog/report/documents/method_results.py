@@ -38,14 +38,14 @@ class Setting:
 
 INDEX = "methods/index.md"
 SETTINGS = (
-    Setting("table-mnist", "MNIST, 50 clients with 2 classes", "reproduction/table-mnist.md"),
-    Setting("table-cifar10", "CIFAR-10, 100 clients with 2 classes", "reproduction/table-cifar10.md"),
-    Setting("table-cifar100", "CIFAR-100, 100 clients with 10 classes", "reproduction/table-cifar100.md"),
+    Setting("table-mnist", "MNIST, 50 clients with 2 classes each", "reproduction/table-mnist.md"),
+    Setting("table-cifar10", "CIFAR-10, 100 clients with 2 classes each", "reproduction/table-cifar10.md"),
+    Setting("table-cifar100", "CIFAR-100, 100 clients with 10 classes each", "reproduction/table-cifar100.md"),
     Setting("natural-sites", "UCI HAR, 6 sites with all classes", "reproduction/natural-sites.md"),
     Setting("natural-users", "UCI HAR, 30 people", "reproduction/natural-users.md"),
     Setting("one-exchange-cifar10", "CIFAR-10, frozen body, own classes", "pretrained.md"),
     Setting("one-exchange-cifar100", "CIFAR-100, frozen body, own classes", "pretrained.md"),
-    Setting("methods-digits", "digits, 10 clients with 2 classes", INDEX),
+    Setting("methods-digits", "digits, 10 clients with 2 classes each", INDEX),
     Setting("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
 )
 PANELS = 3
@@ -149,15 +149,9 @@ def _list_every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures
     """The results for the list of methods, in Markdown: for each setting a table of all methods, the best first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
-        lines += [
-            f"`fedlog reproduce {setting.folder}` ({setting.title}):",
-            "",
-            "| method | accuracy, bits |",
-            "|---|---:|",
-        ]
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
-        lines += [f"| `{method}` | {cell} |" for method, cell in ranked]
-        lines.append("")
+        table = TextTable(("method", "accuracy, bits"), tuple((f"`{method}`", str(cell)) for method, cell in ranked))
+        lines += [f"`fedlog reproduce {setting.folder}` ({setting.title}):", "", table.markdown()]
     said = (
         "Each method with its defaults, none of them tuned here; the mean over clients after the last round ± standard "
         "deviation over seeds, and the bits of all clients. With two digits a client, training alone is hard to beat. "
@@ -241,7 +235,7 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     if not (page.exists() and readme.exists()):
         return []
     write_file(picture, _draw_overview(results))
-    table = overview_table(results).markdown()
+    table = make_main_methods_table(results).markdown()
     replace_marked_text(readme, OVERVIEW, OVERVIEW_END, table)
     replace_marked_text(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
     return [picture, readme, page]
@@ -252,7 +246,7 @@ def _read_overview(results: Path, method: str) -> list[MethodFigures]:
     return [read_figures(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
 
 
-def overview_table(results: Path) -> TextTable:
+def make_main_methods_table(results: Path) -> TextTable:
     """The overview: one row for each method, one column for each setting."""
     rows = tuple(
         (find_style(method).label, *(str(cell) for cell in _read_overview(results, method)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_settings
-from fedlog.experiments.tables.finished_cells import Collected, collect
+from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
@@ -35,12 +35,12 @@ class RecipeChoice:
 
 def choose_settings(results: Path) -> dict[str, RecipeChoice]:
     """The choice for each method of which every cell of every grid is finished."""
-    grids = [collect(grid, results) for grid in RECIPE_GRIDS]
+    grids = [collect_runs(grid, results) for grid in RECIPE_GRIDS]
     found = {method: _choose(method, grids) for method in TABLE_METHODS}
     return {method: choice for method, choice in found.items() if choice is not None}
 
 
-def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
+def _choose(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
     """The setting with the highest mean over the grids, the first of equals; None if a cell is missing.
 
     FedLog's first head stays random. One from statistics takes an exchange of untrained features, which bodies that
@@ -62,7 +62,7 @@ def _choose(method: str, grids: Sequence[Collected]) -> RecipeChoice | None:
     return RecipeChoice(rows[at], gains)
 
 
-def recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
+def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
     """A table with one row for each method that has tuned settings, and what they gained in each grid."""
     rows = tuple(
         (
@@ -82,4 +82,4 @@ def recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
     """Write the table into its place in the page and return its path; do nothing if there is no such page."""
-    return replace_marked_text(page, START, END, recipe_table(choose_settings(results)).markdown())
+    return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).markdown())

@@ -11,12 +11,12 @@ from fedlog.files.durable import write_file
 from fedlog.files.duration_text import describe_duration
 from fedlog.report.pages import page_top
 from fedlog.report.pages.run_facts import ClientFacts
-from fedlog.report.pages.run_plots import bits_bars, clients_plot
+from fedlog.report.pages.run_plots import make_bits_bars, make_clients_plot
 from fedlog.report.pages.runs_page import RunRow
-from fedlog.report.parts.axes import linear_axis, rounds_axis
+from fedlog.report.parts.axes import make_linear_axis, make_rounds_axis
 from fedlog.report.parts.plots import Plot, Point, Series
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
-from fedlog.report.parts.style import find_style, numbered_style
+from fedlog.report.parts.style import find_numbered_style, find_style
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.differences import SettingDifference
 from fedlog.wire.bits_text import choose_unit, describe_bits
@@ -112,15 +112,15 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
             "bodies": any(site.body for site in facts.sites),
         },
         style=find_style(facts.method),
-        sites_plot=clients_plot(ranked, facts.method, facts.measure, "site"),
+        sites_plot=make_clients_plot(ranked, facts.method, facts.measure, "site"),
         round_plots=[_plot_bits_by_round(facts), _plot_seconds_by_round(facts)] if facts.rounds else [],
-        bits_bars=bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
+        bits_bars=make_bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
         privacy=None if facts.budget is None else page_top.describe_spending(facts.budget, facts.spent or {}),
         live=live,
     )
 
 
-def deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
+def make_deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
     """(file name without suffix, table) for the two tables of a deployed run: its rounds and its sites."""
     rounds = tuple(
         (f"{each.number}", f"{each.bits_up}", f"{each.bits_down}", f"{each.seconds:.2f}") for each in facts.rounds
@@ -256,10 +256,10 @@ def _make_series(
 ) -> Series:
     """A line through (round, value), in the style with this number."""
     marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
-    return Series(name.replace(" ", "-"), numbered_style(number, name), marks)
+    return Series(name.replace(" ", "-"), find_numbered_style(number, name), marks)
 
 
 def _plot_by_round(name: str, title: str, alternative: str, unit: str, series: tuple[Series, ...]) -> Plot:
     """A plot of these lines over the rounds; the first line has a point for every round."""
-    y = linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)])
-    return Plot(name, title, alternative, rounds_axis(int(series[0].points[-1].x)), y, series)
+    y = make_linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)])
+    return Plot(name, title, alternative, make_rounds_axis(int(series[0].points[-1].x)), y, series)

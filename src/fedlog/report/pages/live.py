@@ -14,17 +14,15 @@ from urllib.parse import unquote, urlsplit
 
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.baselines import find_baselines
-from fedlog.experiments.run.calibration import CALIBRATION
-from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec
-from fedlog.experiments.run.scores import SCORES
+from fedlog.experiments.run.scores import PAGE_FILES
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import render_run
 from fedlog.report.pages.runs_page import find_run_folders, render_runs
 from fedlog.report.parts.render import Live
 
 ADDRESS = "127.0.0.1"
-RUN_FILES = (CONFIG, RECORDS, SUMMARY, SCORES, CLIENTS, GEOMETRY, CALIBRATION)
+RUN_FILES = (CONFIG, RECORDS, SUMMARY, *PAGE_FILES)
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address holds the token
@@ -43,7 +41,7 @@ class Pages:
     list_files: Callable[[Path], Iterable[Path]]  # the files a page is made from, also those that do not exist yet
 
 
-def simulated_pages(folder: Path) -> Pages:
+def make_simulated_pages(folder: Path) -> Pages:
     """The pages of a run folder of `fedlog run`, or of a folder of such folders."""
     return Pages(folder, find_run_folders, _render_folder, _list_files)
 
@@ -85,19 +83,23 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests of browsers."""
+
     server: PageServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         """Answer with a page or with its version; answer 404 if the address does not have the right token."""
         folder, what = self._find_page()
-        answers: dict[str, Callable[[Path], str]] = {"": self._page, "version": self._version}
-        if folder is None or what not in answers:
+        if folder is None or what not in ("", "version"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
             return
         try:
-            kind = "text/html" if what == "" else "text/plain"
-            self._send(HTTPStatus.OK, kind, answers[what](folder))
+            version = hash_file_states(self.server.pages.list_files(folder))
+            if what == "version":
+                self._send(HTTPStatus.OK, "text/plain", version)
+            else:
+                self._send(HTTPStatus.OK, "text/html", self.server.pages.render(folder, Live(version)))
         except (FedlogError, OSError, ValueError, LookupError, TypeError) as error:
             # Half-written files of a run under way: the page asks again in a second.
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")
@@ -115,13 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         # Only runs below the folder are found, so an address cannot name any other file.
         return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs(pages.folder)}.get(inner), what
 
-    def _version(self, folder: Path) -> str:
-        return hash_file_states(self.server.pages.list_files(folder))
-
-    def _page(self, folder: Path) -> str:
-        return self.server.pages.render(folder, Live(self._version(folder)))
-
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        """Send an answer; `kind` is its media type."""
         body = text.encode()
         self.send_response(status)
         for name, value in HEADERS.items():

@@ -30,7 +30,7 @@ class ClientFacts:
     accuracy: float | None = None
     alone: float | None = None
     test_records: int | None = None
-    portrait: ClientDescription | None = None
+    description: ClientDescription | None = None
     calibration_error: float | None = None
 
     @property
@@ -41,7 +41,7 @@ class ClientFacts:
     @property
     def classes(self) -> str:
         """The client's classes with their numbers of training records; only how many, if there are more than 12."""
-        training = {} if self.portrait is None else self.portrait.training
+        training = {} if self.description is None else self.description.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
         return ", ".join(f"{name} ({count})" for name, count in training.items())
@@ -56,7 +56,7 @@ class RunFacts:
     lines: tuple[RoundRecord, ...]
     summary: Summary | None  # None if the run is still running or was interrupted
     baselines: Mapping[str, Summary]
-    portraits: Mapping[str, ClientDescription]
+    descriptions: Mapping[str, ClientDescription]
     geometry: Geometry | None
     scores: RunScores | None
     calibration: RunCalibration | None
@@ -103,7 +103,7 @@ class RunFacts:
         if not self.lines:
             return []
         last = self.lines[-1]
-        names = self._names(len(last.records_per_client))
+        names = self._list_names(len(last.records_per_client))
         alone = self._accuracies_alone(names)
         errors = {} if self.scores is None else self.scores.test
         found = [
@@ -112,15 +112,16 @@ class RunFacts:
                 share,
                 alone.get(name),
                 rows,
-                self.portraits.get(name),
+                self.descriptions.get(name),
                 errors[name].calibration_error if name in errors else None,
             )
             for name, share, rows in zip(names, last.accuracy_per_client, last.records_per_client, strict=True)
         ]
         return sorted(found, key=lambda each: (each.accuracy is None, each.accuracy or 0.0))
 
-    def _names(self, count: int) -> list[str]:
-        known = (self.summary.clients if self.summary is not None else []) or list(self.portraits)
+    def _list_names(self, count: int) -> list[str]:
+        """The names of the clients; `client-0`, `client-1`, ... if the run has not recorded them."""
+        known = (self.summary.clients if self.summary is not None else []) or list(self.descriptions)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
     def _accuracies_alone(self, names: list[str]) -> dict[str, float]:
@@ -135,7 +136,7 @@ class RunFacts:
     @property
     def lowest_clients(self) -> list[ClientFacts]:
         """The tenth of the clients with the lowest accuracies, at least one client."""
-        return lowest_tenth(self.clients)
+        return find_lowest_tenth(self.clients)
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
@@ -148,7 +149,7 @@ def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, 
     return found
 
 
-def lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
+def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
     """The first tenth of the clients that have an accuracy, at least one client; expects the lowest accuracy first."""
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
@@ -164,7 +165,7 @@ def read_run(folder: Path) -> RunFacts:
         lines=tuple(records.read(folder / RECORDS)),
         summary=read_finished_summary(folder),
         baselines=find_baselines(folder, spec),
-        portraits=read_clients(folder),
+        descriptions=read_clients(folder),
         geometry=read_geometry(folder),
         scores=RunScores.read(folder),
         calibration=RunCalibration.read(folder),

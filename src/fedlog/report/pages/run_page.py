@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.run.records import mean_seconds_by_part
+from fedlog.experiments.run.records import compute_mean_seconds_by_part
 from fedlog.files.durable import write_file
 from fedlog.report.pages import page_top, run_plots
 from fedlog.report.pages.run_facts import RunFacts, read_run
@@ -27,7 +27,7 @@ def write_run_page(folder: Path) -> Path:
 def render_run(facts: RunFacts, live: Live | None = None) -> str:
     """The HTML of the page; `live` is given for pages of `fedlog watch`."""
     differences = find_differences(facts.spec)
-    clients_plot = run_plots.clients_plot(facts.clients, facts.spec.method, facts.measure)
+    clients_plot = run_plots.make_clients_plot(facts.clients, facts.spec.method, facts.measure)
     return render_page(
         "run.html.j2",
         facts=facts,
@@ -35,20 +35,20 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         headline=make_headline(facts),
         tiles=_list_tiles(facts),
         notes=_list_notes(facts),
-        curves=run_plots.accuracy_plots(facts),
-        client_plots=[plot for plot in (clients_plot, run_plots.sizes_plot(facts)) if plot],
-        bits_bars=run_plots.bits_bars(facts.bits_by_kind, len(facts.lines)),
-        geometry_plot=run_plots.geometry_plot(facts),
-        calibration_plot=run_plots.calibration_plot(facts),
+        curves=run_plots.make_accuracy_plots(facts),
+        client_plots=[plot for plot in (clients_plot, run_plots.make_sizes_plot(facts)) if plot],
+        bits_bars=run_plots.make_bits_bars(facts.bits_by_kind, len(facts.lines)),
+        geometry_plot=run_plots.make_geometry_plot(facts),
+        calibration_plot=run_plots.make_calibration_plot(facts),
         privacy=_describe_privacy(facts),
         style=find_style(facts.spec.method),
         has={
             "alone": any(client.alone is not None for client in facts.clients),
-            "portraits": bool(facts.portraits),
-            "bodies": len({portrait.body for portrait in facts.portraits.values()}) > 1,
+            "descriptions": bool(facts.descriptions),
+            "bodies": len({description.body for description in facts.descriptions.values()}) > 1,
             "calibration": any(client.calibration_error is not None for client in facts.clients),
         },
-        time_bars=run_plots.time_bars(mean_seconds_by_part(facts.lines)),
+        time_bars=run_plots.make_time_bars(compute_mean_seconds_by_part(facts.lines)),
         differences=differences,
         other_settings=_list_usual_settings(facts, differences),
         command=write_repeat_command(facts.spec),

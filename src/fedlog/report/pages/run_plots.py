@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.report.pages.run_facts import ClientFacts, RunFacts, lowest_tenth
-from fedlog.report.parts.axes import Axis, linear_axis
-from fedlog.report.parts.curves import curve_plots, make_curve
+from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
+from fedlog.report.parts.axes import Axis, make_linear_axis
+from fedlog.report.parts.curves import make_curve, make_curve_plots
 from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
 from fedlog.report.parts.render import format_percent, format_points
-from fedlog.report.parts.style import COLOURS, find_style, numbered_style
+from fedlog.report.parts.style import COLOURS, find_numbered_style, find_style
 from fedlog.wire.bits_text import describe_bits
 
 LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
@@ -22,7 +22,7 @@ MOST_NAMES, MOST_LETTERS = 6, 30  # clients are named under a figure if their na
 LEAST_SIZE_RATIO = 1.3  # accuracy by size is drawn if the largest client has 1.3 times the records of the smallest
 
 
-def accuracy_plots(facts: RunFacts) -> list[Plot]:
+def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
     """Accuracy by round and by bits, of the run and its baselines; empty before the first round ends."""
     if not facts.lines:
         return []
@@ -31,10 +31,10 @@ def accuracy_plots(facts: RunFacts) -> list[Plot]:
     for other, baseline in facts.baselines.items():
         lines = records.read(Path(baseline.run_dir) / RECORDS)
         curves.append(make_curve(other, find_style(other), lines, sum(baseline.bits_opening.values())))
-    return curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
+    return make_curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 
 
-def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
+def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
     """A plot of each client's accuracy, the lowest first, and of its accuracy alone; the lowest tenth is shaded."""
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
@@ -53,7 +53,7 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
     series = [Series(method, style, tuple(own), joined=False, size=size)]
     if without and method != "local":
         series.insert(0, Series("local", alone, tuple(without), joined=False, hollow=True, size=size * 0.85))
-    worst = lowest_tenth(judged)
+    worst = find_lowest_tenth(judged)
     return Plot(
         name="clients",
         title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
@@ -63,16 +63,18 @@ def clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who:
             f"Median {format_percent(judged[len(judged) // 2].accuracy)}. "
             f"Lowest{' tenth' if len(judged) >= 10 else ''}: {', '.join(client.name for client in worst)}."
         ),
-        x=_rank_axis([client.name for client in judged], who),
-        y=linear_axis("%", shares),
+        x=_make_rank_axis([client.name for client in judged], who),
+        y=make_linear_axis("%", shares),
         series=tuple(series),
         shaded=(0.5, len(worst) + 0.5),
     )
 
 
-def sizes_plot(facts: RunFacts) -> Plot | None:
+def make_sizes_plot(facts: RunFacts) -> Plot | None:
     """A plot of each client's accuracy by its number of training records; None if those are unknown or about equal."""
-    known = [(c, sum(c.portrait.training.values())) for c in facts.clients if c.portrait and c.accuracy is not None]
+    known = [
+        (c, sum(c.description.training.values())) for c in facts.clients if c.description and c.accuracy is not None
+    ]
     sizes = [size for _, size in known]
     if not known or max(sizes) < LEAST_SIZE_RATIO * max(min(sizes), 1):
         return None
@@ -87,8 +89,8 @@ def sizes_plot(facts: RunFacts) -> Plot | None:
             f"{format_percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
             f"{format_percent(largest[0].accuracy)}."
         ),
-        x=linear_axis("training records of the client", sizes, whole=True),
-        y=linear_axis("%", [mark.y for mark in marks]),
+        x=make_linear_axis("training records of the client", sizes, whole=True),
+        y=make_linear_axis("%", [mark.y for mark in marks]),
         series=(Series(facts.spec.method, style, marks, joined=False, size=_choose_mark_size(len(known))),),
     )
 
@@ -103,12 +105,12 @@ def _describe_client(client: ClientFacts) -> str:
     said = [f"{client.name}: {format_percent(client.accuracy)}"]
     if client.gain is not None:
         said.append(f"{format_points(client.gain)} points over {format_percent(client.alone)} alone")
-    if client.portrait is not None:
-        said.append(f"{sum(client.portrait.training.values())} training records")
+    if client.description is not None:
+        said.append(f"{sum(client.description.training.values())} training records")
     return ", ".join(said)
 
 
-def _rank_axis(names: Sequence[str], who: str) -> Axis:
+def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
     """An axis of the clients by rank, with their names if these fit, else with numbers."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
@@ -118,7 +120,7 @@ def _rank_axis(names: Sequence[str], who: str) -> Axis:
     return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
 
 
-def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
+def make_bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
     """Bars of the run's bits by direction and kind; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in found))
     if not sum(found.values()):
@@ -126,7 +128,7 @@ def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "cli
     bars = []
     for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
         parts = tuple(
-            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), numbered_style(at, kind))
+            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), find_numbered_style(at, kind))
             for at, kind in enumerate(kinds)
             if found.get((way, kind))
         )
@@ -144,12 +146,12 @@ def bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "cli
     )
 
 
-def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
+def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
     """Bars of a round's time by part; None for a run that was not profiled."""
     if not parts:
         return None
     drawn = tuple(
-        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", numbered_style(at, name))
+        BarPart(name, seconds, f"{seconds:.3g} s, {100 * share:.1f} %", find_numbered_style(at, name))
         for at, (name, seconds, share) in enumerate(parts)
         if seconds > 0
     )
@@ -162,14 +164,14 @@ def time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
     )
 
 
-def calibration_plot(facts: RunFacts) -> Plot | None:
+def make_calibration_plot(facts: RunFacts) -> Plot | None:
     """A plot of calibration: how often predictions of each probability are right; None without such records."""
     found = facts.calibration
     if found is None or not found.ways:
         return None
     series, said = [], []
     for at, (name, way) in enumerate(found.ways.items()):
-        style = numbered_style(at, CALIBRATION_NAMES.get(name, name))
+        style = find_numbered_style(at, CALIBRATION_NAMES.get(name, name))
         marks = tuple(
             Point(
                 100 * each.confidence,
@@ -187,21 +189,21 @@ def calibration_plot(facts: RunFacts) -> Plot | None:
         name="calibration",
         title="How often right, by how sure (%)",
         alternative=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
-        x=linear_axis("how sure the model says it is (%)", [0, 100]),
-        y=linear_axis("%", [0, 100]),
+        x=make_linear_axis("how sure the model says it is (%)", [0, 100]),
+        y=make_linear_axis("%", [0, 100]),
         series=tuple(series),
         diagonal=True,
         fixed=True,
     )
 
 
-def geometry_plot(facts: RunFacts) -> Plot | None:
+def make_geometry_plot(facts: RunFacts) -> Plot | None:
     """A plot of the clients' class means and the common head, in the plane in which the means differ most."""
     found = facts.geometry
     if found is None:
         return None
     classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_sort_key)
-    styles = {label: numbered_style(at, label) for at, label in enumerate(classes)}
+    styles = {label: find_numbered_style(at, label) for at, label in enumerate(classes)}
     series = []
     for number, label in enumerate(classes):
         means = tuple(
@@ -217,7 +219,7 @@ def geometry_plot(facts: RunFacts) -> Plot | None:
         hollow = number // len(COLOURS) % 2 == 1
         series.append(Series(f"class-{label}", styles[label], means, joined=False, size=3.6, hollow=hollow))
         series += [arrows] if rows else []
-    x, y = _equal_axes([(each.x, each.y) for each in (*found.means, *found.head)], GEOMETRY_HEIGHT)
+    x, y = _make_equal_axes([(each.x, each.y) for each in (*found.means, *found.head)], GEOMETRY_HEIGHT)
     clients = len({mean.client for mean in found.means})
     return Plot(
         name="geometry",
@@ -239,7 +241,7 @@ def geometry_plot(facts: RunFacts) -> Plot | None:
     )
 
 
-def _equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
+def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
     """Axes that cover these points and the origin, with the same scale in both directions."""
     sides = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
     ends = [(min(0.0, *values), max(0.0, *values)) for values in zip(*places, strict=True)]

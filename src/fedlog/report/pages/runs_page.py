@@ -10,9 +10,9 @@ from fedlog.experiments.compare.reading import label_runs, read_findings_below
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
-from fedlog.report.compare.comparison_page import comparison_section
+from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.pages.run_page import write_run_page
-from fedlog.report.parts.curves import Curve, curve_plots, make_curve
+from fedlog.report.parts.curves import Curve, make_curve, make_curve_plots
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
 from fedlog.report.parts.style import choose_styles, find_style
@@ -57,16 +57,17 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
     return render_page(
         "runs.html.j2",
         title=f"Runs in {folder.resolve().name}",
-        sections=[comparison_section(each, advise(each), (), at) for at, each in enumerate(compared, 1)],
-        rows=[_row(folder, run, links.get(run, "")) for run in find_run_folders(folder)],
-        plots=_plots_by_data(folder),
+        sections=[make_comparison_section(each, advise(each), (), at) for at, each in enumerate(compared, 1)],
+        rows=[_make_row(folder, run, links.get(run, "")) for run in find_run_folders(folder)],
+        plots=_make_plots_by_data(folder),
         who="client",
         empty="No run yet. One that is started in this folder appears here.",
         live=live,
     )
 
 
-def _row(folder: Path, run: Path, link: str) -> RunRow:
+def _make_row(folder: Path, run: Path, link: str) -> RunRow:
+    """The row of a run below the folder, finished or not; `link` is the address of its page, empty without one."""
     spec, summary = read_spec(run), read_finished_summary(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read(run / RECORDS)
@@ -80,7 +81,7 @@ def _row(folder: Path, run: Path, link: str) -> RunRow:
     return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, describe_bits(bits) if bits else "none")
 
 
-def _plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
+def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
     """(data set, plots) for each data set: the curves of its runs, at most the newest MOST_CURVES."""
     by_data: dict[str, list[Path]] = {}
     for run in find_run_folders(folder):
@@ -89,12 +90,13 @@ def _plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
     found = []
     for number, (data, runs) in enumerate(by_data.items(), 1):
         newest = sorted(runs, key=lambda run: (run / RECORDS).stat().st_mtime)[-MOST_CURVES:]
-        plots = curve_plots(_read_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
+        plots = make_curve_plots(_read_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
         found.append((data, plots))
     return found
 
 
 def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
+    """The curve of each run, with a label and a style that no other curve has."""
     specs = {run: read_spec(run) for run in runs}
     named = label_runs(specs)
     seeds = len({spec.seed for spec in specs.values()}) > 1

@@ -97,11 +97,13 @@ def format_ratio(found: Shift | None) -> str:
     """`1.71 [1.29, 2.30]`, or the estimate alone with too few pairs for an interval."""
     if found is None:
         return ""
-    estimate, *ends = (_three_digits(each) for each in (found.estimate, found.low, found.high) if each is not None)
+    estimate, *ends = (
+        _format_three_digits(each) for each in (found.estimate, found.low, found.high) if each is not None
+    )
     return f"{estimate} [{', '.join(ends)}]" if ends else estimate
 
 
-def _three_digits(ratio: float) -> str:
+def _format_three_digits(ratio: float) -> str:
     """Three digits of a ratio, without an exponent."""
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fedlog.experiments.tables.cells import Experiment, Row
-from fedlog.experiments.tables.finished_cells import Collected, Cost, choose_threshold
+from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, choose_threshold
 from fedlog.experiments.tables.paper import COMPETITIVE
-from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, paired_ratio
+from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, estimate_paired_ratio
 from fedlog.report.paper import comparisons
 from fedlog.report.parts.tables import TextTable, format_bits, format_mean
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
 
-def cost_table(found: Collected, threshold: float) -> TextTable:
+def make_cost_table(found: FinishedRuns, threshold: float) -> TextTable:
     """A table of the bits each method needs to reach the threshold, beside the paper's, with tests."""
     experiment = found.experiment
     costs = {
@@ -40,7 +40,8 @@ def _row(
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> dict[str, str]:
-    printed, of_printed = _printed_cost(row, experiment)
+    """One row of the table; `costs` are those of the row by seed, `both` the bits of all rows in both directions."""
+    printed, of_printed = _format_printed_cost(row, experiment)
     values = list(costs.values())
     own, test = both.get(row.name, {}), tests.get(row.name)
     counted = values if own else []
@@ -55,10 +56,10 @@ def _row(
         "paper": printed,
         f"times {comparisons.name_reference(experiment)}'s": ""
         if test is None
-        else comparisons.format_ratio(paired_ratio(own, reference)),
+        else comparisons.format_ratio(estimate_paired_ratio(own, reference)),
         "p": comparisons.format_test(test),
         "p, Holm": comparisons.format_holm_test(test),
-        "% of FedAvg's": _percent_of(own, both.get("fedavg", {})),
+        "% of FedAvg's": _format_percent_of(own, both.get("fedavg", {})),
         "paper, % of FedAvg's": of_printed,
     }
 
@@ -69,7 +70,7 @@ def _format_mean_bits(bits: Iterable[float]) -> str:
     return format_bits(Mean.of(known)) if known else ""
 
 
-def _percent_of(row: BySeed, whole: BySeed) -> str:
+def _format_percent_of(row: BySeed, whole: BySeed) -> str:
     """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
@@ -77,7 +78,7 @@ def _percent_of(row: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
+def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     """(the cost that the paper prints, the same in per cent of FedAvg's); both blank if it prints none."""
     printed = row.printed
     if printed is None or printed.cost is None:
@@ -87,7 +88,7 @@ def _printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
-def _list_notes(found: Collected, ran: Mapping[str, object]) -> list[str]:
+def _list_notes(found: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
     """Notes on the threshold that the paper's rule would give for these runs, and on methods without a cost."""
     experiment, notes = found.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
 from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
 from fedlog.report.parts.style import COLOURS, choose_styles, find_style
@@ -19,7 +19,7 @@ from fedlog.report.parts.style import COLOURS, choose_styles, find_style
 CLASS_COLOURS = (COLOURS["blue"], COLOURS["green"])
 
 
-def draw_method_curves(found: Collected) -> str:
+def draw_method_curves(found: FinishedRuns) -> str:
     """Draw every row's accuracy by round and by bits as SVG: the mean over seeds, one standard deviation shaded.
 
     Bits are those of the first seed.
@@ -54,7 +54,7 @@ def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
     return np.array([[100 * record.accuracy_mean_over_clients for record in run.rounds[:length]] for run in runs])
 
 
-def draw_synthetic_panels(found: Collected) -> str:
+def draw_synthetic_panels(found: FinishedRuns) -> str:
     """Draw the paper's six panels as SVG: points of one seed, accuracies over all seeds.
 
     A panel without records shows a note.
@@ -80,7 +80,7 @@ def draw_synthetic_panels(found: Collected) -> str:
     return write_svg(figure)
 
 
-def _read_points_of_clients(found: Collected, row: Row) -> list[dict[str, Any]]:
+def _read_points_of_clients(found: FinishedRuns, row: Row) -> list[dict[str, Any]]:
     """The points to plot for each client; empty if seed PLOTTED_SEED was not run."""
     path = found.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
     if PLOTTED_SEED not in found.sweeps[row.name] or not path.exists():
@@ -124,7 +124,7 @@ def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str
     axes.set(xlim=x_range, ylim=y_range)
 
 
-def _draw_accuracies(axes: Axes, found: Collected, part: str, name: str) -> None:
+def _draw_accuracies(axes: Axes, found: FinishedRuns, part: str, name: str) -> None:
     """Draw each row's accuracy (`part` of its records) by the number of local iterations, mean over seeds."""
     for row in found.experiment.rows:
         sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedlog.experiments.tables.finished_cells import Collected
-from fedlog.experiments.tables.significance import Mean, mean_difference
+from fedlog.experiments.tables.finished_cells import FinishedRuns
+from fedlog.experiments.tables.significance import Mean, compute_mean_difference
 from fedlog.experiments.tables.synthetic import IterationRecord
 from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_difference, format_mean, note_missing
 from fedlog.settings.resolve import resolve
@@ -15,7 +15,7 @@ from fedlog.settings.spec import RunSpec
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
-def grid_table(found: Collected) -> TextTable:
+def make_grid_table(found: FinishedRuns) -> TextTable:
     """A table of each setting's validation accuracy; the highest of a method and the one in use are marked."""
     finals = {row.name: found.final(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
@@ -76,7 +76,7 @@ def _are_default_settings(spec: RunSpec) -> bool:
     return resolve(spec) == resolve(plain)
 
 
-def synthetic_table(found: Collected) -> TextTable:
+def make_synthetic_table(found: FinishedRuns) -> TextTable:
     """One row for each number of local iterations: training and test accuracies of both methods, and differences."""
     first, second = (row.name for row in found.experiment.rows)
     labels = [row.label for row in found.experiment.rows]
@@ -89,13 +89,13 @@ def synthetic_table(found: Collected) -> TextTable:
     sweeps = found.sweeps
     if not sweeps[first] and not sweeps[second]:
         return TextTable(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
-    rows = tuple(_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
+    rows = tuple(_make_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
     return TextTable(
         columns, rows, f"Accuracy, mean over clients and {_describe_seeds(found)}", found.experiment.remarks
     )
 
 
-def _describe_seeds(found: Collected) -> str:
+def _describe_seeds(found: FinishedRuns) -> str:
     """The number of seeds in words; that of each row if they differ."""
     first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
     if first == second:
@@ -107,7 +107,7 @@ def _describe_seeds(found: Collected) -> str:
 Sweeps = Mapping[int, Sequence[IterationRecord]]
 
 
-def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
+def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
     """The cells for this number of local iterations: accuracies of both methods, then their differences."""
 
     def read(sweeps: Sweeps, part: str) -> dict[int, float]:
@@ -117,11 +117,11 @@ def _iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str,
     for part in ("train_accuracy", "test_accuracy"):
         one, other = read(first, part), read(second, part)
         cells += [format_mean(each.values(), 1) or NOT_RUN for each in (one, other)]
-        differences.append(format_difference(mean_difference(one, other), 1) or "no seed in common")
+        differences.append(format_difference(compute_mean_difference(one, other), 1) or "no seed in common")
     return (str(iterations), *cells, *differences)
 
 
-def synthetic_selection_table(found: Collected) -> TextTable:
+def make_synthetic_selection_table(found: FinishedRuns) -> TextTable:
     """A table of each setting's training accuracy with the most local iterations."""
     rows = tuple(
         (

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from fedlog.experiments.tables.cells import PrintedFigures, Row, Shape
-from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
+from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import PAPER, make_table
 from fedlog.experiments.tables.significance import (
     Estimate,
     Mean,
-    difference_from_printed,
+    compute_mean_difference,
+    estimate_difference_from_printed,
     judge_agreement,
-    mean_difference,
 )
 from fedlog.report.paper import comparisons
-from fedlog.report.paper.cost_table import cost_table
+from fedlog.report.paper.cost_table import make_cost_table
 from fedlog.report.paper.grid_tables import describe_settings
 from fedlog.report.parts.tables import (
     NOT_RUN,
@@ -31,23 +31,23 @@ BEST_ROUND = "best round, % (chosen on test data)"
 PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
-def method_tables(found: Collected) -> list[TextTable]:
+def make_method_tables(found: FinishedRuns) -> list[TextTable]:
     """The tables of an experiment that compares methods."""
     if any(row.spec.judge is Judge.BOTH for row in found.experiment.rows):
-        return [table for table in (chosen_rounds_table(found),) if table.rows]
-    tables = [accuracy_table(found), comparison_table(found)]
+        return [table for table in (make_chosen_rounds_table(found),) if table.rows]
+    tables = [make_accuracy_table(found), make_comparison_table(found)]
     if found.experiment.shape is Shape.TABLE and found.experiment.threshold is not None:
-        tables.append(cost_table(found, found.experiment.threshold))
+        tables.append(make_cost_table(found, found.experiment.threshold))
     return [table for table in tables if table.rows]
 
 
-def accuracy_table(found: Collected) -> TextTable:
+def make_accuracy_table(found: FinishedRuns) -> TextTable:
     """A table of each method's accuracy, the paper's, and the verdict from the interval of their difference."""
-    rows = [_accuracy_row(row, found) for row in found.experiment.rows if found.runs[row.name]]
+    rows = [_make_accuracy_row(row, found) for row in found.experiment.rows if found.runs[row.name]]
     return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_missing(found))
 
 
-def chosen_rounds_table(found: Collected) -> TextTable:
+def make_chosen_rounds_table(found: FinishedRuns) -> TextTable:
     """A table of accuracies in the final round, in the best one, and in the round that each client chooses."""
     rows = []
     for row in found.experiment.rows:
@@ -70,7 +70,8 @@ def chosen_rounds_table(found: Collected) -> TextTable:
     return TextTable.of(rows, "A round that can be had in practice", note_missing(found))
 
 
-def _accuracy_row(row: Row, found: Collected) -> dict[str, str]:
+def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
+    """The cells of one method: its accuracy in several rounds, the paper's, and the verdict."""
     runs = found.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
     difference = compare_with_printed(row, found)
@@ -88,12 +89,14 @@ def _accuracy_row(row: Row, found: Collected) -> dict[str, str]:
     }
 
 
-def compare_with_printed(row: Row, found: Collected) -> Estimate | None:
+def compare_with_printed(row: Row, found: FinishedRuns) -> Estimate | None:
     """The accuracy of the row's final round minus the paper's; None if one of them is missing."""
     final = list(found.final(row.name).values())
     if row.printed is None or not final:
         return None
-    return difference_from_printed(Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS)
+    return estimate_difference_from_printed(
+        Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS
+    )
 
 
 def _format_last_rounds(runs: list[RunResult]) -> str:
@@ -106,7 +109,7 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
     )
 
 
-def comparison_table(found: Collected) -> TextTable:
+def make_comparison_table(found: FinishedRuns) -> TextTable:
     """A table of the final round of each method against the reference and training alone; empty without a reference."""
     experiment, against = found.experiment, comparisons.name_reference(found.experiment)
     final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
@@ -118,7 +121,9 @@ def comparison_table(found: Collected) -> TextTable:
         if row.name in final:
             test = tests.get(row.name)
             minus_reference, minus_alone = (
-                "" if row.name == other else format_difference(mean_difference(final[row.name], final.get(other, {})))
+                ""
+                if row.name == other
+                else format_difference(compute_mean_difference(final[row.name], final.get(other, {})))
                 for other in (experiment.reference or "", "local")
             )
             rows.append(
@@ -142,19 +147,19 @@ def format_printed_accuracy(printed: PrintedFigures | None) -> str:
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
 
 
-def tuned_tables(found: Collected) -> list[TextTable]:
+def make_tuned_tables(found: FinishedRuns) -> list[TextTable]:
     """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
-    at_papers = collect(make_table(found.experiment.data[0]), found.folder.parent)
-    gains = [_gain_row(row, found, at_papers) for row in found.experiment.rows if found.runs[row.name]]
-    tables = (TextTable.of(gains, "Accuracy, mean over clients", note_missing(found)), comparison_table(found))
+    at_papers = collect_runs(make_table(found.experiment.data[0]), found.folder.parent)
+    gains = [_make_gain_row(row, found, at_papers) for row in found.experiment.rows if found.runs[row.name]]
+    tables = (TextTable.of(gains, "Accuracy, mean over clients", note_missing(found)), make_comparison_table(found))
     return [table for table in tables if table.rows]
 
 
-def _gain_row(row: Row, found: Collected, at_papers: Collected) -> dict[str, str]:
+def _make_gain_row(row: Row, found: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
     """The method with its selected setting and with the paper's, and the difference over common seeds."""
     rounds = row.spec.rounds or 0
     ours, papers = (each.after_round(row.name, rounds) for each in (found, at_papers))
-    gain = mean_difference(ours, papers)
+    gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,
         "selected setting": describe_settings(row.spec),
@@ -168,7 +173,7 @@ def _gain_row(row: Row, found: Collected, at_papers: Collected) -> dict[str, str
     }
 
 
-def overview_table(found: list[Collected]) -> TextTable:
+def make_overview_table(found: list[FinishedRuns]) -> TextTable:
     """A table of every row that the paper prints: its figure, ours, the seeds and the verdict, by data set."""
     printed = [
         each
@@ -182,7 +187,8 @@ def overview_table(found: list[Collected]) -> TextTable:
     return TextTable(columns, rows, "The paper's figure → ours (seeds), verdict")
 
 
-def _format_overview_cell(found: Collected, name: str) -> str:
+def _format_overview_cell(found: FinishedRuns, name: str) -> str:
+    """`98.15 → 98.02 (10), agrees` for this row of the experiment; blank if the paper prints no such row."""
     row = next((row for row in found.experiment.rows if row.name == name), None)
     if row is None or row.printed is None:
         return ""

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from fedlog.core.clip import parse_clip
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.finished_cells import Collected, RunResult
+from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
     CLIPS,
@@ -38,12 +38,12 @@ FORMULA_COLOURS = {
 }
 
 
-def privacy_tables(found: Collected) -> list[TextTable]:
+def make_privacy_tables(found: FinishedRuns) -> list[TextTable]:
     """Three tables: levels of noise with their epsilons, the runs that check them, and the guarantees."""
-    return [noise_level_table(found), verification_table(found), guarantee_table(found)]
+    return [make_noise_level_table(found), make_verification_table(found), make_guarantee_table(found)]
 
 
-def noise_level_table(found: Collected) -> TextTable:
+def make_noise_level_table(found: FinishedRuns) -> TextTable:
     """A table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
     columns = (
         "clip",
@@ -71,12 +71,12 @@ def noise_level_table(found: Collected) -> TextTable:
     return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {count_releases(found)} releases", notes)
 
 
-def count_releases(found: Collected) -> int:
+def count_releases(found: FinishedRuns) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
     return found.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
-def verification_table(found: Collected) -> TextTable:
+def make_verification_table(found: FinishedRuns) -> TextTable:
     """A table of runs calibrated by other formulas, beside runs with the same noise, on the same seeds."""
     expected = found.final(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
@@ -94,21 +94,22 @@ def verification_table(found: Collected) -> TextTable:
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
 
 
-def guarantee_table(found: Collected) -> TextTable:
+def make_guarantee_table(found: FinishedRuns) -> TextTable:
     """A table of the runs with a guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
     promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
-    return TextTable.of((_guarantee_row(row, found) for row in promising), "What is promised, and what it costs")
+    return TextTable.of((_make_guarantee_row(row, found) for row in promising), "What is promised, and what it costs")
 
 
-def short_guarantee_table(found: Collected) -> TextTable:
+def make_short_guarantee_table(found: FinishedRuns) -> TextTable:
     """The table of guarantees with fewer columns."""
-    whole = guarantee_table(found)
+    whole = make_guarantee_table(found)
     kept = [at for at, name in enumerate(whole.columns) if name not in ("neighbours", "trusted")]
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
     return TextTable(tuple(whole.columns[at] for at in kept), rows)
 
 
-def _guarantee_row(row: Row, found: Collected) -> dict[str, str]:
+def _make_guarantee_row(row: Row, found: FinishedRuns) -> dict[str, str]:
+    """The cells of one run with a guarantee: as its records state it or, if it was not run, as it is planned."""
     runs, spec = found.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
     reference = found.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
@@ -131,7 +132,7 @@ def _guarantee_row(row: Row, found: Collected) -> dict[str, str]:
     }
 
 
-def _format_accuracy(found: Collected, row: str) -> str:
+def _format_accuracy(found: FinishedRuns, row: str) -> str:
     """The mean accuracy of the row's final round; `not run` without runs."""
     return format_mean(found.final(row).values()) or NOT_RUN
 
@@ -141,7 +142,7 @@ def _list_old_heads(runs: Sequence[RunResult]) -> str:
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
-def draw_privacy_figure(found: Collected) -> str:
+def draw_privacy_figure(found: FinishedRuns) -> str:
     """Draw accuracy by noise and by epsilon for each delta, as SVG; crosses are runs that check a formula."""
     figure = ShownFigure((14, 4.5))
     panels = figure.subplots(1, 1 + len(DELTAS), sharey=True)
@@ -155,7 +156,7 @@ def draw_privacy_figure(found: Collected) -> str:
     return write_svg(figure)
 
 
-def _draw_accuracy_by_noise(axes: Axes, found: Collected) -> None:
+def _draw_accuracy_by_noise(axes: Axes, found: FinishedRuns) -> None:
     """Draw accuracy by the standard deviation of the noise, a line for each clip, and a level line without noise."""
     for clip, named in CLIPS.items():
         unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(found, clip)
@@ -169,13 +170,13 @@ def _draw_accuracy_by_noise(axes: Axes, found: Collected) -> None:
     axes.set(xscale="log", xlabel="std of the noise on the sum", ylabel="test accuracy, mean over clients (%)")
 
 
-def _find_mean_accuracies(found: Collected, clip: str) -> dict[int, float]:
+def _find_mean_accuracies(found: FinishedRuns, clip: str) -> dict[int, float]:
     """{level of noise: mean accuracy} of the levels that were run with this clip."""
     finals = {level: list(found.final(name_level_row(clip, level)).values()) for level in LEVELS}
     return {level: Mean.of(values).value for level, values in finals.items() if values}
 
 
-def _draw_accuracy_by_epsilon(axes: Axes, found: Collected, delta: float) -> None:
+def _draw_accuracy_by_epsilon(axes: Axes, found: FinishedRuns, delta: float) -> None:
     """Draw accuracy by epsilon at this delta, a line for each formula and clip; crosses are runs that check one."""
     for formula in EPSILON_FORMULAS:
         for clip, named in CLIPS.items() if formula.delta == delta else ():

@@ -16,15 +16,15 @@ from markupsafe import Markup
 
 from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.experiments.tables.cells import CellState, Shape
-from fedlog.experiments.tables.finished_cells import Collected, collect, read_verifications
+from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
-from fedlog.report.paper.grid_tables import grid_table, synthetic_selection_table, synthetic_table
-from fedlog.report.paper.method_tables import method_tables, overview_table, tuned_tables
-from fedlog.report.paper.privacy_tables import draw_privacy_figure, privacy_tables, short_guarantee_table
-from fedlog.report.paper.when_to_choose import conditions_tables, draw_conditions
+from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_selection_table, make_synthetic_table
+from fedlog.report.paper.method_tables import make_method_tables, make_overview_table, make_tuned_tables
+from fedlog.report.paper.privacy_tables import draw_privacy_figure, make_privacy_tables, make_short_guarantee_table
+from fedlog.report.paper.when_to_choose import draw_conditions, make_conditions_tables
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable, replace_marked_text
 
@@ -47,7 +47,7 @@ HOW_TO_RUN = (
 class ExperimentPage:
     """One experiment with its tables, its figure and its discussion, ready to be written."""
 
-    found: Collected
+    found: FinishedRuns
     tables: tuple[TextTable, ...]
     figure: str | None
     discussion: str | None
@@ -84,26 +84,29 @@ class ExperimentPage:
 
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
     """The page of every experiment, also of those not run; shortened experiments only if they have records."""
-    return [_make_experiment_page(collect(experiment, results)) for experiment in list_experiments_on_disk(results)]
+    return [
+        _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
+    ]
 
 
-def _make_experiment_page(found: Collected) -> ExperimentPage:
+def _make_experiment_page(found: FinishedRuns) -> ExperimentPage:
+    """The page of one experiment; the shape of the experiment decides its tables and its figure."""
     discussion = _read_discussion(found.folder / DISCUSSION)
     if found.is_empty:
         return ExperimentPage(found, (), None, discussion)
     shape, figure = found.experiment.shape, None
     if shape is Shape.GRID:
-        tables = [grid_table(found)]
+        tables = [make_grid_table(found)]
     elif shape is Shape.SYNTHETIC and len(found.experiment.rows) == 2:
-        tables, figure = [synthetic_table(found)], figures.draw_synthetic_panels(found)
+        tables, figure = [make_synthetic_table(found)], figures.draw_synthetic_panels(found)
     elif shape is Shape.SYNTHETIC:
-        tables = [synthetic_selection_table(found)]
+        tables = [make_synthetic_selection_table(found)]
     elif shape is Shape.CONDITIONS:
-        tables, figure = conditions_tables(found), draw_conditions(found)
+        tables, figure = make_conditions_tables(found), draw_conditions(found)
     elif shape is Shape.PRIVACY:
-        tables, figure = privacy_tables(found), draw_privacy_figure(found)
+        tables, figure = make_privacy_tables(found), draw_privacy_figure(found)
     else:
-        tables = tuned_tables(found) if shape is Shape.TUNED else method_tables(found)
+        tables = make_tuned_tables(found) if shape is Shape.TUNED else make_method_tables(found)
         figure = figures.draw_method_curves(found)
     return ExperimentPage(found, tuple(tables), figure, discussion)
 
@@ -132,7 +135,7 @@ def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
     write_file(index, _write_index_markdown(found, results))
-    guarantees = short_guarantee_table(collect(PRIVACY_FIGURE, results)).markdown()
+    guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).markdown()
     return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
 
@@ -156,7 +159,7 @@ def _write_index_markdown(found: list[ExperimentPage], results: Path) -> str:
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
     parts = [
         f"# {TITLE}\n",
-        overview_table([section.found for section in found]).markdown(),
+        make_overview_table([section.found for section in found]).markdown(),
         *([overall + "\n"] if overall else []),
         "## Experiments\n",
         "\n".join(links) + "\n",
@@ -176,7 +179,7 @@ def write_results_page(results: Path, found: list[ExperimentPage] | None = None)
     page = render_page(
         "results.html.j2",
         title=TITLE,
-        overview=overview_table([section.found for section in found]),
+        overview=make_overview_table([section.found for section in found]),
         overall=_as_html(overall or ""),
         sections=found,
         how_to_read=[_as_html(note) for note in HOW_TO_READ],

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedlog.experiments.tables.equal_chances import METHODS
-from fedlog.experiments.tables.finished_cells import Collected, RunResult, collect
-from fedlog.experiments.tables.significance import Mean, mean_difference
+from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
+from fedlog.experiments.tables.significance import Mean, compute_mean_difference
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.report.paper.comparisons import format_gain, judge_gain
 from fedlog.report.paper.figures import read_accuracy_curves
@@ -27,28 +27,30 @@ PANELS = 4  # of the picture, in a row
 MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end of when to choose -->"
 
 
-def conditions_tables(found: Collected) -> list[TextTable]:
+def make_conditions_tables(found: FinishedRuns) -> list[TextTable]:
     """Two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
-    return [rounds_table(found), bits_table(found)]
+    return [make_rounds_table(found), make_bits_table(found)]
 
 
-def rounds_table(found: Collected) -> TextTable:
+def make_rounds_table(found: FinishedRuns) -> TextTable:
     """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
-    rows = [_round_row(condition, method, found) for condition, method in _list_finished_methods(found)]
+    rows = [_make_round_row(condition, method, found) for condition, method in _list_finished_methods(found)]
     notes = (*_note_late_changes(found), *_note_missing_methods(found))
     return TextTable.of(rows, "Accuracy by round in %, and points over training alone", notes)
 
 
-def _list_finished_methods(found: Collected) -> Iterator[tuple[Condition, str]]:
+def _list_finished_methods(found: FinishedRuns) -> Iterator[tuple[Condition, str]]:
     """Each (condition, method) that has a finished run."""
     pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
     return ((condition, method) for condition, method in pairs if found.runs[condition.row_name(method)])
 
 
-def _round_row(condition: Condition, method: str, found: Collected) -> dict[str, str]:
+def _make_round_row(condition: Condition, method: str, found: FinishedRuns) -> dict[str, str]:
     row, alone = condition.row_name(method), condition.row_name(ALONE)
     early, last = (
-        None if row == alone else mean_difference(found.after_round(row, number), found.after_round(alone, number))
+        None
+        if row == alone
+        else compute_mean_difference(found.after_round(row, number), found.after_round(alone, number))
         for number in (EARLY_ROUND, ROUNDS)
     )
     return {
@@ -61,7 +63,7 @@ def _round_row(condition: Condition, method: str, found: Collected) -> dict[str,
     }
 
 
-def _note_missing_methods(found: Collected) -> tuple[str, ...]:
+def _note_missing_methods(found: FinishedRuns) -> tuple[str, ...]:
     """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
     missing = []
     for condition in CONDITIONS:
@@ -73,7 +75,7 @@ def _note_missing_methods(found: Collected) -> tuple[str, ...]:
     return (f"{NOT_RUN.capitalize()}: {'; '.join(missing)}.",) if missing else ()
 
 
-def _note_late_changes(found: Collected) -> tuple[str, ...]:
+def _note_late_changes(found: FinishedRuns) -> tuple[str, ...]:
     """A note on how much the accuracy of training alone still changed in the last rounds."""
     changes = []
     for condition in CONDITIONS:
@@ -90,7 +92,7 @@ def _note_late_changes(found: Collected) -> tuple[str, ...]:
     )
 
 
-def bits_table(found: Collected) -> TextTable:
+def make_bits_table(found: FinishedRuns) -> TextTable:
     """A table of each method's bits in a whole run, and its accuracy once certain numbers of bits are spent."""
     rows = []
     for condition, method in _list_finished_methods(found):
@@ -119,7 +121,7 @@ def _accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
     )
 
 
-def draw_conditions(found: Collected) -> str:
+def draw_conditions(found: FinishedRuns) -> str:
     """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
     drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
@@ -135,7 +137,7 @@ def draw_conditions(found: Collected) -> str:
     return write_svg(figure)
 
 
-def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
+def _draw_panel(axes: Axes, found: FinishedRuns, condition: Condition) -> None:
     """Draw the curves of all methods in one condition."""
     for method in METHODS:
         runs = found.runs[condition.row_name(method)]
@@ -152,7 +154,7 @@ def _draw_panel(axes: Axes, found: Collected, condition: Condition) -> None:
     axes.grid(alpha=0.3)
 
 
-def short_table(found: Collected) -> TextTable:
+def make_short_table(found: FinishedRuns) -> TextTable:
     """A table with one line for each condition: each method's accuracy after an early and after the last round."""
     rows = []
     for condition in CONDITIONS:
@@ -173,4 +175,4 @@ def short_table(found: Collected) -> TextTable:
 
 def write_when_to_choose(results: Path, page: Path) -> list[Path]:
     """Write the short table into its place in the page and return its path; do nothing if there is no such page."""
-    return replace_marked_text(page, MARK, END_MARK, short_table(collect(WHEN_TO_CHOOSE, results)).markdown())
+    return replace_marked_text(page, MARK, END_MARK, make_short_table(collect_runs(WHEN_TO_CHOOSE, results)).markdown())

@@ -30,7 +30,7 @@ class Axis:
         return (value - low) / (high - low)
 
 
-def linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
+def make_linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
     """A linear axis that covers these values, with ends at round numbers; `whole`: ticks at whole numbers only."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
@@ -45,7 +45,7 @@ def linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axi
     return Axis(label, values_at[0], values_at[-1], ticks)
 
 
-def rounds_axis(last: int) -> Axis:
+def make_rounds_axis(last: int) -> Axis:
     """An axis of rounds, from 1 to the last one."""
     if last <= 1:
         return Axis("round", 0, 2, ((1, "1"),))
@@ -54,7 +54,7 @@ def rounds_axis(last: int) -> Axis:
     return Axis("round", 1, last, tuple((at, str(at)) for at in marks))
 
 
-def bits_axis(label: str, values: Iterable[float]) -> Axis:
+def make_bits_axis(label: str, values: Iterable[float]) -> Axis:
     """A logarithmic axis that covers these numbers of bits."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = min(known), max(known)
@@ -74,7 +74,7 @@ def bits_axis(label: str, values: Iterable[float]) -> Axis:
     )
 
 
-def named_axis(label: str, names: Sequence[str]) -> Axis:
+def make_named_axis(label: str, names: Sequence[str]) -> Axis:
     """An axis with one position for each name."""
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
@@ -86,6 +86,7 @@ def _format_bits_tick(bits: float) -> str:
 
 
 def _choose_step(rough: float) -> float:
+    """The smallest round step that is at least `rough`: 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in STEP_CHOICES if step * power >= rough * 0.999)
 

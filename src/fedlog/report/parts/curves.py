@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedlog.engine.simulate.simulator import RoundRecord
-from fedlog.experiments.run.records import bits_so_far
-from fedlog.report.parts.axes import bits_axis, linear_axis, rounds_axis
+from fedlog.experiments.run.records import count_bits_so_far
+from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
 from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
 from fedlog.report.parts.render import format_percent
 from fedlog.report.parts.style import Style
@@ -40,7 +40,7 @@ class Curve:
 def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
     """The curve of one run; `opening` is the number of bits sent before round 1."""
     accuracy = tuple(line.accuracy_mean_over_clients for line in lines)
-    return Curve(key, style, accuracy, tuple(float(bits) for bits in bits_so_far(lines, opening)))
+    return Curve(key, style, accuracy, tuple(float(bits) for bits in count_bits_so_far(lines, opening)))
 
 
 def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
@@ -50,13 +50,13 @@ def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
     return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))
 
 
-def curve_plots(
+def make_curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
     """Plots of accuracy by round and, if anything was sent, by bits, with level lines for methods that send nothing."""
-    levels = [100 * value for curve in curves for value in shown_accuracies(curve.accuracy)]
+    levels = [100 * value for curve in curves for value in choose_shown_accuracies(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
-    y = linear_axis("%", levels)
+    y = make_linear_axis("%", levels)
     rules = (
         () if threshold is None else (LevelLine(100 * threshold, f"threshold {format_percent(threshold)}", THRESHOLD),)
     )
@@ -64,7 +64,7 @@ def curve_plots(
         name=f"{name}-by-round",
         title=f"{measure[0].upper()}{measure[1:]} by round (%)",
         alternative=_describe_curves(curves, threshold),
-        x=rounds_axis(max(len(curve.accuracy) for curve in curves)),
+        x=make_rounds_axis(max(len(curve.accuracy) for curve in curves)),
         y=y,
         series=tuple(_make_series(curve, by_bits=False) for curve in curves),
         rules=rules,
@@ -79,7 +79,7 @@ def curve_plots(
         name=f"{name}-by-bits",
         title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
         alternative=_describe_curves(sending, threshold, by_bits=True),
-        x=bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
+        x=make_bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
         series=tuple(_make_series(curve, by_bits=True) for curve in sending),
         rules=(
             *rules,
@@ -92,7 +92,7 @@ def curve_plots(
     return [by_round, by_bits]
 
 
-def shown_accuracies(accuracy: Sequence[float]) -> list[float]:
+def choose_shown_accuracies(accuracy: Sequence[float]) -> list[float]:
     """The accuracies that an axis must cover.
 
     If the curve starts steeply, the first quarter of the rounds is left out, except for the highest accuracy.
@@ -102,6 +102,7 @@ def shown_accuracies(accuracy: Sequence[float]) -> list[float]:
 
 
 def _make_series(curve: Curve, by_bits: bool) -> Series:
+    """The points of the curve, by bits or by round."""
     pairs = zip(curve.accuracy, curve.bits, strict=True)
     points = tuple(
         Point(
@@ -116,6 +117,7 @@ def _make_series(curve: Curve, by_bits: bool) -> Series:
 
 
 def _describe_curves(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
+    """The curves in words: where each begins, where it ends, and when it passes the threshold."""
     said = []
     for curve in curves:
         first, last = format_percent(curve.accuracy[0]), format_percent(curve.accuracy[-1])

@@ -150,7 +150,7 @@ def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
     return found
 
 
-def numbered_style(number: int, label: str) -> Style:
+def find_numbered_style(number: int, label: str) -> Style:
     """The style with this number, for things other than methods, such as classes or kinds of messages."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)

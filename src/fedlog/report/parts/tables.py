@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from fedlog.errors import InputError
-from fedlog.experiments.tables.finished_cells import Collected
+from fedlog.experiments.tables.finished_cells import FinishedRuns
 from fedlog.experiments.tables.significance import Mean
 from fedlog.files.durable import write_file
 from fedlog.wire.bits_text import choose_unit, describe_bits
@@ -75,7 +75,7 @@ def _format_markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def note_missing(found: Collected) -> tuple[str, ...]:
+def note_missing(found: FinishedRuns) -> tuple[str, ...]:
     """A note with the rows that have not been run; empty if all have."""
     missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
     if not missing:
