@@ -82,6 +82,8 @@ def test_written_out_passes_have_the_bits_of_autograd(name: str, frozen: str) ->
         found, tape = passes.forward(params, inputs, masks)
     features = network.features(params, inputs, masks)
     assert torch.equal(found, features)
+    with torch.no_grad():
+        assert torch.equal(passes.evaluate(params, inputs), network.features(params, inputs, None))
     gradient = torch.randn(features.shape, generator=Key(6).torch())
     expected = torch.autograd.grad(features, [params[own] for own in moving], gradient)
     with torch.no_grad():

@@ -291,6 +291,12 @@ class ChainPasses:
             return features, None
         return features, KeptChain(plan, names, needs, (tape, *own, features))
 
+    def evaluate(self, params: Params, batch: Tensor) -> Tensor:
+        """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
+        features = self.stage(params, None, batch)
+        assert isinstance(features, Tensor)
+        return features
+
     def backward(self, tape: KeptChain | None, gradient: Tensor, moving: Collection[str]) -> dict[str, Tensor | None]:
         """The gradients of the parameters in `moving` from that of the features."""
         if tape is None:

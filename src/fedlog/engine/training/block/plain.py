@@ -174,6 +174,9 @@ class Passes(Protocol):
     def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, Any]:
         """The features (clients, batch, width), and what `backward` needs."""
 
+    def evaluate(self, params: Params, batch: Tensor) -> Tensor:
+        """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
+
     def backward(self, tape: Any, gradient: Tensor, moving: Collection[str]) -> Gradients:
         """The gradients of the parameters in `moving` from that of the features."""
 
