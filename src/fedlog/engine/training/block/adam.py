@@ -36,6 +36,7 @@ class FlatAdam:
             torch.empty_like(self._rows) if lasting else _workspace(name, self._rows) for name in ("first", "second")
         )
         self._first, self._second = first.zero_(), second.zero_()
+        self._has_moved = False
         self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
         self._leaves: dict[int, Params] = {}
         single = self._rows.dtype == torch.float32 and self._rows.device.type == "cpu"
@@ -43,6 +44,8 @@ class FlatAdam:
 
     def restart(self) -> None:
         """Set the moments to zero, as in a new optimiser."""
+        if not self._has_moved:
+            return
         self._first.zero_()
         self._second.zero_()
         self._steps.zero_()
@@ -50,6 +53,7 @@ class FlatAdam:
     def resume(self, client: int, first: Tensor, second: Tensor, steps: Tensor) -> None:
         """Set the moments of a client to those that `moments` returned earlier."""
         self._first[client], self._second[client], self._steps[client] = first, second, steps
+        self._has_moved = True
 
     def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
         """Views of a client's first and second moments, flattened, and of its number of steps."""
@@ -69,6 +73,7 @@ class FlatAdam:
     def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
         """Update the parameters of the first clients; other clients and their moments do not change."""
         self._steps[:clients] += 1
+        self._has_moved = True
         moved = [each[:clients] for each in (self._rows, self._first, self._second, self._steps)]
         if self._compiled:
             sizes = tuple(prod(shape) for shape in self._shapes.values())
