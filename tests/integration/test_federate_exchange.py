@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -149,7 +149,7 @@ class FakePost:
         return replies
 
 
-IMPOSTOR = wrap_frame(HELLO.reply(FrameKind.WELCOME, b""))
+IMPOSTOR = wrap_frame(replace(HELLO, kind=FrameKind.WELCOME, payload=b""))
 
 
 class FakeClock:
@@ -166,7 +166,7 @@ class FakeClock:
 
 
 def welcome(question: Frame) -> RecordDict:
-    return wrap_frame(question.reply(FrameKind.WELCOME, b"hi"))
+    return wrap_frame(replace(question, kind=FrameKind.WELCOME, payload=b"hi"))
 
 
 def test_every_site_is_answered_refused_or_silent() -> None:
@@ -178,8 +178,8 @@ def test_every_site_is_answered_refused_or_silent() -> None:
         "gone": Error(5, "Node Unavailable"),
         "other-run": lambda q: wrap_frame(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
         "other-round": lambda q: wrap_frame(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
-        "other-kind": lambda q: wrap_frame(q.reply(FrameKind.UPLOAD, b"")),
-        "refuses": lambda q: wrap_frame(q.reply(FrameKind.REFUSAL, b"no")),
+        "other-kind": lambda q: wrap_frame(replace(q, kind=FrameKind.UPLOAD, payload=b"")),
+        "refuses": lambda q: wrap_frame(replace(q, kind=FrameKind.REFUSAL, payload=b"no")),
         "noise": RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         "many": RecordDict({"fedlog": ConfigRecord({"frame": b"", "more": b""})}),
         "text": RecordDict({"fedlog": ConfigRecord({"frame": "text"})}),
@@ -268,8 +268,8 @@ def question(content: RecordDict) -> Message:
         RecordDict(),
         RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         wrap_frame(HELLO),
-        wrap_frame(HELLO.reply(FrameKind.REPORT, b"")),
-        wrap_frame(HELLO.reply(FrameKind.HELLO, payload_of(Identity("7.0", 1, "x")))),
+        wrap_frame(replace(HELLO, kind=FrameKind.REPORT, payload=b"")),
+        wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(Identity("7.0", 1, "x")))),
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
@@ -279,7 +279,9 @@ def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, conten
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
-    frame = answer(question(wrap_frame(HELLO.reply(FrameKind.HELLO, payload_of(make_identity("s"))))), site)
+    frame = answer(
+        question(wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(make_identity("s"))))), site
+    )
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"
     logged = (site.event_log).read_text()

@@ -84,10 +84,6 @@ class Frame:
         header = (MAGIC, VERSION, self.kind, self.run, self.round_number, self.exchange, len(self.payload))
         return _HEADER.pack(*header) + self.payload
 
-    def reply(self, kind: FrameKind, payload: bytes) -> Frame:
-        """A frame of the same run, round and exchange, with another kind and payload."""
-        return Frame(kind, self.run, self.round_number, self.exchange, payload)
-
 
 def run_tag(name: str) -> bytes:
     """The 8 bytes that identify a run in its frames."""

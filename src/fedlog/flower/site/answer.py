@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -61,16 +62,18 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     except FrameError as error:
         folder.log("refused", reason=error.message, round=request.round_number)
         # The message of a FrameError says nothing about the site's data, so it may be sent.
-        return request.reply(FrameKind.REFUSAL, error.message.encode("ascii", "replace")[:200])
+        return replace(request, kind=FrameKind.REFUSAL, payload=error.message.encode("ascii", "replace")[:200])
     except Exception as error:
         if is_disk_full_error(error):
             with suppress(OSError):
                 folder.log("failed", reason=NO_SPACE, round=request.round_number)
-            return request.reply(FrameKind.REFUSAL, NO_SPACE.encode())
+            return replace(request, kind=FrameKind.REFUSAL, payload=NO_SPACE.encode())
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
         folder.log("failed", reason=reason, round=request.round_number)
-        return request.reply(FrameKind.REFUSAL, f"{type(error).__name__}; see the log at the site".encode())
+        return replace(
+            request, kind=FrameKind.REFUSAL, payload=f"{type(error).__name__}; see the log at the site".encode()
+        )
 
 
 def answer_request(request: Frame, folder: SiteFolder) -> Frame:
@@ -88,14 +91,14 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     if context.plan.world is World.CLOSED:
         state.check_world(context.profile)
     if request.kind is FrameKind.SECURE:
-        return request.reply(FrameKind.SECURED, context.make_secure_sums(state).answer_step(request))
+        return replace(request, kind=FrameKind.SECURED, payload=context.make_secure_sums(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
     stored = state.find_stored_reply((request.round_number, request.exchange), request.payload)
     if stored is not None:
         context.folder.log("answered again", run=context.plan.name, round=request.round_number, kind=kind.name)
-        return request.reply(kind, stored)
+        return replace(request, kind=kind, payload=stored)
     if request.kind in WORK_KINDS:
-        return request.reply(kind, do_work(request, context, state))
+        return replace(request, kind=kind, payload=do_work(request, context, state))
     state.count_answer(context.most_answers)
     if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
@@ -104,7 +107,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     if earlier is not None:
         cohort.load([earlier])
     _give_broadcast(context, cohort, request.payload)
-    return request.reply(kind, finish_run(request, context, state, cohort))
+    return replace(request, kind=kind, payload=finish_run(request, context, state, cohort))
 
 
 def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
@@ -147,7 +150,7 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
     The data are not read, so that a FrameError tells nothing about them.
     """
     config, plan = context.config, context.plan
-    with turn_errors_into_refusals():
+    try:
         if context.plan_error is not None:
             raise context.plan_error
         if config.privacy is not None:
@@ -162,6 +165,8 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
                 refuse_trained_body(config)
         if plan.promise is not None:
             refuse_body_that_mixes_records(context.body)
+    except InputError as error:
+        raise FrameError(error.message) from None
 
 
 @contextmanager
@@ -195,7 +200,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     _check_clock(context, request.payload)
     # In a private run nothing leaves in the greeting but facts about the body; the clock is checked at the check-in.
     now = time.time() if plan.promise is None else None
-    return request.reply(FrameKind.WELCOME, encode_welcome(ours, context.profile, now))
+    return replace(request, kind=FrameKind.WELCOME, payload=encode_welcome(ours, context.profile, now))
 
 
 def _check_clock(context: SiteContext, hello: bytes) -> None:

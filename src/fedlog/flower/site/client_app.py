@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
     except (OSError, EOFError) as error:
         # The worker may have counted a release before it ended, so the work is not done a second time here.
         folder.log("failed", reason=f"{type(error).__name__}: no worker", round=request.round_number)
-        return request.reply(FrameKind.REFUSAL, b"the worker ended; see the log at the site")
+        return replace(request, kind=FrameKind.REFUSAL, payload=b"the worker ended; see the log at the site")
 
 
 def serve_frames(socket: str, secret: bytes) -> None:
