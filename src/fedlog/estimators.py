@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,7 +32,58 @@ def _to_tensor(values: ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
 
 
-class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
+    """The base of both estimators: `partial_fit` sums records into `moments_`, `_solve` solves the head from them."""
+
+    moments_: Moments
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Sum these records and solve the head; sums of earlier calls are discarded.
+
+        Args:
+            X: features, one row a record.
+            y: the records' labels, or their targets in a regression.
+
+        Returns:
+            The estimator itself, fitted.
+
+        """
+        if hasattr(self, "moments_"):
+            del self.moments_
+        return self.partial_fit(X, y)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        raise NotImplementedError
+
+    def merge(self, other: Self) -> Self:
+        """Add up the sums of two estimators and solve the head of both their records.
+
+        Args:
+            other: an estimator that was fitted on other records, with the same classes if it is a classifier.
+
+        Returns:
+            A new estimator.
+
+        """
+        check_is_fitted(self)
+        check_is_fitted(other)
+        if not np.array_equal(getattr(self, "classes_", ()), getattr(other, "classes_", ())):
+            raise ValueError(
+                "heads with different classes cannot be merged; hint: name all classes with partial_fit(X, y, classes=)"
+            )
+        both = copy.copy(self)
+        return both._add(other.moments_)
+
+    def _add(self, moments: Moments) -> Self:
+        """Add these sums to those so far, if there are any, and solve the head."""
+        self.moments_ = self.moments_ + moments if hasattr(self, "moments_") else moments
+        return self._solve()
+
+    def _solve(self) -> Self:
+        raise NotImplementedError
+
+
+class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
     """A linear classifier, computed from class counts, sums of features and, for `lda` and `ridge`, second moments.
 
     Args:
@@ -55,23 +107,6 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.strength = strength
         self.nu = nu
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum these records and solve the head; sums of earlier calls are discarded.
-
-        Args:
-            X: features, one row a record.
-            y: the records' labels.
-
-        Returns:
-            The estimator itself, fitted.
-
-        """
-        X, y = validate_data(self, X, y)
-        check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        self.moments_ = self._moments(np.asarray(X), np.asarray(y))
-        return self._solve()
-
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Add these records to those summed before.
 
@@ -92,30 +127,8 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(f"labels that are not among the classes: {unknown[:5]}; hint: name all labels in classes=")
-        added = self._moments(np.asarray(X), np.asarray(y))
-        self.moments_ = added if first else self.moments_ + added
-        return self._solve()
-
-    def merge(self, other: FedLogHead) -> FedLogHead:
-        """Add up the sums of two estimators and solve the head of both their records.
-
-        Args:
-            other: an estimator that was fitted on other records, with the same classes.
-
-        Returns:
-            A new estimator.
-
-        """
-        check_is_fitted(self)
-        check_is_fitted(other)
-        if not np.array_equal(self.classes_, other.classes_):
-            raise ValueError(
-                "heads with different classes cannot be merged; hint: name all classes with partial_fit(X, y, classes=)"
-            )
-        both = FedLogHead(**self.get_params())
-        both.classes_, both.n_features_in_ = self.classes_, self.n_features_in_
-        both.moments_ = self.moments_ + other.moments_
-        return both._solve()
+        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
+        return self._add(Moments.of(_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head)))
 
     def decision_function(self, X: ArrayLike) -> Array:
         """The logits of each class, before the softmax.
@@ -127,7 +140,6 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (n, classes); for two classes the difference, (n,).
 
         """
-        check_is_fitted(self)
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -141,8 +153,8 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (n,) labels.
 
         """
-        check_is_fitted(self)
-        found: Array = self.classes_[self._logits(X).argmax(axis=1)]
+        logits = self._logits(X)
+        found: Array = self.classes_[logits.argmax(axis=1)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> Array:
@@ -155,7 +167,6 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (n, classes): the softmax of the logits; each row sums to 1.
 
         """
-        check_is_fitted(self)
         found: Array = torch.softmax(torch.from_numpy(self._logits(X)), dim=1).numpy()
         return found
 
@@ -163,20 +174,16 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def statistics_(self) -> Moments:
         """The sums that the head is computed from; sums of several sites can be added with `+`."""
         check_is_fitted(self)
-        found: Moments = self.moments_
-        return found
+        return self.moments_
 
     def _logits(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
         values: Array = validate_data(self, X, reset=False)
         found: Array = np.asarray(values, dtype=np.float64) @ self.coef_.T + self.intercept_
         return found
 
-    def _moments(self, X: Array, y: Array) -> Moments:
-        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
-        return Moments.of(_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
-
     def _solve(self) -> Self:
-        moments: Moments = self.moments_
+        moments = self.moments_
         solved = {
             "lda": lambda: linear_discriminant_head(moments, self.share),
             "ridge": lambda: ridge_head(moments, self.strength),
@@ -188,7 +195,7 @@ class FedLogHead(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
     """Bayesian linear regression, computed from sums, with predictive intervals.
 
     Args:
@@ -199,21 +206,6 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(self, strength: float | None = None) -> None:
         self.strength = strength
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Sum these records and solve the posterior; sums of earlier calls are discarded.
-
-        Args:
-            X: features, one row a record.
-            y: the records' targets.
-
-        Returns:
-            The estimator itself, fitted.
-
-        """
-        X, y = validate_data(self, X, y, y_numeric=True)
-        self.moments_ = regression_moments(_to_tensor(X), _to_tensor(y))
-        return self._solve()
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Add these records to those summed before.
@@ -226,28 +218,8 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The estimator itself, fitted on all records so far.
 
         """
-        first = not hasattr(self, "moments_")
-        X, y = validate_data(self, X, y, y_numeric=True, reset=first)
-        added = regression_moments(_to_tensor(X), _to_tensor(y))
-        self.moments_ = added if first else self.moments_ + added
-        return self._solve()
-
-    def merge(self, other: FedLinearHead) -> FedLinearHead:
-        """Add up the sums of two estimators and solve the regression of both their records.
-
-        Args:
-            other: an estimator that was fitted on other records.
-
-        Returns:
-            A new estimator.
-
-        """
-        check_is_fitted(self)
-        check_is_fitted(other)
-        both = FedLinearHead(**self.get_params())
-        both.n_features_in_ = self.n_features_in_
-        both.moments_ = self.moments_ + other.moments_
-        return both._solve()
+        X, y = validate_data(self, X, y, y_numeric=True, reset=not hasattr(self, "moments_"))
+        return self._add(regression_moments(_to_tensor(X), _to_tensor(y)))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The expected targets.
@@ -260,8 +232,8 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             (n,) targets; with `return_std` a pair of targets and scales.
 
         """
-        check_is_fitted(self)
-        location, scale = self.posterior_.predict(self._features(X))
+        features = self._features(X)
+        location, scale = self.posterior_.predict(features)
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
@@ -275,11 +247,12 @@ class FedLinearHead(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The low and the high ends, (n,) each.
 
         """
-        check_is_fitted(self)
-        low, high = self.posterior_.interval(self._features(X), level)
+        features = self._features(X)
+        low, high = self.posterior_.interval(features, level)
         return low.numpy(), high.numpy()
 
     def _features(self, X: ArrayLike) -> torch.Tensor:
+        check_is_fitted(self)
         return _to_tensor(validate_data(self, X, reset=False))
 
     def _solve(self) -> Self:
