@@ -15,10 +15,9 @@ from fedlog.data.partition import (
     Division,
     divide_at_random,
     divide_by_dirichlet,
+    divide_by_people,
     divide_by_shards,
-    divide_by_site,
     divide_by_value,
-    group_people,
     hold_out,
     hold_out_people,
     hold_out_recordings,
@@ -165,15 +164,12 @@ def test_sites_hold_whole_people_who_are_either_trained_on_or_tested_on(
 ) -> None:
     sites = data.draw(st.integers(1, people // 2))
     users = torch.arange(people).repeat(records)
-    groups = group_people(users, sites=sites, key=Key(seed))
-    everybody = [person for site in groups for person in (*site.train_people, *site.test_people)]
-    assert sorted(everybody) == list(range(people))
-    assert all(site.train_people and site.test_people for site in groups)
-    held_out = {person for site in groups for person in site.test_people}
-    for_test = torch.tensor([user in held_out for user in users.tolist()])
-    deal = divide_by_site(users[~for_test], users[for_test], groups)
-    assert_dealt_once(deal, int((~for_test).sum()), int(for_test.sum()))
-    assert groups == group_people(users, sites=sites, key=Key(seed))
+    deal = divide_by_people(users, sites=sites, key=Key(seed))
+    assert sorted(torch.cat([*deal.train, *deal.test]).tolist()) == list(range(len(users)))
+    people_of = [set(users[positions].tolist()) for positions in (*deal.train, *deal.test)]
+    assert all(people_of)
+    assert sum(len(own) for own in people_of) == people  # so nobody is in two of these sets
+    assert_same(deal, divide_by_people(users, sites=sites, key=Key(seed)))
 
 
 @LAW
@@ -262,40 +258,29 @@ TEN = labels_with([20] * 10, 0)
 @pytest.mark.parametrize(
     ("deal", "says"),
     [
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=7, classes_per_client=2, n_class=10, key=Key(0)),
-            "cannot be cut evenly",
-        ),
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=4, classes_per_client=2, n_class=10, key=Key(0)),
-            "cannot be cut evenly",
-        ),
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=10, classes_per_client=11, n_class=10, key=Key(0)),
-            "must be 1 to 10",
-        ),
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=10, classes_per_client=0, n_class=10, key=Key(0)),
-            "must be 1 to 10",
-        ),
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=0, classes_per_client=2, n_class=10, key=Key(0)),
-            "clients must be at least 1",
-        ),
-        (
-            lambda: divide_by_shards(TEN, TEN, clients=200, classes_per_client=2, n_class=10, key=Key(0)),
-            "class 0: 40 shards",
-        ),
         (lambda: divide_by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
         (lambda: divide_by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
         (lambda: divide_at_random(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
-        (
-            lambda: group_people(TEN, sites=6, key=Key(0)),
-            "people, at least one each to train on and one to test on, found: 10",
-        ),
+        (lambda: divide_by_people(TEN, sites=6, key=Key(0)), "one each to train on and one to test on, found: 10"),
         (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must be at least 0 and below 1"),
     ],
 )
 def test_impossible_partitions_are_refused_with_the_reason(deal: object, says: str) -> None:
     with pytest.raises(InputError, match=says):
         deal()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "says"),
+    [
+        (7, 2, "cannot be cut evenly"),
+        (4, 2, "cannot be cut evenly"),
+        (10, 11, "must be 1 to 10"),
+        (10, 0, "must be 1 to 10"),
+        (0, 2, "clients must be at least 1"),
+        (200, 2, "class 0: 40 shards"),
+    ],
+)
+def test_impossible_shards_are_refused_with_the_reason(clients: int, classes: int, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        divide_by_shards(TEN, TEN, clients=clients, classes_per_client=classes, n_class=10, key=Key(0))

@@ -200,8 +200,7 @@ def _explain_choice(found: Comparison, label: str) -> list[str]:
 
 def _write_site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
     """The file of each site's records; a single table is split into one file for each site, with its rows in order."""
-    several = "," in source and not Path(source).exists()
-    sources = SiteSources.find(source.split(",") if several else source, site_column)
+    sources = SiteSources.find(source, site_column)
     for name, frame in sources.frames.items():
         frame.write_csv(folder / f"{name}.csv")
     return sources.paths or {name: folder / f"{name}.csv" for name in sources.frames}

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_usable_rows
+from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_usable_rows, refuse_bad_rows
 from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError
 
@@ -118,10 +118,7 @@ def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str)
     """The labels as numbers, scaled so that the agreed range is -1..1; InputError for one that is no finite number."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
-    if not np.isfinite(labels).all():
-        bad = ~np.isfinite(labels)
-        row = int(np.flatnonzero(bad)[0])
-        raise BadRowsError(f"expected a finite label in row {row + 1} of {where}, found: {labels[row]}", bad=bad)
+    refuse_bad_rows(~np.isfinite(labels), labels, "a finite label", where)
     return scale_targets(labels, number)
 
 
@@ -137,7 +134,5 @@ def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArr
         expected = f"one of the label values {', '.join(schema.label_values)}"
     else:
         raise InputError(f"expected labels that are whole numbers or texts in {where}, found: {labels.dtype}")
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise BadRowsError(f"expected {expected} in row {row + 1} of {where}, found: {labels[row]}", bad=bad)
+    refuse_bad_rows(bad, labels, expected, where)
     return codes

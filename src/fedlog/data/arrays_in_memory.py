@@ -18,14 +18,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.schema_draft import draft_features, sort_naturally
-from fedlog.data.site import (
-    Preparation,
-    Site,
-    make_site,
-    make_site_with_split,
-    split_key,
-    split_rows,
-)
+from fedlog.data.site import Preparation, Site, make_site, make_site_with_split, split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import HeldOutShares, Split
 from fedlog.data.tables import Table, check_features

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +18,9 @@ from fedlog.data.partition import (
     Division,
     divide_at_random,
     divide_by_dirichlet,
+    divide_by_people,
     divide_by_shards,
-    divide_by_site,
     divide_by_value,
-    group_people,
     hold_out,
     hold_out_people,
     hold_out_recordings,
@@ -80,7 +79,10 @@ def load_federation(spec: DataSpec) -> Federation:
     if spec.name in DEFAULTS:
         federation = _load_named_federation(spec, key)
     elif spec.name.startswith(SITES):
-        federation = _load_site_files(spec)
+        from fedlog.data.sites import SiteSources, load_sites  # here, because polars is slow to import
+
+        sources = SiteSources.find(spec.name.removeprefix(SITES), spec.site_column)
+        federation = load_sites(sources, spec.label, spec.schema, spec.split_seed, rows_alone=spec.rows_alone)
     else:
         federation = call_own_function(spec, tuple(DEFAULTS))
     return hold_out_validation(check_federation(federation), spec)
@@ -173,29 +175,37 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
         from fedlog.data.public_tables import divide_public_table  # here, because polars is slow to import
 
         return divide_public_table(spec.name, spec.clients or 0, key)
-    found = _read_pools(spec, folder, key.child("pools"))
+    readers: dict[str, Callable[[], UndividedData]] = {
+        "digits": pools.digits_pools,
+        "circle": partial(pools.circle_pools, spec.train_records, key.child("pools")),
+        "mnist": partial(pools.mnist_pools, folder),
+        "mnist-selection": partial(pools.mnist_selection_pools, folder),
+        "cifar10": partial(pools.cifar10_pools, folder),
+        "cifar100": partial(pools.cifar100_pools, folder),
+        "har": partial(pools.har_pools, folder),
+    }
+    found = readers[spec.name]()
     found = replace(
         found,
         train=_keep_first_records(found.train, spec.train_records, "training", "--train-records", spec.name),
         test=_keep_first_records(found.test, spec.test_records, "test", "--test-records", spec.name),
     )
-    clients = spec.clients or 0
+    first, noun = 0, "client"
+    if spec.partition in ("user", "person"):  # people are divided anew, whichever pool they were in
+        everybody = Records.join([found.train, found.test])
+        found = replace(found, train=everybody, test=everybody)
+        first, noun = (0, "site") if spec.partition == "user" else (1, "person")
+    division = _divide_records(found, spec, key)
     if spec.partition == "user":
-        found, deal = _divide_by_site(found, clients, key.child("sites"))
-        names = [f"site-{site}" for site in range(clients)]
-    elif spec.partition == "person":
-        found, deal = _divide_by_person(found, clients, key.child("persons"))
-        names = [f"person-{person + 1}" for person in range(clients)]
-    else:
-        deal = _divide_records(found, spec, clients, key.child("partition"))
-        names = [f"client-{client}" for client in range(clients)]
+        found, division = _separate_pools(found, division)
+    names = [f"{noun}-{number}" for number in range(first, first + len(division.train))]
     return Federation(
         name=spec.name,
         n_class=len(found.class_names),
         input_shape=tuple(found.train.inputs.shape[1:]),
         train=found.train,
         test=found.test,
-        shards=tuple(Shard(*own) for own in zip(names, deal.train, deal.test, strict=True)),
+        shards=tuple(Shard(*own) for own in zip(names, division.train, division.test, strict=True)),
         transform=found.transform,
         class_names=found.class_names,
     )
@@ -213,23 +223,15 @@ def _keep_first_records(records: Records, wanted: int | None, part: str, flag: s
     return records.at(torch.arange(wanted))
 
 
-def _read_pools(spec: DataSpec, folder: Path, key: Key) -> UndividedData:
-    if spec.name == "digits":
-        return pools.digits_pools()
-    if spec.name == "circle":
-        return pools.circle_pools(spec.train_records, key)
-    readers: dict[str, Callable[[Path], UndividedData]] = {
-        "mnist": pools.mnist_pools,
-        "mnist-selection": pools.mnist_selection_pools,
-        "cifar10": pools.cifar10_pools,
-        "cifar100": pools.cifar100_pools,
-        "har": pools.har_pools,
-    }
-    return readers[spec.name](folder)
-
-
-def _divide_records(found: UndividedData, spec: DataSpec, clients: int, key: Key) -> Division:
+def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
+    """The positions of each client's records, by the partition of the specification."""
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
+    clients = spec.clients or 0
+    if spec.partition == "user":
+        return divide_by_people(found.train.known_users, sites=clients, key=key.child("sites"))
+    if spec.partition == "person":
+        return _divide_recordings(found.train, clients, key.child("persons"))
+    key = key.child("partition")
     if spec.partition == "ordered":
         return divide_by_value(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
     if spec.partition == "iid":
@@ -241,37 +243,22 @@ def _divide_records(found: UndividedData, spec: DataSpec, clients: int, key: Key
     return divide_by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _divide_by_person(found: UndividedData, persons: int, key: Key) -> tuple[UndividedData, Division]:
-    # A client is one of the first `persons` people, trained on some of its recordings and tested on others.
-    everybody = Records.join([found.train, found.test])
-    users, of_recording = everybody.known_users, number_recordings(everybody.inputs)
-    split = [
-        hold_out_recordings(
-            (users == person).nonzero()[:, 0], everybody.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)
-        )
-        for person in range(1, persons + 1)
-    ]
+def _separate_pools(found: UndividedData, division: Division) -> tuple[UndividedData, Division]:
+    """The data with training people in one pool and test people in the other, and the positions in these pools."""
+    pools, parts = [], []
+    for pool, own in ((found.train, division.train), (found.test, division.test)):
+        used = torch.cat(own).sort().values
+        pools.append(pool.at(used))
+        parts.append(tuple(torch.searchsorted(used, positions) for positions in own))
+    return replace(found, train=pools[0], test=pools[1]), Division(parts[0], parts[1])
+
+
+def _divide_recordings(pool: Records, persons: int, key: Key) -> Division:
+    """Each of the first `persons` people as a client, trained on some of its recordings and tested on others."""
+    of_recording = number_recordings(pool.inputs)
+    split = []
+    for person in range(1, persons + 1):
+        own = (pool.known_users == person).nonzero()[:, 0]
+        split.append(hold_out_recordings(own, pool.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)))
     kept, held = zip(*split, strict=True)
-    return replace(found, train=everybody, test=everybody), Division(kept, held)
-
-
-def _divide_by_site(found: UndividedData, sites: int, key: Key) -> tuple[UndividedData, Division]:
-    # All people are grouped anew; a person's records are then all for training or all for test.
-    everybody = Records.join([found.train, found.test])
-    users = everybody.known_users
-    groups = group_people(users, sites=sites, key=key)
-    held_out = torch.tensor([person for site in groups for person in site.test_people])
-    for_test = torch.isin(users, held_out)
-    train, test = everybody.at((~for_test).nonzero()[:, 0]), everybody.at(for_test.nonzero()[:, 0])
-    return replace(found, train=train, test=test), divide_by_site(train.known_users, test.known_users, groups)
-
-
-def _load_site_files(spec: DataSpec) -> Federation:
-    from fedlog.data.site import Preparation
-    from fedlog.data.sites import SiteSources, load_sites
-
-    preparation = Preparation.ALONE if spec.rows_alone else Preparation.TOGETHER
-    named = spec.name.removeprefix(SITES)
-    several = "," in named and not Path(named).exists()
-    sources = SiteSources.find(named.split(",") if several else named, spec.site_column)
-    return load_sites(sources, spec.label, spec.schema, spec.split_seed, preparation)
+    return Division(kept, held)

@@ -191,13 +191,12 @@ class Federation:
             The federation, one client a site, in the order of the sites' names.
 
         """
-        from fedlog.data.site import Preparation
         from fedlog.data.sites import SiteSources, load_sites
 
         read = schema if isinstance(schema, Schema) or schema is None else Path(schema)
-        preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
         with rewrite_flags_in_errors():
-            return load_sites(SiteSources.find(source, site_column), label, read, split_seed, preparation)
+            sources = SiteSources.find(source, site_column)
+            return load_sites(sources, label, read, split_seed, rows_alone=rows_alone)
 
     @classmethod
     def named(cls, name: str, **division: Any) -> Federation:

@@ -92,20 +92,16 @@ def fetch_data_set(source: Source, folder: Path, report: Callable[[str], ReportP
             continue
         if download.archive == "none":
             _download_file(download, folder / download.files[0].path, report(download.name))
-        else:
-            _fetch_archive(download, folder, report(download.name))
-    return tuple(folder / file.path for file in source.files)
-
-
-def _fetch_archive(download: Download, folder: Path, report: ReportProgress) -> None:
-    archive = folder / "downloads" / download.name
-    _download_file(download, archive, report)
-    try:
-        _unpack_archive(download, archive, folder)
-    except RunError:  # the archive is wrong; if only the folder is not writable, it is kept
+            continue
+        archive = folder / "downloads" / download.name
+        _download_file(download, archive, report(download.name))
+        try:
+            _unpack_archive(download, archive, folder)
+        except RunError:  # the archive is wrong; if only the folder is not writable, it is kept
+            archive.unlink()
+            raise
         archive.unlink()
-        raise
-    archive.unlink()
+    return tuple(folder / file.path for file in source.files)
 
 
 def _download_file(download: Download, target: Path, report: ReportProgress) -> None:

@@ -106,7 +106,12 @@ def open_image(path: Path) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             opened = Image.open(path)
         with opened as image:
-            _refuse_more_than_8_bits(image, path)
+            # Pillow would cut every value at 255, so an X-ray of 12 bits would become white.
+            if image.mode == "F" or image.mode.startswith("I"):
+                raise InputError(
+                    f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
+                    hint="convert them to 8 bits in the same way at all sites, or give the numbers as an .npz file",
+                )
             yield image
     except IMAGE_ERRORS as error:
         raise InputError(
@@ -119,12 +124,3 @@ def read_image_shape(path: Path) -> tuple[int, int, int]:
     """The channels (1 or 3), height and width of one image file."""
     with open_image(path) as image:
         return (1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
-
-
-def _refuse_more_than_8_bits(image: Image.Image, path: Path) -> None:
-    # Pillow would cut every value at 255, so an X-ray of 12 bits would become white.
-    if image.mode == "F" or image.mode.startswith("I"):
-        raise InputError(
-            f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
-            hint="convert the images to 8 bits in the same way at all sites, or give the numbers as an .npz file",
-        )

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
@@ -177,17 +176,14 @@ def _make_records(users: Mapping[str, _UserRecords], numbers: Mapping[str, int],
 def _read_inputs(inputs: list[Any], data: Path) -> Tensor:
     if any(isinstance(value, str) for value in inputs):
         images = np.empty((len(inputs), 3, IMAGE_SIZE, IMAGE_SIZE), np.uint8)
-        for index, name in enumerate(inputs):
-            images[index] = _read_one_image(data / IMAGE_FOLDER, str(name))
+        for index, name in enumerate(map(str, inputs)):
+            path = data / IMAGE_FOLDER / name
+            if Path(name).name != name or not path.is_file():
+                hint = "LEAF's CelebA needs the images in data/raw/img_align_celeba"
+                raise InputError(f"missing image: {path}", hint=hint)
+            images[index] = read_image(path, channels=3, size=(IMAGE_SIZE, IMAGE_SIZE))
         return torch.from_numpy(images)
     try:
         return torch.tensor(inputs, dtype=torch.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"{data}: the entries x of all users must be numbers of the same shape: {error}") from error
-
-
-def _read_one_image(folder: Path, name: str) -> NDArray[np.uint8]:
-    path = folder / name
-    if Path(name).name != name or not path.is_file():
-        raise InputError(f"missing image: {path}", hint="LEAF's CelebA needs the images in data/raw/img_align_celeba")
-    return read_image(path, channels=3, size=(IMAGE_SIZE, IMAGE_SIZE))

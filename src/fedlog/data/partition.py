@@ -1,7 +1,7 @@
 """Divide records among clients: pure functions from labels (or users) and a key to positions.
 
-Each function gives every record of both pools to exactly one client, and returns the same for the same key. Test
-records are divided like training records: by the same class lists, proportions or people.
+Each function gives every record to exactly one client, and returns the same for the same key. Test records are divided
+like training records: by the same class lists, proportions or people.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ class Division:
 
     train: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class SitePeople:
-    """The people whose records one site trains on, and the people it is tested on."""
-
-    train_people: tuple[int, ...]
-    test_people: tuple[int, ...]
 
 
 def divide_by_shards(
@@ -111,14 +103,6 @@ def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int,
     return Division(dealt[0], dealt[1])
 
 
-def divide_by_site(train_users: Tensor, test_users: Tensor, sites: tuple[SitePeople, ...]) -> Division:
-    """Give each site the records of its training people and of its test people."""
-    return Division(
-        train=tuple(_find_records_of_people(train_users, site.train_people) for site in sites),
-        test=tuple(_find_records_of_people(test_users, site.test_people) for site in sites),
-    )
-
-
 def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
     """Sort records by one value and cut them into bands, one for each client, with equally many training records.
 
@@ -138,12 +122,14 @@ def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) 
     )
 
 
-def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ...]:
-    """Assign people at random to sites of nearly equal size; a fifth of a site's people, at least one, is for test.
+def divide_by_people(users: Tensor, *, sites: int, key: Key) -> Division:
+    """Give each site the records of some people, at random; a fifth of its people, at least one, is for test.
 
-    Whole people are held out, because windows cut from one person's signal are too similar to be on both sides.
+    `users` says from whom each record of the only pool is. Whole people are held out, because windows cut from one
+    person's signal are too similar to be on both sides.
     """
-    people = np.unique(users.numpy())
+    of_record = users.numpy()
+    people = np.unique(of_record)
     _check_clients(sites)
     if len(people) < 2 * sites:
         raise InputError(
@@ -151,13 +137,12 @@ def group_people(users: Tensor, *, sites: int, key: Key) -> tuple[SitePeople, ..
             f"found: {len(people)}",
             hint=f"use at most {len(people) // 2} clients, or --partition person",
         )
-    groups = np.array_split(key.child("people").numpy().permutation(people), sites)
-    grouped = []
-    for group in groups:
+    train, test = [], []
+    for group in np.array_split(key.child("people").numpy().permutation(people), sites):
         held_out = max(1, len(group) // 5)
-        test, train = sorted(group[:held_out].tolist()), sorted(group[held_out:].tolist())
-        grouped.append(SitePeople(tuple(train), tuple(test)))
-    return tuple(grouped)
+        test.append(_sort_positions(np.flatnonzero(np.isin(of_record, group[:held_out]))))
+        train.append(_sort_positions(np.flatnonzero(np.isin(of_record, group[held_out:]))))
+    return Division(tuple(train), tuple(test))
 
 
 def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
@@ -247,10 +232,6 @@ def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -
         for client, part in enumerate(np.split(positions, borders)):
             parts[client].append(part)
     return tuple(_sort_positions(np.concatenate(of_client)) for of_client in parts)
-
-
-def _find_records_of_people(users: Tensor, people: tuple[int, ...]) -> Tensor:
-    return _sort_positions(np.flatnonzero(np.isin(users.numpy(), people)))
 
 
 def _sort_positions(positions: Positions) -> Tensor:

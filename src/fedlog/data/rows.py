@@ -29,6 +29,17 @@ class BadRowsError(InputError):
         self.bad = bad
 
 
+def refuse_bad_rows(bad: NDArray[np.bool_], values: NDArray[Any], expected: str, where: str) -> None:
+    """Raise a BadRowsError that names the first bad row of an array and the value found there, if there is one."""
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise BadRowsError(
+            f"expected {expected} in row {row + 1} of {where}, found: {values[row]}",
+            hint="correct or remove the row",
+            bad=bad,
+        )
+
+
 def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]:
     """The position of each value among the known ones; -1 for a value that is not known."""
     place = {value: position for position, value in enumerate(known)}

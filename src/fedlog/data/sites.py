@@ -42,7 +42,12 @@ class SiteSources:
 
     @classmethod
     def find(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
-        """The sites in a folder, in a list of files and folders, or in one table with a column of site names."""
+        """The sites in a folder, in a list of files and folders, or in one table with a column of site names.
+
+        A list may be a text with commas, unless there is a file or folder of that name.
+        """
+        if isinstance(source, str) and "," in source and not Path(source).exists():
+            source = source.split(",")
         if not isinstance(source, str | Path):
             _refuse_site_column(site_column, "a list of files")
             return cls("files", _name_sites([Path(path) for path in source], "the list of sites"))
@@ -120,11 +125,7 @@ def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
 
 
 def load_sites(
-    sources: SiteSources,
-    label: str | None = None,
-    schema: Path | Schema | None = None,
-    split_seed: int = 0,
-    preparation: Preparation = Preparation.TOGETHER,
+    sources: SiteSources, label: str | None, schema: Path | Schema | None, split_seed: int, *, rows_alone: bool
 ) -> Federation:
     """The federation of these sites, each split, encoded and scaled as in a deployment."""
     given = schema or sources.schema
@@ -138,16 +139,16 @@ def load_sites(
                 f"the label column in the schema is {agreed.label_column}, but --label is: {label}",
                 hint="leave out --label, or change the schema",
             )
-    alone = preparation is Preparation.ALONE
+    preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
 
     def split_again(seed: int) -> Federation:
         names = sources.frames or sources.paths
         sites = [_load_site(sources, name, agreed, seed, preparation) for name in names]
         joined = join_sites(sites, agreed, sources.name)
         # Values were changed only with rows_alone or a range in the schema.
-        changed = alone or agreed.input_range is not None
+        changed = rows_alone or agreed.input_range is not None
         warnings = tuple(f"site {site.shard.name}: {site.warning}" for site in sites if site.warning and changed)
-        return replace(joined, notes=(*notes, *warnings), rows_alone=alone, split_again=split_again)
+        return replace(joined, notes=(*notes, *warnings), rows_alone=rows_alone, split_again=split_again)
 
     return split_again(split_seed)
 

@@ -109,15 +109,12 @@ def require_files(source: Source, folder: Path) -> None:
             )
 
 
-def _describe_mnist_file(name: str, sha256: str) -> Download:
-    return Download(
-        url=f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",
-        name=name,
-        sha256=sha256,
-        files=(DataFile(f"MNIST/raw/{name}", sha256),),
-    )
-
-
+_MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
 MNIST = Source(
     name="mnist",
     title="MNIST",
@@ -125,19 +122,14 @@ MNIST = Source(
     terms="Yann LeCun and Corinna Cortes; CC BY-SA 3.0",
     citation="Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: Gradient-based learning applied to document recognition. "
     "Proceedings of the IEEE 86(11), 1998",
-    downloads=(
-        _describe_mnist_file(
-            "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-        ),
-        _describe_mnist_file(
-            "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-        ),
-        _describe_mnist_file(
-            "t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-        ),
-        _describe_mnist_file(
-            "t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-        ),
+    downloads=tuple(
+        Download(
+            url=f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}",
+            name=name,
+            sha256=sha256,
+            files=(DataFile(f"MNIST/raw/{name}", sha256),),
+        )
+        for name, sha256 in _MNIST_FILES.items()
     ),
 )
 

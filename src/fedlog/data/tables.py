@@ -183,15 +183,13 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
     A column without values gets median 0. One without spread is not divided: dividing by zero would turn the first
     different value into infinity.
     """
-    medians, means, stds = [], [], []
+    found = []
     for feature in schema.features:
         if feature.kind is not FeatureKind.NUMERIC:
             continue
         if feature.range is not None:  # all sites agreed on it, so the rows do not matter
             low, high = feature.range
-            medians.append((low + high) / 2)
-            means.append((low + high) / 2)
-            stds.append((high - low) / 2)
+            found.append(((low + high) / 2, (low + high) / 2, (high - low) / 2))
             continue
         values = columns[feature.column].to_numpy().astype(np.float64)[rows]
         known = values[~np.isnan(values)]
@@ -199,11 +197,9 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
         filled = np.where(np.isnan(values), median, values)
         mean, std = (float(filled.mean()), float(filled.std())) if len(filled) else (0.0, 0.0)
         # A spread that is only rounding counts as none.
-        spread = std > 1e-9 * max(1.0, abs(mean))
-        medians.append(median)
-        means.append(mean)
-        stds.append(std if spread else 1.0)
-    return TableEncoder(schema, tuple(medians), tuple(means), tuple(stds))
+        found.append((median, mean, std if std > 1e-9 * max(1.0, abs(mean)) else 1.0))
+    medians, means, stds = zip(*found, strict=True) if found else ((), (), ())
+    return TableEncoder(schema, medians, means, stds)
 
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:

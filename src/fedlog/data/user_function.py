@@ -28,9 +28,8 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
 
     `known` are the names of data sets, for a hint if the name is mistyped.
     """
-    function = _find_own_function(spec.name, known)
     watched = _WatchedSpec(**vars(spec))
-    federation = function(watched)
+    federation = _find_own_function(spec.name, known)(watched)
     if not isinstance(federation, Federation):
         raise InputError(f"{spec.name}: expected a fedlog Federation from it, found: {type(federation).__name__}")
     seen: set[str] = vars(watched).get("_seen", set())
