@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import (
-    compute_epsilon,
-    delta_used_by_grid,
-    log_delta,
-    sigma_by_paper,
-    smallest_sigma,
-)
+from fedlog.privacy.calibration import compute_epsilon, delta_used_by_grid, log_delta, sigma_by_paper, smallest_sigma
 from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Guarantee, Trust, Unit, warn_of_large_delta
 
 epsilons = st.floats(1e-3, 100.0)

@@ -14,13 +14,8 @@ from fedlog.privacy.accounting import Event, TrainingRound, add_if_within_budget
 from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import planned_noise_distance
-from fedlog.privacy.protection import ContributionBound, Protection, make_protection
-from fedlog.privacy.sgd import (
-    SgdRoundPlan,
-    SgdRunPlan,
-    find_sigma_beside_training,
-    find_training_noise,
-)
+from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
+from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_sigma_beside_training, find_training_noise
 
 
 def _planned(epsilon: float, noise: float | None) -> Protection:
@@ -30,6 +25,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         noise = find_training_noise(
             budget, 0.5, rate, steps * rounds, planned_noise_distance(steps * rounds, parameters)
         )
+    plan = SgdRoundPlan(noise, 1.0, rate, steps)
     return make_protection(
         budget,
         unit=Unit.RECORD,
@@ -40,7 +36,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         shape=(10, 11),
         clients=10,
         noise=NoiseSource.DISCRETE,
-        training=SgdRunPlan(SgdRoundPlan(noise, 1.0, rate, steps), rounds, parameters),
+        training=SgdTraining(plan, parameters, choose_sampler(NoiseSource.DISCRETE, plan.grid), rounds),
     )
 
 

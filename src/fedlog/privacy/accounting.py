@@ -180,11 +180,9 @@ class _Loss:
         if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
-            steps = (
-                0.0 if release.grid is None else release.steps * bound_rounding_divergence(release.sigma / release.grid)
-            )
+            rounding = 0.0 if release.grid is None else bound_rounding_divergence(release.sigma / release.grid)
             curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
-            return _Loss(divergence=release.coordinates * steps, trained=curve)
+            return _Loss(divergence=release.coordinates * (release.steps * rounding), trained=curve)
         mu_squared = (release.sensitivity / release.sigma) ** 2
         if release.grid is None:
             return _Loss(mu_squared, distance=release.wrap_probability)
@@ -220,11 +218,9 @@ class _Loss:
         if self.trained is not None:
             return self._renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
-        return (
-            epsilon_by_paper(mu, delta)
-            if formula is Calibration.PAPER
-            else compute_epsilon(mu, delta, self.noise_distance)
-        )
+        if formula is Calibration.PAPER:
+            return epsilon_by_paper(mu, delta)
+        return compute_epsilon(mu, delta, self.noise_distance)
 
     def is_within(self, formula: Calibration, budget: Budget) -> bool:
         if formula is Calibration.PAPER:
@@ -299,7 +295,10 @@ def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Bud
     A run calls this before each release, with all its recorded releases: a resumed run does not get a new budget.
     """
     together = (*releases, upcoming)
-    check_within_budget(together, _choose_formula(together), budget)
+    unit, _ = _require_one_promise(together)
+    formulas = {release.calibration for release in together if isinstance(release, Release)}
+    by_paper = unit is Unit.PAPER and formulas == {Calibration.PAPER}
+    check_within_budget(together, Calibration.PAPER if by_paper else Calibration.EXACT, budget)
     return together
 
 
@@ -338,13 +337,6 @@ def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
         raise InputError(f"expected one unit and one trust model in all releases of a run, found: {found}")
     return promises.pop()
-
-
-def _choose_formula(releases: Sequence[Event]) -> Calibration:
-    """The formula for a run's epsilon: the paper's in mode `paper` with the paper's noise, else the exact one."""
-    unit, _ = _require_one_promise(releases)
-    formulas = {release.calibration for release in releases if isinstance(release, Release)}
-    return Calibration.PAPER if unit is Unit.PAPER and formulas == {Calibration.PAPER} else Calibration.EXACT
 
 
 def _list_caveats(releases: Sequence[Event]) -> tuple[str, ...]:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, find_second_shape
-from fedlog.core.stats import moment_sensitivity as sensitivity_to_pair
+from fedlog.core.stats import Detail, Moments, find_second_shape, moment_sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
@@ -36,7 +35,7 @@ from fedlog.privacy.mechanisms import (
     sum_clipped_moments,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
-from fedlog.privacy.sgd import SgdRunPlan, SgdTraining, find_sigma_beside_training
+from fedlog.privacy.sgd import SgdTraining, find_sigma_beside_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -67,7 +66,7 @@ class Protection:
     fixed_point: FixedPoint | None = None
     """How values are encoded for the secure sum; only with distributed noise."""
     training: SgdTraining | None = None
-    """How bodies are trained by DP-SGD on the protected records; None if they are not."""
+    """How DP-SGD trains bodies on the protected records; None if they are not trained on them."""
 
     @property
     def encoding(self) -> FixedPoint:
@@ -173,7 +172,7 @@ def make_protection(
     clients: int,
     honest_survivors: int = 1,
     noise: NoiseSource = NoiseSource.FLOAT,
-    training: SgdRunPlan | None = None,
+    training: SgdTraining | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
     """The protection of a run with so many releases of (n_class, m) statistics, within the budget.
@@ -194,17 +193,18 @@ def make_protection(
         honest_survivors=honest_survivors,
         wrap_probability=wraps,
     )
-    sgd: SgdTraining | None = None
     if training is not None:
         distance = planned_noise_distance(releases, coordinates, mechanism.shares, wraps)
-        distance += planned_noise_distance(training.trainings * training.plan.steps, training.coordinates)
-        sigma = find_sigma_beside_training(budget, training.plan, training.trainings, releases, sensitivity, distance)
+        distance += planned_noise_distance(training.rounds * training.plan.steps, training.coordinates)
+        sigma = find_sigma_beside_training(budget, training.plan, training.rounds, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
-        sgd = SgdTraining(training.plan, training.coordinates, _choose_sampler(noise, training.plan.grid))
-    distributed = trust is Trust.DISTRIBUTED
-    fixed_point = _choose_fixed_point(mechanism, bound, clients, coordinates) if distributed else None
-    sampler = _choose_sampler(noise, mechanism.grid)
-    return Protection(budget, mechanism, bound, releases, coordinates, sampler, fixed_point, sgd)
+    fixed_point = None
+    if trust is Trust.DISTRIBUTED:
+        largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity if bound.message_norm is None else bound.message_norm
+        std = mechanism.std_of_sum(clients)
+        fixed_point = choose_fixed_point(mechanism.grid, clients * largest, std, coordinates, WRAP_PROBABILITY)
+    sampler = choose_sampler(noise, mechanism.grid)
+    return Protection(budget, mechanism, bound, releases, coordinates, sampler, fixed_point, training)
 
 
 def split_into_shapes(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
@@ -232,17 +232,12 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
             "second moments need a clip of each record's length (l2:R), found: a clamp of each feature",
             hint="--clip l2:1, with features of length 1: add `+unit` to the body's name",
         )
-    return sensitivity_to_pair(bound.clip.radius, detail)
+    return moment_sensitivity(bound.clip.radius, detail)
 
 
-def _choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
+def choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
+    """A function that makes the source of noise from a key; discrete noise lies on this grid and needs no key."""
     if noise is NoiseSource.FLOAT:
         return FloatSampler
     sampler = DiscreteSampler(grid)
     return lambda key: sampler
-
-
-def _choose_fixed_point(mechanism: Mechanism, bound: ContributionBound, clients: int, coordinates: int) -> FixedPoint:
-    largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity if bound.message_norm is None else bound.message_norm
-    std = mechanism.std_of_sum(clients)
-    return choose_fixed_point(mechanism.grid, clients * largest, std, coordinates, WRAP_PROBABILITY)

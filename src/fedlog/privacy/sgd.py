@@ -26,7 +26,7 @@ from fedlog.privacy.calibration import list_alternative_budgets
 from fedlog.privacy.discrete import choose_grid
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
-from fedlog.privacy.renyi import Curve, epsilon_from_curve, gaussian_curve, log_delta_from_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import epsilon_from_curve, gaussian_curve, log_delta_from_curve, sampled_gaussian_curve
 
 _MOST_NOISE = 1e4
 _PRIVATE_SIDE = 1e-9
@@ -88,16 +88,25 @@ def find_training_noise(
 
 
 def find_sigma_beside_training(
-    budget: Budget, plan: SgdRoundPlan, trainings: int, releases: int, sensitivity: float, noise_distance: float
+    budget: Budget, plan: SgdRoundPlan, rounds: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
     """The smallest std of the noise with which the releases stay within the budget together with all the training."""
-    trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * trainings)
+    trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
     beside_grid = list_alternative_budgets(budget, noise_distance)
     open_to_releases = [
         kept for kept in beside_grid if log_delta_from_curve(trained, kept.epsilon) < math.log(kept.delta)
     ]
     if not open_to_releases:
-        raise _explain_spent_budget(budget, max(beside_grid, key=lambda kept: kept.epsilon), plan, trainings, trained)
+        kept = max(beside_grid, key=lambda one: one.epsilon)
+        limit = f"the budget is epsilon {budget.epsilon:g}"
+        if kept.epsilon < budget.epsilon:
+            limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
+        raise InputError(
+            f"the training alone would spend the budget: {plan.steps * rounds} steps at rate {plan.sample_rate:g} "
+            f"with noise {plan.noise_multiplier:g} have epsilon {epsilon_from_curve(trained, kept.delta):.4g} at delta "
+            f"{kept.delta:.3g}, and {limit}",
+            hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
+        )
 
     def excess(log_multiplier: float) -> float:
         curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
@@ -105,20 +114,6 @@ def find_sigma_beside_training(
 
     multiplier = math.exp(_find_root_of_falling_function(excess, 0.1, f"{releases} releases beside DP-SGD"))
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
-
-
-def _explain_spent_budget(
-    budget: Budget, kept: Budget, plan: SgdRoundPlan, trainings: int, trained: Curve
-) -> InputError:
-    limit = f"the budget is epsilon {budget.epsilon:g}"
-    if kept.epsilon < budget.epsilon:
-        limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
-    return InputError(
-        f"the training alone would spend the budget: {plan.steps * trainings} steps at rate {plan.sample_rate:g} "
-        f"with noise {plan.noise_multiplier:g} have epsilon {epsilon_from_curve(trained, kept.delta):.4g} at delta "
-        f"{kept.delta:.3g}, and {limit}",
-        hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
-    )
 
 
 def _find_root_of_falling_function(falling: Callable[[float], float], smallest: float, what: str) -> float:
@@ -131,21 +126,15 @@ def _find_root_of_falling_function(falling: Callable[[float], float], smallest: 
 
 
 @dataclass(frozen=True)
-class SgdRunPlan:
-    """All DP-SGD training of a run: the plan of a round, and the numbers of rounds and of a body's parameters."""
-
-    plan: SgdRoundPlan
-    trainings: int
-    coordinates: int
-
-
-@dataclass(frozen=True)
 class SgdTraining:
-    """The settings with which DP-SGD trains: the plan, the number of parameters, and the source of noise."""
+    """All DP-SGD training of a run: the plan of a round, and how many rounds there are."""
 
     plan: SgdRoundPlan
     coordinates: int
+    """The number of parameters that are trained."""
     sampler: Callable[[Key], Sampler]
+    """Makes the source of noise from a key."""
+    rounds: int = 1
 
 
 def draw_poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:

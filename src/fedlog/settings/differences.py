@@ -86,7 +86,8 @@ def write_repeat_command(spec: RunSpec) -> str:
     """The command that repeats a resolved run; for a federation made in Python, the call of `fedlog.run`."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
-        return _write_python_call(spec, found)
+        settings = "".join(f", {each.name}={each.value!r}" for each in found)
+        return f"fedlog.run(federation, {spec.method!r}{settings})"
     return shlex.join(["fedlog", "run", "--data", spec.data, "--method", spec.method, *write_flags(found)])
 
 
@@ -104,8 +105,3 @@ def write_flags(differences: Sequence[SettingDifference]) -> list[str]:
 
 def _write_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _write_python_call(spec: RunSpec, found: list[SettingDifference]) -> str:
-    settings = "".join(f", {each.name}={each.value!r}" for each in found)
-    return f"fedlog.run(federation, {spec.method!r}{settings})"

@@ -80,7 +80,7 @@ class Section:
     """The base class of groups of settings; it checks each value against its type and bounds."""
 
     def __post_init__(self) -> None:
-        hints = type_hints(type(self))
+        hints = type_hints(type(self))  # type: ignore[arg-type]
         for entry in fields(self):
             value, hint = getattr(self, entry.name), hints[entry.name]
             if value is None and NoneType not in list_accepted_types(hint) and entry.default is not MISSING:
@@ -98,13 +98,9 @@ class Section:
         return section(**{name: getattr(self, name) for name in names})
 
 
-def type_hints(kind: type[Any]) -> dict[str, Any]:
-    """The types of a dataclass's fields by name, with their bounds."""
-    return _type_hints(kind)  # type: ignore[arg-type]
-
-
 @cache
-def _type_hints(kind: Any) -> dict[str, Any]:
+def type_hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields by name, with their bounds."""
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 
@@ -171,7 +167,7 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
 
     For messages from the network. Only fields that may be None can be left out. `what` names the values in errors.
     """
-    hints = type_hints(kind)
+    hints = type_hints(kind)  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise InputError(f"expected {what}, found: {type(values).__name__}")
     needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}

@@ -87,13 +87,7 @@ PRESETS: dict[str, Preset] = {
             "fedproto": {"regularisation": 10.0},  # as on CIFAR-10
             "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
-            "cs-fl": {
-                "epochs": 1,
-                "threshold": 0.0005,
-                "reduction": 0.1,
-                "phase_1_rate": 0.001,
-                "phase_2_rate": 0.01,
-            },
+            "cs-fl": {"epochs": 1, "threshold": 0.0005, "reduction": 0.1, "phase_1_rate": 0.001, "phase_2_rate": 0.01},
         },
         batch_sizes={"cs-fl": 10},
     ),

@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
-from fedlog.core.clip import Clip, clip_with_target, parse_clip
+from fedlog.core.clip import clip_with_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import planned_noise_distance
-from fedlog.privacy.protection import ContributionBound, Protection, make_protection
+from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
-from fedlog.privacy.sgd import SgdRoundPlan, SgdRunPlan, find_training_noise
+from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
 from fedlog.wire.transport import Transport
@@ -67,8 +67,8 @@ class DpSgd(Section):
     noise: float | None = None
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
-    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdRunPlan:
-        """The plan of DP-SGD for a whole run; a round has (epochs / sample rate) steps."""
+    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
+        """The training by DP-SGD of a whole run; a round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
@@ -76,7 +76,8 @@ class DpSgd(Section):
         if noise is None:
             distance = planned_noise_distance(all_steps, coordinates)
             noise = find_training_noise(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
-        return SgdRunPlan(SgdRoundPlan(noise, self.clip, self.sample_rate, steps), rounds, coordinates)
+        of_round = SgdRoundPlan(noise, self.clip, self.sample_rate, steps)
+        return SgdTraining(of_round, coordinates, choose_sampler(promise.noise, of_round.grid), rounds)
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
@@ -215,7 +216,7 @@ def plan_protection(
     *,
     clients: int = 1,
     survivors: int = 1,
-    training: SgdRunPlan | None = None,
+    training: SgdTraining | None = None,
 ) -> Protection | None:
     """The protection of a run's uploads; None for a run without a promise."""
     if promise is None:
@@ -226,12 +227,15 @@ def plan_protection(
             f"method {algorithm.name} cannot be used with --privacy: it sends no statistics",
             hint="use fedlog or fedlog-c",
         )
+    clip = None if promise.clip is None else parse_clip(promise.clip)
+    if clip is not None and predicts_numbers(algorithm):
+        clip = clip_with_target(clip)
     return make_protection(
         promise.budget,
         unit=promise.unit,
         trust=promise.trust,
         calibration=promise.calibration,
-        bound=ContributionBound(_make_clip(promise.clip, algorithm), promise.message_norm),
+        bound=ContributionBound(clip, promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
         shape=(plan.n_class, 1 + schedule.round[0].summed_width(plan.width)),
         clients=clients,
@@ -240,14 +244,6 @@ def plan_protection(
         training=training,
         detail=schedule.round[0].detail,
     )
-
-
-def _make_clip(clip: str | None, algorithm: Algorithm) -> Clip | None:
-    """The clip that bounds what one record adds to the sums; None without a clip."""
-    if clip is None:
-        return None
-    features = parse_clip(clip)
-    return clip_with_target(features) if predicts_numbers(algorithm) else features
 
 
 def make_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:

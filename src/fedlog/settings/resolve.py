@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     check_largest_share(spec.largest_share, promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
-        **_take_values(spec, RoundSettings),
+        **vars(spec.take_section(RoundSettings)),
         rounds=(registry.find_method_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
         batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
@@ -129,9 +129,8 @@ def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
 
 def make_data_spec(spec: RunSpec) -> DataSpec:
     """The specification's settings of data, before defaults are filled in."""
-    named = {
-        name: value for name, value in _take_values(spec, DataSettings).items() if name not in ("data", "data_sha256")
-    }
+    given = vars(spec.take_section(DataSettings)).items()
+    named = {name: value for name, value in given if name not in ("data", "data_sha256")}
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
     # If records are protected, a row's encoding must not depend on the other rows.
     return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
@@ -140,10 +139,6 @@ def make_data_spec(spec: RunSpec) -> DataSpec:
 def list_given_options(spec: RunSpec) -> Mapping[str, Any]:
     """The method's options that were given, with `--carry` among them."""
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
-
-
-def _take_values(spec: RunSpec, section: type) -> dict[str, Any]:
-    return {entry.name: getattr(spec, entry.name) for entry in fields(section)}
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

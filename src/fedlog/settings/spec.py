@@ -15,15 +15,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
 from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.fields import (
-    AtLeastOne,
-    Recorded,
-    Section,
-    ShareBelowOne,
-    find_setting_info,
-    setting,
-    type_hints,
-)
+from fedlog.settings.fields import AtLeastOne, Recorded, Section, ShareBelowOne, find_setting_info, setting, type_hints
 from fedlog.settings.privacy import PrivacySettings, SumSettings
 from fedlog.settings.training import Optimiser, RoundSettings
 
@@ -33,10 +25,7 @@ class LengthSettings(Section):
     """How long a run is, and how many uploads it may refuse. None: the preset of the data set."""
 
     rounds: AtLeastOne | None = setting(
-        None,
-        "number of rounds (default: the data set's preset, 10 for your own data)",
-        deployed=True,
-        metavar="N",
+        None, "number of rounds (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
     )
     batch_size: AtLeastOne | None = setting(
         None, "records in a step (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
