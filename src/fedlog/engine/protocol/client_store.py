@@ -108,15 +108,6 @@ class ClientStore:
     messages: MessagesByClient = field(default_factory=MessagesByClient)
     """Empty unless the server sends different bytes to each client."""
 
-    def store_home(self, client: int, home: Params) -> None:
-        """Store a copy of the state that the client keeps; a view would hold the memory of a whole chunk of clients."""
-        self.homes[client] = {name: value.clone() for name, value in home.items()}
-
-    def store_moments(self, client: int, exchange: str, moments: Params) -> None:
-        """Replace Adam's moments of the client in that exchange, if there are any."""
-        if moments:
-            self.moments[client, exchange] = {name: value.clone() for name, value in moments.items()}
-
     def heard_by(self, client: int) -> Params:
         """What this client heard: its own broadcast, or the one for all clients."""
         return self.messages.heard.get(client, self.heard)

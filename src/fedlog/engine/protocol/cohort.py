@@ -140,7 +140,7 @@ class Cohort:
         for backend, group in self._group_by_backend(indices):
             for client, work, trained in self._train_and_summarise(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
-                self.store.store_home(client.index, home)
+                self.store.homes[client.index] = _copy(home)
                 if message is not None and self._protection is not None:
                     key = self._work_key(client, round_number, exchange, "noise")
                     message = self._protection.protect(message, key)
@@ -191,7 +191,8 @@ class Cohort:
     def _train_and_summarise(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, WorkResult]]:
-        works = [self._start_work(c, exchange) for c in group]
+        homes, heard = self.store.homes, self.store.heard_by
+        works = [self._algorithm.open(exchange.name, homes[c.index], heard(c.index)) for c in group]
         keys = [self._work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
@@ -201,7 +202,8 @@ class Cohort:
             before = [Fit(work.params, kept) for work, kept in zip(works, moments, strict=True)]
             fits = [old if _find_not_finite(fit.params) else fit for fit, old in zip(fits, before, strict=True)]
         for client, fit in zip(group, fits, strict=True):
-            self.store.store_moments(client.index, exchange.name, fit.moments)
+            if fit.moments:
+                self.store.moments[client.index, exchange.name] = _copy(fit.moments)
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
         summaries = CLOCK.time_items("statistics", self._summarise(backend, requests, exchange))
@@ -238,10 +240,13 @@ class Cohort:
         """The moments of each request's records, clipped if the run is private."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.sum_moments
-        joins_number = exchange.summary is BodySummary.NUMBERS
         for request, features in self._features_to_sum(backend, requests):
-            summed = self._join_number(features, request.positions) if joins_number else features
-            yield summarise(summed, labels[request.positions], n_class, exchange.detail)
+            if exchange.summary is BodySummary.NUMBERS:
+                numbers = self._federation.train.numbers[request.positions].to(features)
+                # In a private run the number to predict is cut to its agreed range.
+                numbers = numbers if guard is None else numbers.clamp(-1, 1)
+                features = torch.cat([features, numbers[:, None]], dim=1)
+            yield summarise(features, labels[request.positions], n_class, exchange.detail)
 
     def _features_to_sum(
         self, backend: Backend, requests: Sequence[FeatureRequest]
@@ -256,17 +261,6 @@ class Cohort:
         for request in requests:
             alone = [backend.features([replace(request, positions=at)])[0] for at in torch.split(request.positions, 1)]
             yield request, torch.cat(alone) if alone else torch.zeros(0, request.client.body.width)
-
-    def _join_number(self, features: Tensor, positions: Tensor) -> Tensor:
-        """The features with the number to predict appended; in a private run it is cut to its agreed range."""
-        numbers = self._federation.train.numbers[positions].to(features)
-        if self._protection is not None:
-            numbers = numbers.clamp(-1, 1)
-        return torch.cat([features, numbers[:, None]], dim=1)
-
-    def _start_work(self, client: Client, exchange: Exchange) -> Work:
-        home, heard = self.store.homes[client.index], self.store.heard_by(client.index)
-        return self._algorithm.open(exchange.name, home, heard)
 
     def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
@@ -287,7 +281,7 @@ class Cohort:
             return models
         labels = self._federation.train.labels
         for client in group:
-            candidates = self._algorithm.candidates(self.store.homes[client.index], self.store.heard_by(client.index))
+            candidates = self._algorithm.candidates(homes[client.index], heard(client.index))
             held_out = torch.cat(client.validations)
             if not candidates or not len(held_out):
                 continue
@@ -330,6 +324,11 @@ class Cohort:
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)
         ]
         return tuple(Score(round((each.inside or 0.0) * each.records), each.records, each.rmse) for each in found)
+
+
+def _copy(params: Params) -> Params:
+    """A copy of the parameters; a view would hold the memory of a whole chunk of clients."""
+    return {name: value.clone() for name, value in params.items()}
 
 
 def _cast_head(params: Params, features: Tensor) -> Params:

@@ -162,18 +162,13 @@ class Server:
         if self.memory:
             # Sorted by name, so that the order in which clients joined does not matter.
             apart = {client: self.memory[client] for client in sorted(self.memory)}
+        if self.largest_share is not None:
+            apart, capped = cap_shares(apart, self.largest_share)
+            self.capped += [(round_number, one) for one in capped]
         if apart:
-            summed = add_contributions(self._cap_large_shares(round_number, apart))
+            summed = add_contributions(list(apart.values()))
         if summed is not None:
             self.apply_sum(round_number, exchange, summed)
-
-    def _cap_large_shares(self, round_number: int, apart: Mapping[str, Contribution]) -> list[Contribution]:
-        """The uploads for the sum; those with too large a share of all counts are scaled down and recorded."""
-        if self.largest_share is None:
-            return list(apart.values())
-        taken, capped = cap_shares(apart, self.largest_share)
-        self.capped += [(round_number, one) for one in capped]
-        return list(taken.values())
 
     def apply_sum(self, round_number: int, exchange: Exchange, summed: Contribution) -> None:
         """Update the state with the sum of an exchange's contributions, after adding the server's noise if any."""

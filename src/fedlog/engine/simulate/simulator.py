@@ -193,14 +193,13 @@ class Simulation:
         elif self.server.downlink is None:  # otherwise each client's last broadcast is in the checkpoint
             # Not sent again: the bits of this broadcast are already in the ledger.
             self.workers.hear(self.server.encode_broadcast(self.round_number))
-        while self.round_number < self.settings.rounds and not self._has_reached_target(last):
+        target = self.settings.stop_at_accuracy
+        while self.round_number < self.settings.rounds:
+            if last is not None and target is not None and reaches_target(last.accuracy_mean_over_clients, target):
+                return
             last = self._run_round(self.round_number + 1)
             self.round_number += 1
             yield last
-
-    def _has_reached_target(self, last: RoundRecord | None) -> bool:
-        target = self.settings.stop_at_accuracy
-        return last is not None and target is not None and reaches_target(last.accuracy_mean_over_clients, target)
 
     def evaluate_after_closing(self) -> list[float] | None:
         """The accuracy of each client after the method's closing phase; None if the method has none."""
@@ -301,7 +300,7 @@ class Simulation:
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.bits_by_kind(number),
-            observed={**self.algorithm.observe(self.server.state), **self._privacy_figures()},
+            observed=self._observe(),
             # The opening exchange is recorded with round 1.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
@@ -311,12 +310,11 @@ class Simulation:
             validation_per_client=[score.share for held_out in validated for score in held_out],
         )
 
-    def _privacy_figures(self) -> dict[str, float]:
-        """The numbers that privacy and secure sums add to a round's record."""
+    def _observe(self) -> dict[str, float]:
+        """The numbers for a round's record from the method, and those that privacy and secure sums add."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
-        if self.secure is None:
-            return kept
-        return {**kept, **self.secure.read_and_reset_figures()}
+        sums = {} if self.secure is None else self.secure.read_and_reset_figures()
+        return {**self.algorithm.observe(self.server.state), **kept, **sums}
 
     def count_receivers(self, number: int) -> int:
         """The number of clients that get a round's last broadcast: the next participants, or all after the end."""

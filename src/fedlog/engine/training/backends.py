@@ -104,7 +104,7 @@ class Engine:
             raise RunError(f"backend {backend.value} cannot train body {body.name}: none of its layers has a block")
         network: Stacked = compiled or VmapNetwork(body)
         at_once = self.clients_at_once or self._best_group_size(network, clients)
-        evaluated = (_requests_at_once(network), _records_at_once(network))
+        evaluated = _choose_evaluation_sizes(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once, *evaluated)
 
     def _best_group_size(self, network: Stacked, clients: list[Client]) -> int:
@@ -168,19 +168,16 @@ def _count_records(client: Client) -> tuple[int, ...]:
     return client.records, *(sum(len(part) for part in parts) for parts in (client.tests, client.validations))
 
 
-def _requests_at_once(network: Stacked) -> int | None:
-    """The number of clients to evaluate together; None: as many as are trained together."""
-    if not isinstance(network, StackedBody) or network.training.is_plain:
-        return None
-    return max(1, EVALUATION_NUMBERS // (network.evaluating.numbers_per_record * _records_at_once(network)))
+def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
+    """How many clients, and how many records of each, are evaluated together; None: as many as are trained together.
 
-
-def _records_at_once(network: Stacked) -> int:
-    """The number of records of a client to evaluate together; the same for all plain bodies, which keep their bits."""
+    The sizes are the same for all plain bodies, so that their results keep every bit.
+    """
     if not isinstance(network, StackedBody) or network.training.is_plain:
-        return EVALUATION_RECORDS
-    fits = network.evaluating.numbers_per_record * EVALUATION_RECORDS <= CACHED_NUMBERS
-    return EVALUATION_RECORDS if fits else CACHED_RECORDS
+        return None, EVALUATION_RECORDS
+    numbers = network.evaluating.numbers_per_record
+    records = EVALUATION_RECORDS if numbers * EVALUATION_RECORDS <= CACHED_NUMBERS else CACHED_RECORDS
+    return max(1, EVALUATION_NUMBERS // (numbers * records)), records
 
 
 def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from fedlog.algorithms.shape import Batch, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
-from fedlog.engine.training.tasks import FeatureRequest, Fit, Settings, Task
+from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masked_dropout import MaskedDropout
@@ -57,20 +56,15 @@ def check_body(body: Body) -> None:
         )
 
 
-class DpSgdBackend:
+class DpSgdBackend(LoopBackend):
     """Trains bodies by DP-SGD; the head from the server does not change."""
-
-    clients_at_once = 1
 
     def __init__(self, body: Body, federation: Federation, settings: Settings, training: SgdTraining) -> None:
         check_body(body)
         from opacus.grad_sample import GradSampleModule
 
-        self._body = body
-        self._federation = federation
-        self._settings = settings
+        super().__init__(body, federation, settings)
         self._training = training
-        self._plain = LoopBackend(body, federation, settings)
         module = copy.deepcopy(body.training).to(settings.dtype).requires_grad_(True)
         self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
         self._all_values = dict(module.named_parameters())
@@ -78,12 +72,6 @@ class DpSgdBackend:
         for name in body.fixed:
             self._all_values[name].requires_grad_(False)
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
-
-    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        return self._plain.features(requests)
-
-    def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        return [self._train_one(task) for task in tasks]
 
     def _train_one(self, task: Task) -> Fit:
         (phase,) = task.phases
@@ -123,7 +111,7 @@ class DpSgdBackend:
 
     def gradients_of_records(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
         """The gradient of the loss of each drawn record, (n, d)."""
-        seen = self._plain.batch(task, drawn, key)
+        seen = self.batch(task, drawn, key)
         for name, layer in self._dropouts.items():
             layer.multiplier = seen.masks.get(name, torch.ones(()))
         for value in self._values.values():
