@@ -67,8 +67,8 @@ class Averaging(Algorithm):
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The whole model: the layers the client keeps, and the shared layers as last received."""
-        return Work({**home, **heard})
+        """The whole model, as in `deploy`."""
+        return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the layers that are not shared; send the shared ones with the client's number of records."""
@@ -86,7 +86,7 @@ class Averaging(Algorithm):
         return average(server, self.shared, total)
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The whole model, as in `open`."""
+        """The whole model: the layers the client keeps, and the shared layers as last received."""
         return {**home, **heard}
 
 

@@ -75,11 +75,8 @@ class FedLog(Algorithm):
     def __post_init__(self) -> None:
         self._check_option("nu", self.nu >= 0, "must not be negative")
         self._check_option("head_norm", self.head_norm > 0, "must be above 0")
-        if self.carry is not None and not 0 <= self.carry <= 1:
-            raise InputError(
-                f"carry, the share of the old posterior that is kept, must be 0 to 1, found: {self.carry}",
-                hint="--carry 0.9; 0 forgets all earlier rounds, 1 forgets nothing",
-            )
+        hint = "it is the share of the old posterior that is kept: --carry 0.9; 0 forgets all earlier rounds"
+        self._check_option("carry", self.carry is None or 0 <= self.carry <= 1, "must be 0 to 1", hint)
 
     @property
     def may_leave(self) -> bool:
@@ -126,7 +123,7 @@ class FedLog(Algorithm):
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The client's body under the global head."""
-        return Work({**home, HEAD: heard[HEAD]})
+        return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the body; send the statistics of all training records of the client."""
@@ -196,11 +193,8 @@ class FedLogC(FedLog):
         super().__post_init__()
         self._check_option("alpha", self.alpha >= 0, "must not be negative")
         self._check_option("beta", self.beta >= 0, "must not be negative")
-        if self.margin is not None and self.margin <= 0:
-            raise InputError(
-                f"option margin of {self.name} must be above 0, found: {self.margin}",
-                hint="margin=none is the paper's loss",
-            )
+        hint = "margin=none is the paper's loss"
+        self._check_option("margin", self.margin is None or self.margin > 0, "must be above 0", hint)
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(
@@ -243,8 +237,7 @@ class FedLogC(FedLog):
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The client's body under the global head, and the class means for the loss."""
-        constants = {"means": heard["means"], "present": heard["present"]}
-        return Work({**home, HEAD: heard[HEAD]}, constants)
+        return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
         """The growth factor, and a warning if there is no margin and it exceeds 100 over the run."""

@@ -295,10 +295,10 @@ class Algorithm(ABC):
     def deploy(self, home: Params, heard: Params) -> Params:
         """The client's whole model, for evaluation and use."""
 
-    def _check_option(self, name: str, holds: bool, rule: str) -> None:
+    def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
         """Raise an InputError with the option's value unless the rule holds, such as "must not be negative"."""
         if not holds:
-            raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}")
+            raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}", hint=hint)
 
     def observe(self, server: Params) -> dict[str, float]:
         """Numbers about the server's state to record each round."""

@@ -22,7 +22,7 @@ from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.masked_dropout import DropoutSite, MaskedDropout, collect_parameters, replace_dropout
-from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules, refuse_reserved_names
+from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules
 
 Params = dict[str, Tensor]
 
@@ -163,7 +163,9 @@ def build_body(
         fixed = frozenset(parameter for parameter, value in module.named_parameters() if not value.requires_grad)
         training = copy.deepcopy(module).train()
         refuse_random_modules(name, copy.deepcopy(training), input_shape)
-    refuse_reserved_names(name, module, RESERVED)
+    taken = [value for value in collect_parameters(module) if value in RESERVED]
+    if taken:
+        raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
     return Body(
         name=name,
         input_shape=tuple(input_shape),

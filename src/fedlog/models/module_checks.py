@@ -72,7 +72,9 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
 def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
     try:
         with torch.no_grad():
-            return module(_make_signed_inputs(2, *input_shape))
+            # Inputs of both signs, because some layers draw random numbers only for negative values.
+            numbers = torch.arange(2 * math.prod(input_shape), dtype=torch.float32)
+            return module(torch.sin(numbers).reshape(2, *input_shape))
     except Exception as error:  # wrong shapes raise many kinds of errors
         raise InputError(
             f"body {name} cannot take records of shape {input_shape}: {first_line_of_error(error)}",
@@ -91,21 +93,9 @@ def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int
         )
 
 
-def refuse_reserved_names(name: str, module: nn.Module, reserved: tuple[str, ...]) -> None:
-    """Raise an InputError if a parameter has one of the reserved names."""
-    taken = [value for value in collect_parameters(module) if value in reserved]
-    if taken:
-        raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
-
-
 def make_trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
     """Different records (count, *input_shape) of numbers in [0, 2), which roots, logarithms and lookups accept."""
     return 2 * torch.rand(count, *input_shape, generator=torch.Generator().manual_seed(0))
-
-
-def _make_signed_inputs(*shape: int) -> Tensor:
-    """Inputs of both signs, because some layers draw random numbers only for negative values."""
-    return torch.sin(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
 
 
 def _make_dropout_hook(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

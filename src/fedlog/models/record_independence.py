@@ -45,13 +45,14 @@ def find_obstacle(body: Body) -> str | None:
 def _find_mixing_by_trial(body: Body) -> str | None:
     """As `find_mixing_layer`, but found by running one record in two different batches."""
     first, second, *rest = make_trial_records(body.input_shape, 5)
-    companies = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
+    batches = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
-        found, changed = (_outputs_of_first_record(body, company) for company in companies)
+        found, changed = (_outputs_of_first_record(body, batch) for batch in batches)
     except Exception:  # a user's module may raise anything for records that are not its data
         return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
-        if name in changed and not _is_close(one, changed[name]):
+        other = changed.get(name, one)
+        if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True):
             return f"{name} lets the records of a batch affect each other"
     return None
 
@@ -83,7 +84,3 @@ def _outputs_of_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
 
 def _layer_text(name: str, layer: nn.Module) -> str:
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
-
-
-def _is_close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)

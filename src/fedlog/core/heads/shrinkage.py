@@ -22,23 +22,20 @@ def find_oracle_share(covariance: Tensor, degrees: float) -> float:
     return 1.0 if below <= 0 else min(1.0, above / below)
 
 
-def mix_with_identity(covariance: Tensor, share: float) -> Tensor:
-    """(1 - share) * covariance + share * (its mean variance) * identity."""
-    if not 0 <= share <= 1:
-        raise InputError(f"the share of the identity in a covariance must be 0 to 1, found: {share}")
-    width = covariance.shape[0]
-    target = covariance.trace() / width
-    return (1 - share) * covariance + share * target * torch.eye(width, dtype=covariance.dtype)
-
-
 def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
-    """The covariance shrunk by the given share, or by `find_oracle_share` if that is None.
+    """(1 - share) * covariance + share * (its mean variance) * identity; the share of `find_oracle_share` if None.
 
     If the records do not vary, for example a single one, it is the identity.
     """
+    width = covariance.shape[0]
+    identity = torch.eye(width, dtype=covariance.dtype)
     if not float(covariance.trace()) > 0:
-        return torch.eye(covariance.shape[0], dtype=covariance.dtype)
-    return mix_with_identity(covariance, find_oracle_share(covariance, degrees) if share is None else share)
+        return identity
+    share = find_oracle_share(covariance, degrees) if share is None else share
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of the identity in a covariance must be 0 to 1, found: {share}")
+    target = covariance.trace() / width
+    return (1 - share) * covariance + share * target * identity
 
 
 def raise_to_noise(scatter: Tensor, noise_std: float) -> Tensor:

@@ -38,26 +38,30 @@ def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
 
 
 def parse_map(text: str, width: int) -> FeatureMap:
-    """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N."""
+    """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N.
+
+    `unit` divides a record's features by their length, `scale` multiplies them, `power` raises their size to a power.
+    """
     kind, *rest = text.split(":")
-    makers = {
-        "unit": _make_unit_map,
-        "scale": _make_scale_map,
-        "power": _make_power_map,
-        "project": _make_projection,
-        "expand": _make_expansion,
-        "buckets": _make_bucket_map,
+    # These do not change the width. A power below 1 shortens tails, which suits Gaussian heads.
+    simple: dict[str, Callable[[Tensor], Tensor]] = {
+        "unit": lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12),
+        "scale": lambda x: x * number,
+        "power": lambda x: torch.sign(x) * x.abs() ** number,
     }
+    makers = {"project": _make_projection, "expand": _make_expansion, "buckets": _make_bucket_map}
     try:
-        if kind not in makers or len(rest) > 2 or bool(rest) == (kind == "unit"):
+        if kind not in (*simple, *makers) or len(rest) > 2 or bool(rest) == (kind == "unit"):
             raise ValueError
         number = float(rest[0]) if rest else 1.0
         seed = int(rest[1]) if len(rest) > 1 else 0
         if not number > 0:
             raise ValueError
-        if kind not in ("unit", "scale", "power") and (number != int(number) or not 1 <= number <= LARGEST_WIDTH):
+        if kind in simple:
+            return FeatureMap(simple[kind], width)
+        if number != int(number) or not 1 <= number <= LARGEST_WIDTH:
             raise ValueError
-        return makers[kind](width, number, Key(seed).child("feature map", kind))
+        return makers[kind](width, int(number), Key(seed).child("feature map", kind))
     except ValueError:
         raise InputError(
             f"unknown feature map: {text}",
@@ -65,24 +69,8 @@ def parse_map(text: str, width: int) -> FeatureMap:
         ) from None
 
 
-def _make_unit_map(width: int, number: float, key: Key) -> FeatureMap:
-    """The map that divides each record's features by their length; zeros stay zeros."""
-    return FeatureMap(lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12), width)
-
-
-def _make_scale_map(width: int, number: float, key: Key) -> FeatureMap:
-    """The map that multiplies the features by a number."""
-    return FeatureMap(lambda x: x * number, width)
-
-
-def _make_power_map(width: int, number: float, key: Key) -> FeatureMap:
-    """The map that raises each feature's size to a power; one below 1 shortens tails, which suits Gaussian heads."""
-    return FeatureMap(lambda x: torch.sign(x) * x.abs() ** number, width)
-
-
-def _make_projection(width: int, number: float, key: Key) -> FeatureMap:
-    """A random orthogonal projection to N features, scaled so that lengths stay the same on average."""
-    size = int(number)
+def _make_projection(width: int, size: int, key: Key) -> FeatureMap:
+    """A random orthogonal projection to `size` features, scaled so that lengths stay the same on average."""
     if size > width:
         raise InputError(
             f"a projection cannot increase the number of features: {width} to {size}", hint=f"use expand:{size}"
@@ -92,19 +80,17 @@ def _make_projection(width: int, number: float, key: Key) -> FeatureMap:
     return FeatureMap(lambda x: x @ matrix.to(x), size)
 
 
-def _make_expansion(width: int, number: float, key: Key) -> FeatureMap:
-    """The map to N random ReLU features."""
-    size = int(number)
+def _make_expansion(width: int, size: int, key: Key) -> FeatureMap:
+    """The map to `size` random ReLU features."""
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
 
-def _make_bucket_map(width: int, number: float, key: Key) -> FeatureMap:
-    """The map that codes each feature as one of N buckets (one-hot).
+def _make_bucket_map(width: int, size: int, key: Key) -> FeatureMap:
+    """The map that codes each feature as one of `size` buckets (one-hot).
 
     Bucket edges are quantiles of a normal distribution with the record's spread.
     """
-    size = int(number)
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)
 
