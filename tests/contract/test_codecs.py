@@ -227,17 +227,18 @@ def test_a_row_of_huge_numbers_spoils_no_other_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_cut_and_every_flipped_bit_is_refused(name: str) -> None:
+@pytest.mark.parametrize("which", ["statistics", "parameters", "signs"])
+def test_every_cut_every_added_byte_and_every_flipped_bit_is_refused(name: str, which: str) -> None:
     codec = CODECS[name]
-    blob = codec.encode(messages()["statistics"], Key(1))
-    for size in range(len(blob)):
-        with pytest.raises(WireError):
-            codec.decode(blob[:size])
+    blob = codec.encode(messages()[which], Key(1))
+    damaged = [blob[:size] for size in range(len(blob))] + [blob + bytes([byte]) for byte in range(256)]
     for bit in range(8 * len(blob)):
-        damaged = bytearray(blob)
-        damaged[bit // 8] ^= 1 << bit % 8
+        flipped = bytearray(blob)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for each in damaged:
         with pytest.raises(WireError):
-            codec.decode(bytes(damaged))
+            codec.decode(each)
 
 
 def believe_forged(name: str, inputs: int) -> int:

@@ -64,26 +64,15 @@ def test_maps_change_the_body_and_what_is_sent(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("trust", ["central", "local", "distributed"])
-def test_record_privacy_holds_for_second_moments_in_one_release(
-    trust: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("unit", "bound"), [("record", ("--clip", "l2:1")), ("client", ("--message-norm", "50"))])
+def test_privacy_holds_for_second_moments_in_one_release(
+    unit: str, bound: tuple[str, str], trust: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--privacy", "record", "--epsilon", "8", "--delta", "1e-5", "--trust", trust, "--clip", "l2:1"]
+    flags = ["--privacy", unit, "--epsilon", "8", "--delta", "1e-5", "--trust", trust, *bound]
     found = run(tmp_path, capsys, "--method", "fed-lda", "--body", "identity+unit", *flags)
     promise = found["privacy"]
     assert isinstance(promise, dict)
-    assert promise["releases"] == 1
-    assert promise["epsilon"] == pytest.approx(8, rel=1e-3)
-
-
-@pytest.mark.parametrize("trust", ["central", "local", "distributed"])
-def test_client_privacy_holds_for_second_moments_in_one_release(
-    trust: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--privacy", "client", "--epsilon", "8", "--delta", "1e-5", "--trust", trust, "--message-norm", "50"]
-    found = run(tmp_path, capsys, "--method", "fed-lda", "--body", "identity+unit", *flags)
-    promise = found["privacy"]
-    assert isinstance(promise, dict)
-    assert (promise["unit"], promise["releases"]) == ("client", 1)
+    assert (promise["unit"], promise["releases"]) == (unit, 1)
     assert promise["epsilon"] == pytest.approx(8, rel=1e-3)
 
 
