@@ -55,6 +55,16 @@ def prefix_errors(where: str) -> Iterator[None]:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
 
 
+@contextmanager
+def default_hint(hint: str) -> Iterator[None]:
+    """Give this hint to errors that are raised in the block, or in the decorated function, without a hint."""
+    try:
+        yield
+    except FedlogError as error:
+        error.hint = error.hint or hint
+        raise
+
+
 def first_line_of_error(error: Exception) -> str:
     """The first line of an error's text, or the name of its class if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -13,7 +13,7 @@ from torch import nn
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training import speed_trial
-from fedlog.engine.training.backends import Engine, decisions_of
+from fedlog.engine.training.backends import Engine, read_decisions
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import Body, build_body
 from fedlog.models.catalog import make_body
@@ -72,7 +72,7 @@ def test_the_fastest_is_taken_and_measured_once(
     Engine(Settings(4)).decide(federation, _clients(federation, found))  # another batch size: another question
     assert len(calls) == 2
     other = {"block": "loop", "vmap": "block", "loop": "vmap"}[fastest]
-    resumed = Engine(Settings(3), decisions=decisions_of({"mine:normed": other}))
+    resumed = Engine(Settings(3), decisions=read_decisions({"mine:normed": other}))
     assert resumed.decide(federation, _clients(federation, found)).name_backends() == {"mine:normed": other}
 
 
@@ -88,7 +88,7 @@ def test_the_papers_bodies_are_never_put_on_trial(
 
 def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation: MakeFederation) -> None:
     federation, found = make_federation([4, 4]), make_body("mlp:6,5", (4,))
-    engine = Engine(decisions=decisions_of({"mlp:6,5": BackendChoice.MIXED.value}))
+    engine = Engine(decisions=read_decisions({"mlp:6,5": BackendChoice.MIXED.value}))
     assert engine.decide(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}
 
 

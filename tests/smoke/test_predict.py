@@ -21,7 +21,7 @@ from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
-from fedlog.models.frozen import refuse_trained
+from fedlog.models.frozen import refuse_trained_weights
 from fedlog.models.model import Model
 from fedlog.models.model_folder import WEIGHTS, load_model, save_model
 from fedlog.models.onnx_export import export_onnx
@@ -156,13 +156,13 @@ def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Pat
 def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, folder: Path) -> None:
     weights = make_body("mlp:6,4", (5,)).initial(Key(4))
     save_file(weights, tmp_path / "public.safetensors", metadata={"body": "mlp:6,4"})
-    refuse_trained(tmp_path / "public.safetensors")
+    refuse_trained_weights(tmp_path / "public.safetensors")
     save_file(weights, tmp_path / "run.safetensors", metadata={"body": "mlp:6,4", "method": "fedlog"})
     for path in (tmp_path / "run.safetensors", folder / WEIGHTS):
         with pytest.raises(InputError, match="was not trained on private data"):
-            refuse_trained(path)
+            refuse_trained_weights(path)
     with pytest.raises(InputError, match="cannot read weights"):
-        refuse_trained(tmp_path / "nothing.safetensors")
+        refuse_trained_weights(tmp_path / "nothing.safetensors")
 
 
 def own_body() -> torch.nn.Module:

@@ -58,12 +58,12 @@ def wilson_interval(share: float, records: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def find_first_within_error(right: Sequence[int], records: int) -> int:
-    """The index of the first model that is about as good as the best one (Breiman et al. 1984).
+def find_first_nearly_best(right: Sequence[int], records: int) -> int:
+    """The index of the first model that is nearly as good as the best one (Breiman et al. 1984).
 
-    `right` says how many of the same records each model classifies correctly. About as good: at most one standard error
-    of the best count below it, or one record if that is more. List preferred models first: on few records, the best of
-    many is best by chance.
+    `right` says how many of the same records each model classifies correctly. Nearly as good: its count is at most one
+    standard error of the best count lower, or one record if that is more. List preferred models first: on few records,
+    the best of many is best by chance.
     """
     best = max(right)
     share = (best + 1) / (records + 2)

@@ -40,11 +40,11 @@ class MeasurementMatrix:
         return len(self.signs)
 
     def measure(self, vector: Tensor) -> Tensor:
-        """A x: (entries,) -> (rows,), float64."""
+        """The measurements A x of a vector: (entries,) -> (rows,), float64."""
         return _hartley(vector.to(torch.float64) * self.signs)[self.taken]
 
     def spread(self, measurements: Tensor) -> Tensor:
-        """A' y: (rows,) -> (entries,), float64."""
+        """The transposed product A' y, which spreads measurements over all entries: (rows,) -> (entries,), float64."""
         placed = torch.zeros(self.entries, dtype=torch.float64)
         placed[self.taken] = measurements.to(torch.float64)
         return _hartley(placed) * self.signs

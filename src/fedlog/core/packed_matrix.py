@@ -30,7 +30,7 @@ def pack_triangle(matrix: Tensor) -> Tensor:
 
 
 def unpack_triangle(packed: Tensor, width: int) -> Tensor:
-    """The symmetric (..., w, w) matrix that `pack` packed."""
+    """The symmetric (..., w, w) matrix that `pack_triangle` packed."""
     rows, columns, scale = _index_packed_entries(width, packed)
     matrix = packed.new_zeros((*packed.shape[:-1], width, width))
     values = packed / scale

@@ -26,12 +26,12 @@ from fedlog.errors import InputError, prefix_errors
 
 Inputs = NDArray[Any] | pl.DataFrame
 
-PAIRS = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
+EXAMPLE = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
 
 @dataclass(frozen=True, eq=False)
 class SiteArrays:
-    """The training records, or the test records, of one site."""
+    """The training records, or the test records, of one site; `where` names them in errors."""
 
     inputs: Inputs
     labels: NDArray[Any]
@@ -54,7 +54,7 @@ def federation_from_arrays(
     if not isinstance(train, Mapping) or not train:
         raise InputError(
             f"expected a dict with the records of each site by name, found: {type(train).__name__}",
-            hint=PAIRS,
+            hint=EXAMPLE,
         )
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_tests(test, tuple(parts))
@@ -141,7 +141,7 @@ def _is_missing(value: Any) -> bool:
 
 def _read_part(given: Sequence[Any], where: str) -> SiteArrays:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
-        raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=PAIRS)
+        raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=EXAMPLE)
     inputs, labels = convert_inputs(given[0], where), _read_column(given[1])
     groups = _read_column(given[2]) if len(given) == 3 else None
     if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:

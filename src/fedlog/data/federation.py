@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
-from fedlog.errors import InputError
+from fedlog.errors import InputError, default_hint, prefix_errors
 from fedlog.files.python_errors import rewrite_flags_in_errors
 
 if TYPE_CHECKING:
@@ -281,93 +281,92 @@ class Federation:
         return found.hexdigest()
 
 
+@default_hint("docs/data.md, under 'A function of your own', shows what a federation needs")
 def check_federation(federation: Federation) -> Federation:
     """The same federation; InputError if it cannot be trained and evaluated.
 
     Every client needs a training record, and a test record too, since accuracy is a mean over clients.
     """
     where = f"data set {federation.name}"
-    if len(federation.class_names) != federation.n_class:
-        raise InputError(
-            f"{where}: expected a name for each of {federation.n_class} classes, found: {len(federation.class_names)}"
-        )
-    if not federation.shards:
-        raise InputError(f"{where}: it has no clients")
-    _check_records(federation.train, federation, f"{where}, training records")
-    _check_records(federation.test, federation, f"{where}, test records")
-    _check_transform(federation.transform, federation.input_shape, where)
-    names: list[object] = [shard.name for shard in federation.shards]
-    for at, name in enumerate(names):
-        if not isinstance(name, str) or not name:
-            raise InputError(f"{where}: client {at} needs a name, a text that is not empty, found: {name!r}")
-    if len(set(names)) != len(names):
-        repeated = sorted({str(name) for name in names if names.count(name) > 1})
-        raise InputError(f"{where}: client names must differ; repeated: {', '.join(repeated)}")
+    named = len(federation.class_names)
+    with prefix_errors(where):
+        if named != federation.n_class:
+            raise InputError(f"expected a name for each of {federation.n_class} classes, found: {named}")
+        if not federation.shards:
+            raise InputError("it has no clients")
+    for part, records in (("training", federation.train), ("test", federation.test)):
+        with prefix_errors(f"{where}, {part} records"):
+            _check_records(records, federation)
+    with prefix_errors(where):
+        _check_transform(federation.transform, federation.input_shape)
+        _check_names([shard.name for shard in federation.shards])
     for shard in federation.shards:
-        _check_shard(shard, federation, f"{where}, client {shard.name}")
+        with prefix_errors(f"{where}, client {shard.name}"):
+            _check_shard(shard, federation)
     return federation
 
 
-def _check_records(records: Records, federation: Federation, where: str) -> None:
+def _check_records(records: Records, federation: Federation) -> None:
     if records.labels.dtype != torch.int64 or records.labels.ndim != 1:
-        raise InputError(f"{where}: labels must be int64 of shape (n,), found: {_describe_tensor(records.labels)}")
-    if tuple(records.inputs.shape) != (len(records), *federation.input_shape):
-        expected = (len(records), *federation.input_shape)
-        raise InputError(f"{where}: inputs must have shape {expected}, found: {_describe_tensor(records.inputs)}")
+        raise InputError(f"labels must be int64 of shape (n,), found: {_describe_tensor(records.labels)}")
+    expected = (len(records), *federation.input_shape)
+    if tuple(records.inputs.shape) != expected:
+        raise InputError(f"inputs must have shape {expected}, found: {_describe_tensor(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
-        raise InputError(f"{where}: inputs must be uint8 or float32, found: {_describe_tensor(records.inputs)}")
+        raise InputError(f"inputs must be uint8 or float32, found: {_describe_tensor(records.inputs)}")
     if (records.targets is None) is not (federation.number is None):
-        raise InputError(
-            f"{where}: records with numbers to predict need a schema with their range, and the other way round; found "
-            "only one of them"
-        )
+        found = "only a range" if records.targets is None else "only numbers"
+        raise InputError(f"expected numbers to predict and a schema with their range, or neither, found: {found}")
     for name, values in (("users", records.users), ("targets", records.targets)):
         if values is not None and values.shape != records.labels.shape:
-            raise InputError(f"{where}: {name} must have shape ({len(records)},), found: {_describe_tensor(values)}")
+            raise InputError(f"{name} must have shape ({len(records)},), found: {_describe_tensor(values)}")
     outside = (records.labels < 0) | (records.labels >= federation.n_class)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
         label = int(records.labels[first])
-        raise InputError(f"{where}: labels must be 0 to {federation.n_class - 1}; record {first} has label: {label}")
+        raise InputError(f"labels must be 0 to {federation.n_class - 1}; record {first} has label: {label}")
     if records.inputs.dtype == torch.float32 and not bool(torch.isfinite(records.inputs).all()):
         finite = torch.isfinite(records.inputs.reshape(len(records), -1)).all(dim=1)
-        raise InputError(f"{where}: inputs must be finite; NaN or infinity in record: {int((~finite).nonzero()[0])}")
+        raise InputError(f"inputs must be finite; NaN or infinity in record: {int((~finite).nonzero()[0])}")
 
 
-def _check_transform(transform: Transform, input_shape: tuple[int, ...], where: str) -> None:
+def _check_transform(transform: Transform, input_shape: tuple[int, ...]) -> None:
     mean, std, channels = transform.mean, transform.std, input_shape[0] if input_shape else 1
     if not (isinstance(mean, tuple) and isinstance(std, tuple)):
-        raise InputError(f"{where}: the transform's mean and std must be tuples of numbers, found: {mean} and {std}")
+        raise InputError(f"the transform's mean and std must be tuples of numbers, found: {mean} and {std}")
     if len(mean) != len(std) or len(mean) not in (0, 1, channels):
-        raise InputError(
-            f"{where}: the transform needs a mean and a std for each of {channels} channels, found: {len(mean)} and "
-            f"{len(std)}"
-        )
+        found = f"{len(mean)} and {len(std)}"
+        raise InputError(f"the transform needs a mean and a std for each of {channels} channels, found: {found}")
     if not all(math.isfinite(m) and math.isfinite(s) and s > 0 for m, s in zip(mean, std, strict=True)):
-        raise InputError(
-            f"{where}: the transform's means must be finite and its stds positive, found: {mean} and {std}"
-        )
+        raise InputError(f"the transform's means must be finite and its stds positive, found: {mean} and {std}")
     if transform.crop_padding < 0 or (transform.augments and len(input_shape) != 3):
         raise InputError(
-            f"{where}: only images (channels, height, width) can be cropped, with a padding of 0 or more, or flipped; "
+            "only images (channels, height, width) can be cropped, with a padding of 0 or more, or flipped; "
             f"found padding {transform.crop_padding}, records of shape: {input_shape}"
         )
 
 
-def _check_shard(shard: Shard, federation: Federation, where: str) -> None:
+def _check_names(names: Sequence[object]) -> None:
+    for at, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise InputError(f"client {at} needs a name, a text that is not empty, found: {name!r}")
+    repeated = sorted({str(name) for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"client names must differ; repeated: {', '.join(repeated)}")
+
+
+def _check_shard(shard: Shard, federation: Federation) -> None:
     pools = {"train": federation.train, "test": federation.test, "validation": federation.train}
     for part, pool in pools.items():
         positions: Tensor = getattr(shard, part)
         if positions.dtype != torch.int64 or positions.ndim != 1:
-            raise InputError(
-                f"{where}: {part} positions must be int64 of shape (n,), found: {_describe_tensor(positions)}"
-            )
+            raise InputError(f"{part} positions must be int64 of shape (n,), found: {_describe_tensor(positions)}")
         if len(positions) == 0 and part != "validation":
-            raise InputError(f"{where}: it has no {part} records", hint="use fewer clients or another partition")
+            raise InputError(f"it has no {part} records", hint="use fewer clients or another partition")
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
-            raise InputError(f"{where}: {part} positions must be 0 to {len(pool) - 1}")
+            raise InputError(f"{part} positions must be 0 to {len(pool) - 1}")
     if bool(torch.isin(shard.validation, shard.train).any()):
-        raise InputError(f"{where}: training and validation records overlap")
+        raise InputError("training and validation records overlap")
 
 
 def _describe_tensor(tensor: Tensor) -> str:

@@ -22,7 +22,7 @@ from fedlog.data.images import read_image
 from fedlog.data.partition import hold_out
 from fedlog.data.sources import hash_file
 from fedlog.data.transforms import IDENTITY, Transform
-from fedlog.errors import InputError
+from fedlog.errors import InputError, default_hint
 from fedlog.files.json_text import parse_json
 
 # LEAF's CelebA model uses images of 84 x 84 pixels and three channels.
@@ -30,6 +30,7 @@ IMAGE_SIZE = 84
 IMAGE_FOLDER = Path("raw") / "img_align_celeba"
 IMAGE_TRANSFORM = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 TEST_FRACTION = 0.2
+PREPROCESS = "give LEAF's data/celeba folder by --data-dir, after its preprocess.sh has run"
 # The test split of all_data does not depend on a run's seed: test records are the same in every run.
 SPLIT_KEY = Key(0).child("leaf", "test split")
 
@@ -47,6 +48,7 @@ class _UserRecords:
         return _UserRecords([self.inputs[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
+@default_hint(PREPROCESS)
 def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
     """A federation with one client for each user of the folder, or for its first `users` users.
 
@@ -92,10 +94,7 @@ def find_leaf_folders(folder: Path) -> list[Path]:
             parts = [data / name for name in names]
             if all(_json_files(part) for part in parts):
                 return parts
-    raise InputError(
-        f"no LEAF data (all_data/*.json, or train and test) in folder: {folder}",
-        hint="give LEAF's data/celeba folder by --data-dir, after its preprocess.sh has run",
-    )
+    raise InputError(f"no LEAF data (all_data/*.json, or train and test) in folder: {folder}", hint=PREPROCESS)
 
 
 def digest_leaf_folder(folder: Path) -> str:

@@ -20,11 +20,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, default_hint
 from fedlog.files.toml import parse_toml, quote_toml, read_toml
 
 VERSION = 1
-DRAFTS = "`fedlog federate schema DATA > schema.toml` drafts one"
+DRAFT_HINT = "`fedlog federate schema DATA > schema.toml` drafts one"
 Range = tuple[float, float]
 Text = Annotated[str, Meta(min_length=1)]
 Size = Annotated[int, Meta(gt=0)]
@@ -104,11 +104,13 @@ class Schema:
         return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
+@default_hint(DRAFT_HINT)
 def load_schema(path: Path) -> Schema:
     """The schema in a file; InputError with the file and the entry that is wrong."""
-    return _read_schema(read_toml(path, "the schema", DRAFTS), str(path))
+    return _read_schema(read_toml(path, "the schema", DRAFT_HINT), str(path))
 
 
+@default_hint(DRAFT_HINT)
 def parse_schema(text: str, where: str) -> Schema:
     """The schema in a TOML text; `where` names the text in errors."""
     return _read_schema(parse_toml(text, where), where)
@@ -137,7 +139,7 @@ def _read_entries(
     unknown = sorted(set(section) - {*needed, *optional})
     if unknown:
         known = ", ".join(sorted((*needed, *optional)))
-        raise InputError(f"expected only {known} in {where}, found: {', '.join(unknown)}", hint=DRAFTS)
+        raise InputError(f"expected only {known} in {where}, found: {', '.join(unknown)}")
     found: dict[str, Any] = {}
     for name in (*needed, *(name for name in optional if name in section)):
         given = section.get(name)
@@ -148,13 +150,13 @@ def _read_entries(
         try:
             found[name] = msgspec.convert(given, kind)
         except msgspec.ValidationError:
-            raise InputError(f"expected {form} in {where}, found: {given!r}", hint=DRAFTS) from None
+            raise InputError(f"expected {form} in {where}, found: {given!r}") from None
     return found
 
 
 def _read_schema(document: dict[str, Any], where: str) -> Schema:
     if document.get("version") != VERSION:
-        raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}", hint=DRAFTS)
+        raise InputError(f"expected version = {VERSION} in {where}, found: {document.get('version')!r}")
     rest = {name: value for name, value in document.items() if name != "version"}
     sections = _read_entries(rest, where, ("label",), ("split", "input", "feature"))
     label = _read_entries(sections["label"], f"{where}, [label]", ("column",), ("values", "range"))

@@ -12,7 +12,7 @@ import polars as pl
 from fedlog.data.arrays import read_npz
 from fedlog.data.images import list_class_folders, list_images, read_image_shape
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema, dump_schema
-from fedlog.data.tables import FILL, TABLE_SUFFIXES, read_frame
+from fedlog.data.tables import NO_ROWS_HINT, TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
 
@@ -68,7 +68,7 @@ def draft_table_schema(
 ) -> tuple[Schema, tuple[str, ...]]:
     """A schema for a table with this label column, and a sentence for each column that was left out."""
     if frame.height == 0:
-        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
+        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=NO_ROWS_HINT)
     for name in (label, options.group, options.time, options.text):
         if name is not None and name not in frame.columns:
             raise InputError(

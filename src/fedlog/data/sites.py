@@ -28,7 +28,7 @@ from fedlog.errors import InputError, prefix_errors
 from fedlog.files.names import did_you_mean, find_closest_name, hint_at_missing_path
 
 SCHEMA_FILE = "schema.toml"
-FORMS = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
+SITE_FILES = "one .csv, .tsv, .parquet or .npz file, or folder of images by class, for each site"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SiteSources:
             return cls(folder.stem, {}, None, _split_table_by_site(folder, site_column))
         _refuse_site_column(site_column, str(folder))
         if not folder.is_dir():
-            raise InputError(f"expected a folder with {FORMS}, found: {folder}", hint=_explain_missing(folder))
+            raise InputError(f"expected a folder with {SITE_FILES}, found: {folder}", hint=_explain_missing(folder))
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         paths = _name_sites([path for path in found if path.name != SCHEMA_FILE], str(folder))
         schema = folder / SCHEMA_FILE
@@ -107,10 +107,10 @@ def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
-            raise InputError(f"expected {FORMS}, found no such file: {path}", hint=_explain_missing(path))
+            raise InputError(f"expected {SITE_FILES}, found no such file: {path}", hint=_explain_missing(path))
         if not path.is_dir() and path.suffix not in (*TABLE_SUFFIXES, ".npz"):
             raise InputError(
-                f"expected {FORMS} in {where}, found: {path.name}", hint="move it elsewhere, or convert it"
+                f"expected {SITE_FILES} in {where}, found: {path.name}", hint="move it elsewhere, or convert it"
             )
         name = path.name if path.is_dir() else path.stem
         if name in sites:
@@ -120,7 +120,7 @@ def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
             )
         sites[name] = path
     if not sites:
-        raise InputError(f"expected {FORMS} in {where}, found none", hint="put the sites' files there")
+        raise InputError(f"expected {SITE_FILES} in {where}, found none", hint="put the sites' files there")
     return dict(sorted(sites.items()))
 
 

@@ -69,6 +69,7 @@ class FileState(Enum):
 
     @property
     def usable(self) -> bool:
+        """Whether the file can be read: it is there, and its checksum is right if one is known."""
         return self in (FileState.VERIFIED, FileState.PRESENT)
 
 

@@ -28,7 +28,7 @@ from fedlog.files.json_text import parse_json
 # The texts that mean "no value" in a CSV file.
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-FILL = "fill the file, or leave the site out"
+NO_ROWS_HINT = "fill the file, or leave the site out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFra
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
     except pl.exceptions.NoDataError:
-        raise InputError(f"expected a table with a header, found an empty file: {path}", hint=FILL) from None
+        raise InputError(f"expected a table with a header, found an empty file: {path}", hint=NO_ROWS_HINT) from None
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}") from None
 
@@ -212,7 +212,7 @@ def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[
             hint=f"the file has: {shorten_list(frame.columns)}",
         )
     if frame.height == 0:
-        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=FILL)
+        raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=NO_ROWS_HINT)
     return {
         feature.column: (
             _read_numbers(frame[feature.column], where)

@@ -39,7 +39,7 @@ class FrozenModule(nn.Module):
         return features
 
 
-def refuse_trained(path: Path) -> None:
+def refuse_trained_weights(path: Path) -> None:
     """Raise an InputError for weights that a run of fedlog trained, perhaps on the records to protect.
 
     For weights trained elsewhere, a file does not say on which data; the user has to know.

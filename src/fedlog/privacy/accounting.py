@@ -75,13 +75,13 @@ class Release:
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{where}: {name} must be a finite number above 0, found: {value!r}")
         if self.round < 0 or self.coordinates < 1 or self.shares < 1:
-            raise InputError(f"{where}: round, coordinates or shares out of range: {self}")
+            raise InputError(f"{where}: coordinates and shares must be at least 1, and round 0 or more, found: {self}")
         if not 0 <= self.wrap_probability < 1:
             found = self.wrap_probability
             raise InputError(f"{where}: wrap_probability must be at least 0 and below 1, found: {found!r}")
         _check_grid(where, self.noise, self.grid)
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
-            raise InputError(f"{where}: only distributed noise has shares: {self.shares}")
+            raise InputError(f"{where}: only distributed noise has several shares, found: {self.shares}")
 
 
 def _check_grid(where: str, noise: NoiseKind, grid: float | None) -> None:
@@ -114,9 +114,9 @@ class TrainingRound:
     def __post_init__(self) -> None:
         where = f"training of round {self.round}, exchange {self.exchange!r}"
         if not (0 < self.noise_multiplier < math.inf and 0 < self.clip < math.inf and 0 < self.sample_rate <= 1):
-            raise InputError(f"{where}: noise, clip or sample rate out of range: {self}")
+            raise InputError(f"{where}: noise, clip and sample rate must be above 0, the rate at most 1, found: {self}")
         if self.round < 0 or self.steps < 1 or self.coordinates < 1:
-            raise InputError(f"{where}: round, steps or coordinates out of range: {self}")
+            raise InputError(f"{where}: steps and coordinates must be at least 1, and round 0 or more, found: {self}")
         _check_grid(where, self.noise, self.grid)
 
     @property
@@ -177,6 +177,7 @@ class _Loss:
 
     @staticmethod
     def of_release(release: Event) -> _Loss:
+        """The privacy loss of one recorded event."""
         if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
@@ -213,6 +214,7 @@ class _Loss:
         return self.distance + math.sqrt(self.divergence / 2)
 
     def epsilon(self, formula: Calibration, delta: float) -> float:
+        """The epsilon of this loss at delta, by this formula; inf if nothing bounds it."""
         if self.mu_squared == math.inf:
             return math.inf
         if self.trained is not None:
@@ -223,6 +225,7 @@ class _Loss:
         return compute_epsilon(mu, delta, self.noise_distance)
 
     def is_within(self, formula: Calibration, budget: Budget) -> bool:
+        """Whether the budget covers this loss."""
         if formula is Calibration.PAPER:
             return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.

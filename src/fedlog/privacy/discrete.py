@@ -62,7 +62,7 @@ def bound_rounding_divergence(steps: float) -> float:
     E[k^4] / (960 s^8) <= 1 / (320 s^4). With 300 in place of 320 it holds for the moments on the lattice, for s >= 4.
     """
     if steps < 4:
-        raise InputError(f"the bound needs a standard deviation of at least 4 grid steps: {steps:g}")
+        raise InputError(f"the noise must have a standard deviation of at least 4 grid steps, found: {steps:g}")
     return 1 / (300 * steps**4)
 
 

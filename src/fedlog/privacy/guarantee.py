@@ -125,10 +125,12 @@ class Guarantee:
 
     @property
     def neighbours(self) -> str:
+        """Which inputs count as neighbours, in words."""
         return NEIGHBOURS[self.unit, self.trust]
 
     @property
     def trusted(self) -> str:
+        """Who must be trusted, in words."""
         return TRUSTED[self.trust]
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ class SgdRoundPlan:
         if not 0 < self.sample_rate <= 1:
             raise InputError(f"the sample rate of DP-SGD must be above 0 and at most 1, found: {self.sample_rate!r}")
         if self.steps < 1:
-            raise InputError(f"DP-SGD needs at least one step a round: {self.steps}")
+            raise InputError(f"DP-SGD needs at least one step a round, found: {self.steps}")
 
     @property
     def std(self) -> float:

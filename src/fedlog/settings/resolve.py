@@ -17,7 +17,7 @@ from fedlog.files.names import hint_at_missing_path
 from fedlog.models.body_files import find_path_in_name
 from fedlog.models.encoders.names import is_encoder
 from fedlog.models.encoders.onnx_encoder import find_weights_beside
-from fedlog.models.frozen import refuse_trained
+from fedlog.models.frozen import refuse_trained_weights
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
@@ -226,7 +226,7 @@ def _check_record_privacy(spec: RunSpec) -> None:
         )
     for path in _list_parameter_files(spec):
         if path.suffix != ".onnx":  # an ONNX file does not say which data it was trained on: we trust the user
-            refuse_trained(path)
+            refuse_trained_weights(path)
 
 
 def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:

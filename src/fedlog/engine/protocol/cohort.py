@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, HasCandidates, Phase, Work, WorkResult
-from fedlog.core.classification import find_first_within_error
+from fedlog.core.classification import find_first_nearly_best
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import compute_number_metrics
 from fedlog.core.keys import Key
@@ -76,9 +76,9 @@ class Cohort:
         self._transport = transport
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it chose last, if the method offers several
-        self.store = ClientStore(self._first_homes(initialisation))
+        self.store = ClientStore(self._make_first_homes(initialisation))
 
-    def _first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
+    def _make_first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
         """The state that each client keeps (its home) before the first exchange."""
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
@@ -92,6 +92,7 @@ class Cohort:
         return homes
 
     def _make_initial(self, client: Client, key: Key) -> Params:
+        """The client's whole untrained model: its body from this key, and the head that all clients start with."""
         head = draw_initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
         return {**client.body.initial(key.child("body")), HEAD: head}
 
@@ -291,7 +292,7 @@ class Cohort:
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
             ]
-            best = find_first_within_error(right, len(held_out))
+            best = find_first_nearly_best(right, len(held_out))
             models[client.index], self.chosen[client.index] = candidates[best][1], candidates[best][0]
         return models
 

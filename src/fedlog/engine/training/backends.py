@@ -180,7 +180,7 @@ def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
     return max(1, EVALUATION_NUMBERS // (numbers * records)), records
 
 
-def decisions_of(recorded: Mapping[str, str]) -> dict[str, Decision]:
+def read_decisions(recorded: Mapping[str, str]) -> dict[str, Decision]:
     """The decisions that a run recorded."""
     return {
         name: Decision(BackendChoice(backend), f"{backend}, as recorded by this run")

@@ -15,7 +15,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import model_plan
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.backends import Engine, decisions_of
+from fedlog.engine.training.backends import Engine, read_decisions
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.experiments.run.privacy import make_run_protection, make_secure_sums
@@ -56,7 +56,7 @@ def make_simulation(
         training,
         settings.execution.backend,
         training=None if guard is None else guard.training,
-        decisions=decisions_of(backends or {}),
+        decisions=read_decisions(backends or {}),
     )
     sums = make_secure_sums(run, guard, len(bodies))
     limits, releases = make_limits(spec.clip, algorithm), releases or ReleaseRecorder()

@@ -21,7 +21,7 @@ from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import IDENTITY, describe_encoder, find_encoded_shape, split_name
-from fedlog.models.frozen import FROZEN, name_architecture, refuse_trained
+from fedlog.models.frozen import FROZEN, name_architecture, refuse_trained_weights
 from fedlog.privacy.guarantee import Unit
 
 DEFAULT_BODY = "mlp:64,64"
@@ -84,7 +84,7 @@ def refuse_trained_body(config: SiteConfig) -> None:
     """Refuse a frozen body if its file says that a run has trained it."""
     name = config.body or DEFAULT_BODY
     if name.startswith(FROZEN):
-        refuse_trained(Path(name.removeprefix(FROZEN)))
+        refuse_trained_weights(Path(name.removeprefix(FROZEN)))
 
 
 def refuse_body_that_mixes_records(body: Body) -> None:

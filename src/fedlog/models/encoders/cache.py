@@ -93,6 +93,7 @@ class FeatureCache:
         return found
 
     def _keep(self, keys: list[bytes], features: Tensor) -> None:
+        """Write the features of these records to a new file of the cache."""
         name = blake2b(b"".join(keys), digest_size=16).hexdigest()
         table = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), HASH_BYTES).copy())
         entries = {"keys": table, "features": features.contiguous()}

@@ -94,7 +94,7 @@ class KeyAgreement:
         return [HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(shared) for purpose in purposes]
 
     def __repr__(self) -> str:
-        return "Agreement(...)"
+        return "KeyAgreement(...)"
 
 
 def mask_key_purpose(terms: Terms, one: int, other: int) -> bytes:
@@ -109,12 +109,12 @@ def cipher_key_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
 
 
 def encrypt(key: bytes, text: bytes) -> bytes:
-    """The text, encrypted and protected against changes."""
+    """The bytes encrypted with this key, so that `decrypt` notices any change."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
 
 
 def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
-    """The text of a sealed message; `RefusalError` if a single bit was changed."""
+    """The decrypted shares from this sender; `RefusalError` if a single bit was changed."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:

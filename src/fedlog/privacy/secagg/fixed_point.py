@@ -27,7 +27,7 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.grid) and self.grid > 0 and 1 <= self.value_bytes <= _MAX_BYTES):
-            raise InputError(f"fixed point needs a grid above 0 and 1 to {_MAX_BYTES} bytes a value: {self}")
+            raise InputError(f"fixed point needs a grid above 0 and 1 to {_MAX_BYTES} bytes a value, found: {self}")
 
     @property
     def half_range(self) -> int:
@@ -72,7 +72,10 @@ def choose_fixed_point(
     probability at most 2 exp(-z^2 / 2), and any of them with at most `coordinates` times that.
     """
     if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
-        raise InputError(f"no modulus for bound {sum_bound!r}, std {std_of_sum!r}, probability {wrap_probability!r}")
+        raise InputError(
+            "a secure sum needs a bound and a std of 0 or more and a probability between 0 and 1, found: "
+            f"{sum_bound!r}, {std_of_sum!r} and {wrap_probability!r} for {coordinates} coordinates"
+        )
     reach = sum_bound + std_of_sum * math.sqrt(2 * math.log(2 * coordinates / wrap_probability))
     for value_bytes in range(1, _MAX_BYTES + 1):
         candidate = FixedPoint(grid, value_bytes, wrap_probability if std_of_sum > 0 else 0.0)

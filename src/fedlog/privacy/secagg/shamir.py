@@ -19,7 +19,10 @@ def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: 
     if len(secret) != 32:
         raise InputError(f"a secret to share must have 32 bytes, found: {len(secret)}")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
-        raise InputError(f"cannot share among {len(points)} distinct points above 0 with threshold {threshold}")
+        raise InputError(
+            "a secret needs distinct points above 0, at least as many as the threshold, which is 1 or more; found: "
+            f"threshold {threshold}, points {list(points)}"
+        )
     # 48 bytes reduced modulo the prime are uniform to within 2^-127.
     raw = entropy(48 * (threshold - 1))
     drawn = [int.from_bytes(raw[48 * i : 48 * i + 48], "big") % PRIME for i in range(threshold - 1)]

@@ -52,7 +52,10 @@ class Terms:
             or self.coordinates < 1
             or not 1 <= self.value_bytes <= 7
         ):
-            raise InputError(f"a secure sum needs a 16-byte session, a round, coordinates and 1 to 7 bytes: {self}")
+            raise InputError(
+                "a secure sum needs a session of 16 bytes, a round of 0 or more, at least one coordinate and 1 to 7 "
+                f"bytes a value, found: {self}"
+            )
         if any(not 0 <= member < 2**32 - 1 or len(key) != 32 for member, key in self.roster.items()):
             raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")
         if self.honest < FEWEST:
