@@ -15,8 +15,14 @@ from fedlog.core.keys import Key
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.network import BlockNetwork
-from fedlog.engine.training.block.plain import cross_entropy_gradients, write_out
-from fedlog.engine.training.block.products import _multiply, _multiply_back, multiply, multiply_back
+from fedlog.engine.training.block.plain import (
+    _multiply,
+    _multiply_back,
+    cross_entropy_gradients,
+    multiply,
+    multiply_back,
+    write_out,
+)
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
 
