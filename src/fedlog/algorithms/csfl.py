@@ -57,7 +57,7 @@ class CSFL(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """Train and measure, then train again and vote. Updates add up, so every client gets every broadcast."""
+        """Train and measure, then train and vote. No client may miss a broadcast: each updates the one before."""
         train = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         return Schedule(round=(Exchange(MEASURE, (train,)), Exchange(VOTE, (train,))), audience=Audience.EVERYONE)
 

@@ -240,7 +240,7 @@ class FedLogC(FedLog):
         return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """The growth factor, and a warning if there is no margin and it exceeds 100 over the run."""
+        """Notes: how fast class means may move apart, and a warning at 100-fold growth in a run without a margin."""
         if not self.beta:
             return ()
         try:

@@ -66,7 +66,7 @@ def print_private_report(report: dict[str, Any]) -> None:
 
 
 def _describe_traffic(report: dict[str, Any]) -> str:
-    """In words, the number of rounds, also of planned ones if the run ended early, and the bits that were sent."""
+    """A phrase with the rounds that were run, the planned ones if the run ended early, and the bits sent."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     plural = "" if report["rounds"] == 1 and not planned else "s"
     return f"{report['rounds']}{planned} round{plural}, {report['bits_up']} bits up and {report['bits_down']} down"

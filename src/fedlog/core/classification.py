@@ -58,7 +58,7 @@ def wilson_interval(share: float, records: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def find_first_nearly_best(right: Sequence[int], records: int) -> int:
+def find_first_count_near_best(right: Sequence[int], records: int) -> int:
     """The index of the first model that is nearly as good as the best one (Breiman et al. 1984).
 
     `right` says how many of the same records each model classifies correctly. Nearly as good: its count is at most one

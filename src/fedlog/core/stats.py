@@ -50,7 +50,7 @@ class Statistics:
         """
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             found = f"features {tuple(features.shape)}, labels {tuple(labels.shape)}"
-            raise InputError(f"statistics need features (n, m - 1) and labels (n,), found: {found}")
+            raise InputError(f"expected features (records, width) and labels (records,), found: {found}")
         labels = labels.long()
         outside = (labels < 0) | (labels >= n_class)
         if bool(outside.any()):

@@ -40,7 +40,7 @@ class HeldOutShares:
 
     @property
     def turns(self) -> int:
-        """The number of repetitions in which every row, except test rows, is a validation row once."""
+        """How many repetitions it takes until every row, except test rows, has been a validation row once."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property

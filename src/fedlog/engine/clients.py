@@ -16,7 +16,7 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
 
 
-def name_methods_with_any_body() -> str:
+def list_methods_for_different_bodies() -> str:
     """The names of the methods that accept different bodies, as a text."""
     return ", ".join(find_methods(lambda method: method.bodies is Bodies.ANY))
 
@@ -77,7 +77,7 @@ def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algo
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
             f"method {algorithm.name} needs the same body for every client, found: {names}",
-            hint=f"these methods accept different bodies: {name_methods_with_any_body()}",
+            hint=f"these methods accept different bodies: {list_methods_for_different_bodies()}",
         )
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(f"data set {federation.name}: no client has a training record")

@@ -47,7 +47,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 @contextmanager
 def keep_flags_in_errors() -> Iterator[None]:
-    """Keep flags in the errors of this block: the command line calls the same functions as Python programs."""
+    """Let errors inside this `with` block name flags such as `--alpha`; elsewhere they name Python arguments."""
     before = _flags_wanted.set(True)
     try:
         yield
@@ -57,7 +57,7 @@ def keep_flags_in_errors() -> Iterator[None]:
 
 @contextmanager
 def rewrite_flags_in_errors() -> Iterator[None]:
-    """Turn flags in the errors of this block into Python arguments, unless `keep_flags_in_errors` is active."""
+    """Turn flags in errors inside this `with` block into Python arguments, unless `keep_flags_in_errors` is active."""
     try:
         yield
     except FedlogError as error:

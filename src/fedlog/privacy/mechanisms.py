@@ -60,7 +60,7 @@ class Mechanism:
         if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
             raise InputError(
                 f"distributed noise needs at least 2 honest survivors, found: {self.honest_survivors}",
-                hint="a client is hidden by the noise of the others; a secure sum needs 3",
+                hint="--honest 2, or 3 with a secure sum: each client is hidden by the noise of the others",
             )
 
     @property

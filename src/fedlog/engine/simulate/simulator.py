@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import check_method_fits_labels, list_clients, name_methods_with_any_body
+from fedlog.engine.clients import check_method_fits_labels, list_clients, list_methods_for_different_bodies
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.protocol.downlink import check_transport_fits_method
@@ -152,7 +152,7 @@ class Simulation:
             raise InputError(
                 f"method {self.algorithm.name} cannot be used with --initialisation separate: all clients must start "
                 "from the same model",
-                hint=f"these methods accept it: {name_methods_with_any_body()}",
+                hint=f"these methods accept it: {list_methods_for_different_bodies()}",
             )
         fixed = sorted(self.bodies[0].fixed)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:

@@ -49,9 +49,9 @@ class Workers(ABC):
         """The seconds since the last call, by part, of each process except this one."""
         return []
 
-    def count_clients_at_once(self) -> int:
+    def count_clients_trained_together(self) -> int:
         """The largest number of clients that one worker trains together."""
-        counts: list[int] = self._call_all("count_clients_at_once", [()] * len(self._shares))
+        counts: list[int] = self._call_all("count_clients_trained_together", [()] * len(self._shares))
         return max(counts)
 
     @abstractmethod

@@ -141,11 +141,11 @@ class Engine:
     def _list_possible(self, body: Body) -> list[Decision]:
         """The backends that can train this body, probably fastest first; a single one if no trial is needed."""
         if self.training is not None:
-            return [_choose_loop("DP-SGD needs the gradient of every record")]
+            return [_decide_for_loop("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
             return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
-            return [_choose_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
+            return [_decide_for_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
         mixing = find_mixing_layer(body)
         stacked = {} if mixing else _find_stacked_ways(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
@@ -155,12 +155,12 @@ class Engine:
                 )
             return [Decision(self.choice, stacked[self.choice])]
         if mixing:
-            return [_choose_loop(mixing)]
+            return [_decide_for_loop(mixing)]
         network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it is not faster"
-        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _choose_loop(why_not or "")]
+        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_for_loop(why_not or "")]
 
 
 def _count_records(client: Client) -> tuple[int, ...]:
@@ -223,7 +223,7 @@ def _name_layers_without_block(network: StackedBody | None) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _choose_loop(reason: str) -> Decision:
+def _decide_for_loop(reason: str) -> Decision:
     return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
 
 

@@ -72,7 +72,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         simulation.settings = replace(settings, rounds=min(settings.rounds, 3), stop_at_accuracy=None)
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
-    at_once = simulation.workers.count_clients_at_once()
+    at_once = simulation.workers.count_clients_trained_together()
     opening = sum(simulation.server.ledger.bits_by_kind(0).values())
     simulation.stop()
     record = records[len(records) // 2]

@@ -50,7 +50,7 @@ def _compare_options(
 
 
 def _list_changes(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """One row for each change of the base run: other settings, or more options of its method."""
+    """One row for each entry of `changes`: the base run with these settings replaced and these options added."""
     rows = []
     for name, change in changes.items():
         options = {**base.options, **change.get("options", {})}

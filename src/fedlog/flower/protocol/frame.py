@@ -139,9 +139,9 @@ def unwrap_frame(message: Message) -> Frame:
 
 @dataclass(frozen=True)
 class SumOpening:
-    """The opening of a secure sum, which the server puts in front of the broadcast in a WORK frame.
+    """The header that starts a secure sum: its session, its number and the sites that take part.
 
-    All other facts about the sum are in the plan and in each site's list of keys.
+    The server puts it before the broadcast in a WORK frame. The rest is in the plan and in each site's list of keys.
     """
 
     session: bytes

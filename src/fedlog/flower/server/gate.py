@@ -83,7 +83,7 @@ def _count_bytes(first_line: int, headers: list[tuple[bytes, bytes]], body: byte
 
 @dataclass(frozen=True)
 class Gate:
-    """The gate in front of one SuperLink, as an ASGI application."""
+    """An ASGI application that forwards calls to one SuperLink, and refuses those of strangers or above a size."""
 
     upstream: str  # https://127.0.0.1:PORT
     client: httpx.AsyncClient

@@ -136,9 +136,9 @@ def refuse_run_without_record(folder: SiteFolder) -> None:
 
 
 def restore_record(folder: SiteFolder, source: Path) -> None:
-    """Take over the site's record from the file `source`: a copy, or the record of an earlier folder of the same rows.
+    """Restore the site's record from the file `source`: a backup, or the record of an earlier folder of the same data.
 
-    A copy may be older than the last runs: releases that only the folders of these runs have are added.
+    A backup may lack the latest runs, so releases are added that stand in run folders but not in the backup.
     """
     path = folder.release_record
     copied = release_log.read_log(source)

@@ -146,7 +146,7 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
             hint="export only the features",
         )
     metadata = dict(session.get_modelmeta().custom_metadata_map)
-    pixels = _read_pixels(name, session.get_inputs()[0].shape, metadata) if len(input_shape) == 3 else None
+    pixels = _read_pixel_format(name, session.get_inputs()[0].shape, metadata) if len(input_shape) == 3 else None
     content = {"kind": "onnx", "weights": sha256, "pixels": None if pixels is None else pixels.describe()}
     encoder = OnnxEncoder(name, 0, digest_json(content), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
@@ -158,7 +158,7 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 
 
-def _read_pixels(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pixels:
+def _read_pixel_format(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pixels:
     side = metadata.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
     try:
         mean, std = (

@@ -98,13 +98,13 @@ class KeyAgreement:
 
 
 def mask_key_purpose(terms: Terms, one: int, other: int) -> bytes:
-    """The bytes that name a key's purpose: the mask between two clients. They are the same at both."""
+    """The context bytes for deriving the mask key that two clients share; both clients compute the same bytes."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
 def cipher_key_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
-    """The bytes that name a key's purpose: encrypted messages from one client to another."""
+    """The context bytes for deriving the key that encrypts messages from `sender` to `receiver`."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 

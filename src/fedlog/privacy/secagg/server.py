@@ -168,7 +168,9 @@ def _read_keys(state: ServerRound, number: int) -> messages.PublicKeys:
 def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
     body = decode(messages.SealedShares, envelope.body)
     if envelope.sender not in state.keys or body.view != state.view:
-        raise RefusalError(f"client {envelope.sender} shared its secrets under another list of keys")
+        raise RefusalError(
+            f"client {envelope.sender} made its secret shares for another list of public keys than this round's"
+        )
     if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
         raise RefusalError(f"client {envelope.sender} did not share its secrets with everyone")
     if any(len(sealed) != messages.SEALED_BYTES for sealed in body.sealed.values()):

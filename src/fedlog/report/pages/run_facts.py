@@ -104,7 +104,7 @@ class RunFacts:
             return []
         last = self.lines[-1]
         names = self._list_names(len(last.records_per_client))
-        alone = self._accuracies_alone(names)
+        alone = self._read_accuracies_of_training_alone(names)
         errors = {} if self.scores is None else self.scores.test
         found = [
             ClientFacts(
@@ -124,7 +124,7 @@ class RunFacts:
         known = (self.summary.clients if self.summary is not None else []) or list(self.descriptions)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
-    def _accuracies_alone(self, names: list[str]) -> dict[str, float]:
+    def _read_accuracies_of_training_alone(self, names: list[str]) -> dict[str, float]:
         """Each client's accuracy by training alone; empty if no such run is beside this one."""
         if "local" not in self.baselines:
             return {}

@@ -15,7 +15,7 @@ POOLED = "pooled"  # how the records came to one place is not counted, so that i
 
 
 def make_cost_table(found: FinishedRuns, threshold: float) -> TextTable:
-    """A table of the bits each method needs to reach the threshold, beside the paper's, with tests."""
+    """A table of the bits that each method sends until it reaches the threshold, the paper's bits, and p-values."""
     experiment = found.experiment
     costs = {
         row.name: {run.seed: run.cost_to_reach(threshold / 100) for run in found.runs[row.name]}

@@ -141,7 +141,7 @@ def make_comparison_table(found: FinishedRuns) -> TextTable:
 
 
 def format_printed_accuracy(printed: PrintedFigures | None) -> str:
-    """The paper's accuracy with its standard error and its arrow."""
+    """The paper's accuracy, its standard error and its arrow for significance; empty if the paper has no such row."""
     if printed is None:
         return ""
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()

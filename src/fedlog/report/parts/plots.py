@@ -163,16 +163,16 @@ def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
     drawn = [place for series in plot.series for place in _sample_line(plot, series)]
     drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
 
-    def find_penalty(name: DrawnLevelLine) -> int:
-        """The number of drawn points that the name would cover, plus 1000 if it does not fit into the plot."""
-        top = y + 3 if name.below else y - 3 - LINE_HEIGHT
+    def rate_place(candidate: DrawnLevelLine) -> int:
+        """The number of drawn points that the name would cover there, plus 1000 if it does not fit into the plot."""
+        top = y + 3 if candidate.below else y - 3 - LINE_HEIGHT
         fits = plot.frame["top"] - 4 <= top and top + LINE_HEIGHT <= plot.frame["bottom"]
-        start = name.name_x - wide if name.anchor == "end" else name.name_x
+        start = candidate.name_x - wide if candidate.anchor == "end" else candidate.name_x
         inside = sum(start - 4 <= at <= start + wide + 4 and top <= high <= top + LINE_HEIGHT for at, high in drawn)
         return inside + (0 if fits else 1000)
 
     ends = (("end", right), ("start", left))
-    return min((DrawnLevelLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=find_penalty)
+    return min((DrawnLevelLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=rate_place)
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:

@@ -306,7 +306,7 @@ class ChainPasses:
 
 
 def _by_client(tensor: Tensor) -> Tensor:
-    """The tensor, copied unless the numbers of each client lie behind each other."""
+    """The tensor with the values of each client contiguous in memory; copied only if they are not."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 

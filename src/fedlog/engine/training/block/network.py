@@ -190,7 +190,7 @@ class PixelFeed:
 
 
 class ArrangedFeed:
-    """Feeds batches from a pool of any records; those that the clients hold are arranged once for the network."""
+    """Feeds batches to the network; the clients' records are put into its memory layout once, at the start."""
 
     def __init__(
         self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
