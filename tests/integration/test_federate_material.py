@@ -32,6 +32,7 @@ from fedlog.flower.folders.keys import (
     create_certificates,
     create_site_key,
     days_left,
+    encode_public_key,
     read_public_key,
     renew_server_certificate,
     write_secret,
@@ -315,6 +316,16 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
     assert callers.find_site_name(caller.key) == "north"
     server.remove_known_site("north")
     assert callers.find_site_name(caller.key) is None
+
+
+def test_keys_are_found_while_other_files_of_the_folder_come_and_go(tmp_path: Path) -> None:
+    line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    server = ServerFolder(tmp_path)
+    server.add_known_site("north", "17", line)
+    # A link to nothing is listed and cannot be read: like a file that another process removes after the listing.
+    for name in ("south.pub", ".west.pub.0123.part", "nodes.json.part"):
+        (server.sites / name).symlink_to(tmp_path / "removed")
+    assert RegisteredKeys(server.sites).find_site_name(encode_public_key(read_public_key(line))) == "north"
 
 
 def test_the_deploy_page_installs_from_a_clone_and_torch_first() -> None:

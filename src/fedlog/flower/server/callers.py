@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,20 @@ class RegisteredKeys:
 
     def find_site_name(self, key: bytes) -> str | None:
         """The name under which the operator registered this key; None if it is not registered."""
-        found = {entry.name: entry.stat() for entry in os.scandir(self.folder)} if self.folder.is_dir() else {}
-        files = {name: (at.st_mtime_ns, at.st_ino) for name, at in found.items() if name.endswith(".pub")}
+        files = self._find_key_files()
         if files != self._read:
             read = {_read_key_file(self.folder / name): name.removesuffix(".pub") for name in sorted(files)}
             self._keys = {found: name for found, name in read.items() if found is not None}
             self._read = files
         return self._keys.get(key)
+
+    def _find_key_files(self) -> dict[str, tuple[int, int]]:
+        files: dict[str, tuple[int, int]] = {}
+        for path in self.folder.glob("*.pub"):
+            with suppress(FileNotFoundError):  # another process unregistered the site after the files were listed
+                at = path.stat()
+                files[path.name] = (at.st_mtime_ns, at.st_ino)
+        return files
 
 
 def _read_key_file(path: Path) -> bytes | None:
