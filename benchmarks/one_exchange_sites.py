@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedlog.core.calibration import bin_by_confidence, calibration_error, fit_temperature, log_loss, novelty_scores
-from fedlog.core.classification import area_under_curve, find_first_count_near_best
+from fedlog.core.classification import area_under_curve, choose_nearly_best
 from fedlog.core.heads.gaussian import linear_discriminant_head
 from fedlog.core.heads.personal import STRENGTHS, mix_moments, personal_fedlog_head
 from fedlog.core.heads.ridge import ridge_head, ridge_near_head
@@ -269,7 +269,7 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
                     round(accuracy(each, held, marks, classes) * len(held)) if len(held) else 0
                     for each in candidates.values()
                 ]
-                chosen = list(candidates)[find_first_count_near_best(right, len(held))]
+                chosen = list(candidates)[choose_nearly_best(right, len(held))]
                 of["global"].append(accuracy(head, test_x, test_y, classes))
                 of["own"].append(accuracy(candidates[chosen], test_x, test_y, classes))
                 of["alone"].append(accuracy(candidates[0.0], test_x, test_y, classes))

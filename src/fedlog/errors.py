@@ -56,8 +56,8 @@ def prefix_errors(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def default_hint(hint: str) -> Iterator[None]:
-    """Give this hint to errors that are raised in the block, or in the decorated function, without a hint."""
+def add_default_hint(hint: str) -> Iterator[None]:
+    """Add this hint to errors that are raised without one, in the `with` block or in the decorated function."""
     try:
         yield
     except FedlogError as error:

@@ -499,7 +499,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
-        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.least_records(sums[:1, 1:])
+        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.fewest_records(sums[:1, 1:])
     else:
         sums *= 5.001 / sums.norm()
     with pytest.raises(InputError, match="norm must be at most" if bound == "norm" else "beyond the clip"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
-from fedlog.core.classification import compute_metrics, find_first_count_near_best
+from fedlog.core.classification import choose_nearly_best, compute_metrics
 from fedlog.core.keys import Key
 
 
@@ -44,7 +44,7 @@ def test_no_records_have_no_figures() -> None:
 
 
 def test_the_first_model_within_an_error_of_the_best_is_taken() -> None:
-    assert find_first_count_near_best([45, 49, 30], 50) == 1  # the error of 49 in 50 is 1.4
-    assert find_first_count_near_best([48, 49, 30], 50) == 0
-    assert find_first_count_near_best([49, 50], 50) == 0  # also where the best makes no mistake
-    assert find_first_count_near_best([0, 0], 0) == 0
+    assert choose_nearly_best([45, 49, 30], 50) == 1  # the error of 49 in 50 is 1.4
+    assert choose_nearly_best([48, 49, 30], 50) == 0
+    assert choose_nearly_best([49, 50], 50) == 0  # also where the best makes no mistake
+    assert choose_nearly_best([0, 0], 0) == 0

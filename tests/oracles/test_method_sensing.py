@@ -34,7 +34,7 @@ def test_products_are_those_of_one_matrix_with_orthonormal_rows(entries: int, ro
     identity = torch.eye(rows, dtype=torch.float64)
     assert torch.allclose(matrix @ matrix.T, identity, atol=1e-12)  # so the largest singular value is 1
     assert torch.allclose(
-        torch.stack([sensing.spread(row) for row in identity]), matrix, atol=1e-12
+        torch.stack([sensing.multiply_transposed(row) for row in identity]), matrix, atol=1e-12
     )  # spread is the transpose of measure
 
 

@@ -26,7 +26,7 @@ from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
 from fedlog.core.heads.personal import personal_fedlog_head
 from fedlog.core.heads.ridge import ridge_head, ridge_near_head
-from fedlog.core.heads.shrinkage import find_oracle_share
+from fedlog.core.heads.shrinkage import find_oracle_shrinkage
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.packed_matrix import find_diagonal, pack_triangle, unpack_triangle
@@ -113,7 +113,7 @@ def test_the_closed_form_of_shrinkage_is_scikit_learns() -> None:
     features, _ = records(30)
     centred = features - features.mean(0)
     theirs = OAS(assume_centered=True).fit(centred.numpy())
-    assert find_oracle_share(centred.mT @ centred / 30, 30) == pytest.approx(theirs.shrinkage_, rel=0.1)
+    assert find_oracle_shrinkage(centred.mT @ centred / 30, 30) == pytest.approx(theirs.shrinkage_, rel=0.1)
 
 
 def test_naive_bayes_is_scikit_learns() -> None:

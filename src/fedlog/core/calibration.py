@@ -22,7 +22,7 @@ IMPOSSIBLE_GAP = 1e6  # a class whose logit is this far below the largest one is
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Records with about the same largest probability: their number, its mean, and the share classified correctly."""
+    """One bin of a reliability diagram: how many records, their mean confidence, and the share classified correctly."""
 
     records: int
     confidence: float
@@ -30,7 +30,7 @@ class ReliabilityBin:
 
 
 def bin_by_confidence(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
-    """The records in 15 bins of equal width by their largest probability; empty bins are left out."""
+    """The bins of a reliability diagram: 15 of equal width, by each record's largest probability; no empty bins."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
     right = (predicted == labels).to(torch.float64)

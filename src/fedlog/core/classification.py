@@ -58,17 +58,16 @@ def wilson_interval(share: float, records: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def find_first_count_near_best(right: Sequence[int], records: int) -> int:
-    """The index of the first model that is nearly as good as the best one (Breiman et al. 1984).
+def choose_nearly_best(correct: Sequence[int], records: int) -> int:
+    """The index of the first model whose accuracy is within one standard error of the best (Breiman et al. 1984).
 
-    `right` says how many of the same records each model classifies correctly. Nearly as good: its count is at most one
-    standard error of the best count lower, or one record if that is more. List preferred models first: on few records,
-    the best of many is best by chance.
+    `correct` says how many of the same records each model classifies correctly. A difference of one record is always
+    accepted. List preferred models first: on few records, the best of many is best by chance.
     """
-    best = max(right)
+    best = max(correct)
     share = (best + 1) / (records + 2)
     error = max(1.0, math.sqrt(records * share * (1 - share)))
-    return next(at for at, count in enumerate(right) if count >= best - error)
+    return next(at for at, count in enumerate(correct) if count >= best - error)
 
 
 def area_under_curve(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:

@@ -27,7 +27,7 @@ class Clip(Protocol):
     def sensitivity(self, width: int) -> float:
         """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
 
-    def least_records(self, sums: Tensor) -> Tensor:
+    def fewest_records(self, sums: Tensor) -> Tensor:
         """A lower bound, (...,), on how many clipped records it takes to reach these sums of features (..., m - 1)."""
 
 
@@ -48,8 +48,8 @@ class Clamp:
         """sqrt(1 + (m - 1) * bound^2) for `width` = m."""
         return math.sqrt(1 + (width - 1) * self.bound**2)
 
-    def least_records(self, sums: Tensor) -> Tensor:
-        """The largest |sum| of a feature, divided by the bound."""
+    def fewest_records(self, sums: Tensor) -> Tensor:
+        """The fewest records that can reach these sums: the largest |sum| of a feature, divided by the bound."""
         return sums.abs().amax(-1) / self.bound
 
 
@@ -70,8 +70,8 @@ class L2Clip:
         """sqrt(1 + radius^2), whatever the width."""
         return math.sqrt(1 + self.radius**2)
 
-    def least_records(self, sums: Tensor) -> Tensor:
-        """The length of the sums, divided by the radius."""
+    def fewest_records(self, sums: Tensor) -> Tensor:
+        """The fewest records that can reach these sums: the L2 norm of the sums, divided by the radius."""
         lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
         return lengths / self.radius
 
@@ -89,8 +89,8 @@ def parse_clip(text: str) -> Clip:
         ) from None
 
 
-def clip_with_target(clip: Clip) -> L2Clip:
-    """The clip of a record's features and its target together, if targets are cut to -1..1."""
+def extend_clip_to_target(clip: Clip) -> L2Clip:
+    """The L2 clip that bounds a record's features and its regression target together; targets lie in -1..1."""
     if not isinstance(clip, L2Clip):
         raise InputError(
             "a private regression needs a clip of each record's length (l2:R), found: a clip of each feature (clamp:B)",
@@ -102,7 +102,8 @@ def clip_with_target(clip: Clip) -> L2Clip:
 def clip_message(sums: Tensor, norm: float) -> Tensor:
     """A client's whole message, scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
 
-    Adding or removing a client then moves the sum of all messages by at most `norm`, replacing its data by 2 * `norm`.
+    Adding or removing a client then moves the sum of all messages by at most `norm`; replacing a client's data moves
+    it by at most 2 * `norm`.
     """
     _require_positive("message norm", norm)
     return shorten_rows(sums.reshape(-1), norm).reshape(sums.shape)

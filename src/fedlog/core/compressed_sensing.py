@@ -43,8 +43,8 @@ class MeasurementMatrix:
         """The measurements A x of a vector: (entries,) -> (rows,), float64."""
         return _hartley(vector.to(torch.float64) * self.signs)[self.taken]
 
-    def spread(self, measurements: Tensor) -> Tensor:
-        """The transposed product A' y, which spreads measurements over all entries: (rows,) -> (entries,), float64."""
+    def multiply_transposed(self, measurements: Tensor) -> Tensor:
+        """The product of the transposed matrix and measurements, A' y: (rows,) -> (entries,), float64."""
         placed = torch.zeros(self.entries, dtype=torch.float64)
         placed[self.taken] = measurements.to(torch.float64)
         return _hartley(placed) * self.signs
@@ -77,25 +77,25 @@ def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, support: in
     if support <= 0 or not bool(measurements.any()):
         return estimate
     scale = float(measurements.norm())
-    inside = keep_largest(sensing.spread(measurements), support) != 0
+    inside = keep_largest(sensing.multiply_transposed(measurements), support) != 0
     for _ in range(iterations):
         residual = measurements - sensing.measure(estimate)
-        uphill = sensing.spread(residual)
+        uphill = sensing.multiply_transposed(residual)
         restricted = uphill * inside
         slope = float(restricted.square().sum())
         if float(residual.norm()) <= 1e-7 * scale or slope <= 1e-20 * scale**2:
             break
         step = slope / float(sensing.measure(restricted).square().sum())
-        estimate, change, inside = _next_estimate(sensing, estimate, uphill, inside, step, support)
+        estimate, change, inside = _improve_estimate(sensing, estimate, uphill, inside, step, support)
         if change <= 1e-7 * scale:
             break
     return estimate
 
 
-def _next_estimate(
+def _improve_estimate(
     sensing: MeasurementMatrix, estimate: Tensor, uphill: Tensor, inside: Tensor, step: float, support: int
 ) -> tuple[Tensor, float, Tensor]:
-    """The next estimate, the length of the move, and its support."""
+    """The next estimate, its distance from the last one, and a mask of its non-zero entries."""
     while True:
         moved = keep_largest(estimate + step * uphill, support)
         change = moved - estimate

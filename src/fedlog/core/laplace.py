@@ -44,7 +44,7 @@ class LaplaceHead:
 
     def log_variances(self, features: Tensor) -> Tensor:
         """ln var(z_y) of each record and class, (n, n_class)."""
-        own, shared = self._parts(features)
+        own, shared = self._covariance_terms(features)
         return torch.logaddexp(own, 2 * shared.abs().log())
 
     def probabilities(self, features: Tensor) -> Tensor:
@@ -53,8 +53,8 @@ class LaplaceHead:
         damping = torch.nn.functional.softplus(math.log(math.pi / 8) + self.log_variances(features))
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
-    def _parts(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The terms of cov(z_y, z_x), (n, n_class) each: the logarithm of that for y = x, and a_y / sqrt(nu s)."""
+    def _covariance_terms(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The two terms of cov(z_y, z_x), (n, n_class) each: ln of the term only for y = x, and a_y / sqrt(nu s)."""
         phi, squares = add_constant(features.to(torch.float64)), self.weights.square().sum(1)
         z, h = phi @ self.weights.mT, 1 + squares / 2
         log_p = torch.log_softmax(squares / 4, dim=0)

@@ -125,7 +125,7 @@ def least_count_for_mean(std: float) -> float:
 
 
 class Detail(StrEnum):
-    """Which second moments are summed besides counts and class sums; w is the number of features."""
+    """Which second moments are summed, besides the counts and sums of each class; w is the number of features."""
 
     MEANS = "means"
     """Counts and class sums alone."""
@@ -139,14 +139,14 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Summed first and second moments of a set of records; `Detail` gives the shape of `second`, None for MEANS."""
+    """Summed first and second moments of a set of records; `detail` says which second moments, and their shape."""
 
     statistics: Statistics
     detail: Detail = Detail.MEANS
     second: Tensor | None = None
 
     def __post_init__(self) -> None:
-        expected = find_second_shape(self.detail, self.n_class, self.width)
+        expected = find_second_moments_shape(self.detail, self.n_class, self.width)
         found = None if self.second is None else tuple(self.second.shape)
         if found != expected:
             raise InputError(f"second moments of detail {self.detail} must have shape {expected}, found: {found}")
@@ -157,24 +157,24 @@ class Moments:
     def of(features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """The moments of records with `features` (n, w), without the constant, and `labels` (n,)."""
         statistics = Statistics.of(features, labels, n_class)
-        shape = find_second_shape(detail, n_class, features.shape[1])
+        shape = find_second_moments_shape(detail, n_class, features.shape[1])
         if shape is None:
             return Moments(statistics)
         second = torch.zeros(shape, dtype=torch.float64)
         for part, marks in zip(torch.split(features, CHUNK_RECORDS), torch.split(labels, CHUNK_RECORDS), strict=True):
-            second += _sum_second(part.detach().to(torch.float64), marks.long(), n_class, detail)
+            second += _sum_second_moments(part.detach().to(torch.float64), marks.long(), n_class, detail)
         return Moments(statistics, detail, second)
 
     @staticmethod
     def zeros(n_class: int, width: int, detail: Detail) -> Moments:
         """The moments of no record; `width` is the number of features without the constant."""
-        shape = find_second_shape(detail, n_class, width)
+        shape = find_second_moments_shape(detail, n_class, width)
         second = None if shape is None else torch.zeros(shape, dtype=torch.float64)
         return Moments(Statistics.zeros(n_class, 1 + width), detail, second)
 
     def __add__(self, other: Moments) -> Moments:
         if self.detail is not other.detail:
-            raise InputError(f"moments of different detail cannot be added: {self.detail} and {other.detail}")
+            raise InputError(f"only moments of the same detail can be added, found: {self.detail} and {other.detail}")
         statistics = self.statistics + other.statistics
         if self.second is None or other.second is None:
             return Moments(statistics)
@@ -202,7 +202,7 @@ class Moments:
 
     @staticmethod
     def from_arrays(arrays: tuple[Tensor, ...], detail: Detail) -> Moments:
-        """The moments that have these `arrays`."""
+        """The moments whose property `arrays` is this tuple."""
         return Moments(Statistics(arrays[0]), detail, arrays[1] if len(arrays) > 1 else None)
 
     def gram(self) -> Tensor:
@@ -228,13 +228,13 @@ class Moments:
         return self._require(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
 
     def _require(self, *details: Detail) -> Tensor:
-        """The second moments; InputError if their detail is not one of these."""
+        """The second moments; InputError if they are not of one of these details."""
         if self.second is None or self.detail not in details:
-            raise InputError(f"this head needs moments of detail {' or '.join(details)}, found: {self.detail}")
+            raise InputError(f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}")
         return self.second
 
 
-def find_second_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
+def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
     """The shape of the second moments of that detail; None for MEANS."""
     if detail is Detail.MEANS:
         return None
@@ -253,7 +253,7 @@ def moment_sensitivity(radius: float, detail: Detail) -> float:
     return math.sqrt(1 + radius**2 + second)
 
 
-def _sum_second(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Tensor:
+def _sum_second_moments(phi: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Tensor:
     """The second moments of these records in the shape of `detail`."""
     if detail is Detail.SQUARES:
         return phi.new_zeros((n_class, phi.shape[1])).index_add_(0, labels, phi.square())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_usable_rows, refuse_bad_rows
 from fedlog.data.schema import Schema, scale_targets
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Arrays:
     targets: NDArray[np.float32] | None = None  # (n,) numbers to predict, scaled so that the schema's range is -1..1
 
 
-@default_hint("np.savez('FILE.npz', inputs=..., labels=...) writes one")
+@add_default_hint("np.savez('FILE.npz', inputs=..., labels=...) writes one")
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """The needed arrays of the file by name, and the optional ones if it has them."""
     try:
@@ -66,7 +66,7 @@ def _refuse_oversized_arrays(archive: zipfile.ZipFile, names: Sequence[str]) -> 
         raise MemoryError
 
 
-@default_hint("docs/data.md, under 'One file a site', says what the arrays of a site must be")
+@add_default_hint("docs/data.md, under 'One file a site', says what the arrays of a site must be")
 def check_arrays(
     inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
 ) -> Arrays:

@@ -28,7 +28,7 @@ from fedlog.data.partition import (
 from fedlog.data.pools import UndividedData, number_recordings
 from fedlog.data.sources import data_folder
 from fedlog.data.user_function import call_own_function
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 
 DEFAULT_DIRICHLET_ALPHA = 0.5
 DEFAULT_CLASSES_PER_CLIENT = 2
@@ -223,7 +223,7 @@ def _keep_first_records(records: Records, wanted: int | None, part: str, flag: s
     return records.at(torch.arange(wanted))
 
 
-@default_hint("use other --clients, --partition, --classes-per-client or --dirichlet-alpha")
+@add_default_hint("use other --clients, --partition, --classes-per-client or --dirichlet-alpha")
 def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
     """The positions of each client's records, by the partition of the specification."""
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)

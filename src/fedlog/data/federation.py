@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
-from fedlog.errors import InputError, default_hint, prefix_errors
+from fedlog.errors import InputError, add_default_hint, prefix_errors
 from fedlog.files.python_errors import rewrite_flags_in_errors
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Federation:
         return found.hexdigest()
 
 
-@default_hint("docs/data.md, under 'A function of your own', shows what a federation needs")
+@add_default_hint("docs/data.md, under 'A function of your own', shows what a federation needs")
 def check_federation(federation: Federation) -> Federation:
     """The same federation; InputError if it cannot be trained and evaluated.
 

@@ -22,7 +22,7 @@ from fedlog.data.images import read_image
 from fedlog.data.partition import hold_out
 from fedlog.data.sources import hash_file
 from fedlog.data.transforms import IDENTITY, Transform
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 from fedlog.files.json_text import parse_json
 
 # LEAF's CelebA model uses images of 84 x 84 pixels and three channels.
@@ -48,7 +48,7 @@ class _UserRecords:
         return _UserRecords([self.inputs[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
-@default_hint(PREPROCESS)
+@add_default_hint(PREPROCESS)
 def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
     """A federation with one client for each user of the folder, or for its first `users` users.
 

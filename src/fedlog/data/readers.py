@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 
 Bytes = NDArray[np.uint8]
 Number = TypeVar("Number", np.float32, np.int64)
@@ -26,7 +26,7 @@ HAR_SAMPLES = 128
 FETCH_AGAIN = "fetch it again: fedlog data fetch"
 
 
-@default_hint(FETCH_AGAIN)
+@add_default_hint(FETCH_AGAIN)
 def read_idx(path: Path) -> Bytes:
     """The array of a gzipped IDX file of unsigned bytes, in the shape that its header states."""
     try:
@@ -46,21 +46,21 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
 
-@default_hint(FETCH_AGAIN)
+@add_default_hint(FETCH_AGAIN)
 def read_cifar10(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and labels (n,) of one binary batch of CIFAR-10."""
     images, labels = _read_cifar_records(path, label_bytes=1)
     return images, _check_labels(path, labels[:, 0], 10)
 
 
-@default_hint(FETCH_AGAIN)
+@add_default_hint(FETCH_AGAIN)
 def read_cifar100(path: Path) -> tuple[Bytes, Bytes]:
     """Images (n, 3, 32, 32) and fine labels (n,) of one binary file of CIFAR-100."""
     images, labels = _read_cifar_records(path, label_bytes=2)  # coarse, fine
     return images, _check_labels(path, labels[:, 1], 100)
 
 
-@default_hint(FETCH_AGAIN)
+@add_default_hint(FETCH_AGAIN)
 def read_har(folder: Path, split: str) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """The windows (n, 9, 128) of `folder/train` or `folder/test`, their activities (1 to 6) and people (1 to 30)."""
     activities = _read_har_column(folder / split / f"y_{split}.txt", 6)

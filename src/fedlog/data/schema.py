@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 from fedlog.files.toml import parse_toml, quote_toml, read_toml
 
 VERSION = 1
@@ -104,13 +104,13 @@ class Schema:
         return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
-@default_hint(DRAFT_HINT)
+@add_default_hint(DRAFT_HINT)
 def load_schema(path: Path) -> Schema:
     """The schema in a file; InputError with the file and the entry that is wrong."""
     return _read_schema(read_toml(path, "the schema", DRAFT_HINT), str(path))
 
 
-@default_hint(DRAFT_HINT)
+@add_default_hint(DRAFT_HINT)
 def parse_schema(text: str, where: str) -> Schema:
     """The schema in a TOML text; `where` names the text in errors."""
     return _read_schema(parse_toml(text, where), where)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedlog.core.clip import Clip
 from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 from fedlog.models.masked_dropout import DropoutSite, MaskedDropout, collect_parameters, replace_dropout
 from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules
 
@@ -141,7 +141,7 @@ def _seed_modules(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-@default_hint("docs/extend/body.md says what a body must be")
+@add_default_hint("docs/extend/body.md says what a body must be")
 def build_body(
     name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None
 ) -> Body:
@@ -182,7 +182,7 @@ def build_body(
     )
 
 
-@default_hint("use a file of parameters that was saved from this body")
+@add_default_hint("use a file of parameters that was saved from this body")
 def load_weights(body: Body, path: Path) -> Body:
     """The body with the parameters in a safetensors file; a head is ignored. InputError if names or shapes differ."""
     try:

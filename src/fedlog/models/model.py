@@ -17,7 +17,7 @@ from fedlog.data.arrays import read_npz, to_tensor
 from fedlog.data.images import IMAGE_SUFFIXES, list_images, read_image
 from fedlog.data.schema import Range, Schema, unscale_targets
 from fedlog.data.transforms import Transform
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 from fedlog.models.body import Body, Params, find_number_head, logits
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Model:
             )
         return self.probabilities(self.inputs(records)).numpy().astype(np.float64)
 
-    @default_hint("give records like those that the model was trained on")
+    @add_default_hint("give records like those that the model was trained on")
     def inputs(self, records: Any) -> Tensor:
         """The records as inputs of the body: encoded and scaled.
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from fedlog.data.schema import Schema, dump_schema, load_schema
 from fedlog.data.transforms import Transform
-from fedlog.errors import InputError, default_hint
+from fedlog.errors import InputError, add_default_hint
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import parse_json, write_json
 from fedlog.models.body import HEAD, RESERVED, Body
@@ -88,7 +88,7 @@ def list_model_names(folder: Path) -> tuple[str, ...]:
     return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
 
 
-@default_hint("load it with the version of fedlog that saved it")
+@add_default_hint("load it with the version of fedlog that saved it")
 def load_model(path: Path) -> Model:
     """The model in a site's model folder, or of a client in a run's folder, `RUN/models/CLIENT`.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedlog.core.clip import Clip, clip_message
 from fedlog.core.keys import Key
 from fedlog.core.packed_matrix import pack_triangle
-from fedlog.core.stats import Detail, Moments, Statistics, find_second_shape
+from fedlog.core.stats import Detail, Moments, Statistics, find_second_moments_shape
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.calibration import sigma_by_paper, smallest_sigma
@@ -198,7 +198,7 @@ def sum_clipped_moments(
         raise InputError(f"the grid must not be coarser than the constant feature 1, found: {grid:g}")
     clipped = round_towards_zero(clip(_zero_if_not_finite(features)), grid)
     first = Statistics.of(clipped, labels, n_class)
-    shape = find_second_shape(detail, n_class, features.shape[1])
+    shape = find_second_moments_shape(detail, n_class, features.shape[1])
     if shape is None:
         return Moments(first)
     second = torch.zeros(shape, dtype=torch.float64)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, find_second_shape, moment_sensitivity
+from fedlog.core.stats import Detail, Moments, find_second_moments_shape, moment_sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
@@ -181,7 +181,7 @@ def make_protection(
     """
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
-    coordinates = shape[0] * shape[1] + math.prod(find_second_shape(detail, shape[0], shape[1] - 1) or (0,))
+    coordinates = shape[0] * shape[1] + math.prod(find_second_moments_shape(detail, shape[0], shape[1] - 1) or (0,))
     mechanism = plan_noise(
         budget,
         releases=releases,

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
-from fedlog.core.clip import clip_with_target, parse_clip
+from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
@@ -229,7 +229,7 @@ def plan_protection(
         )
     clip = None if promise.clip is None else parse_clip(promise.clip)
     if clip is not None and predicts_numbers(algorithm):
-        clip = clip_with_target(clip)
+        clip = extend_clip_to_target(clip)
     return make_protection(
         promise.budget,
         unit=promise.unit,

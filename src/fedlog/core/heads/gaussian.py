@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.shrinkage import raise_to_noise, shrink_covariance
+from fedlog.core.heads.shrinkage import raise_eigenvalues_to_noise, shrink_covariance
 from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.errors import InputError
 
@@ -24,7 +24,7 @@ MAX_QUADRATIC = 2**26
 
 @dataclass(frozen=True, eq=False)
 class QuadraticHead:
-    """Logits b_y + w_y . phi + phi^T Q_y phi.
+    """A head whose logits are quadratic in the features: b_y + w_y . phi + phi^T Q_y phi for class y.
 
     `linear` is (n_class, 1 + w); `quadratic` is (n_class, w, w), or (n_class, w) if each Q_y is diagonal.
     """
@@ -36,7 +36,8 @@ class QuadraticHead:
 def nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tensor:
     """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
-    FedNCM (Legate et al. 2023) divides means by their length; `+unit` in a body's name divides features by theirs.
+    Classes with at most `count_above` records are never predicted. FedNCM (Legate et al. 2023) divides means by their
+    length; `+unit` in a body's name divides features by theirs.
     """
     means, present = statistics.means(count_above)
     return nearest_head_of_means(means[:, 1:], present)
@@ -52,13 +53,14 @@ def linear_discriminant_head(
 ) -> Tensor:
     """Linear discriminant analysis: w_y = S^-1 mu_y, b_y = -mu_y S^-1 mu_y / 2 + ln(n_y / n).
 
-    S is the pooled within-class covariance, shrunk by `share`, or by the closed form if that is None.
+    S is the pooled within-class covariance, shrunk towards the identity by `share` (None: see `find_oracle_shrinkage`).
+    `noise_std` is the std of the privacy noise. Classes with at most `count_above` records are never predicted.
     """
     means, present = moments.statistics.means(count_above)
     counts = moments.statistics.counts
     mu = means[:, 1:]
     degrees = max(1.0, float(counts[present].sum()) - int(present.sum()))
-    scatter = raise_to_noise(moments.within_scatter(), noise_std)
+    scatter = raise_eigenvalues_to_noise(moments.within_scatter(), noise_std)
     covariance = shrink_covariance(scatter / degrees, degrees, share)
     weights = solve_positive_definite(covariance, mu.mT).mT
     shares = torch.where(present, counts, 1.0) / counts[present].sum()
@@ -89,12 +91,13 @@ def quadratic_discriminant_head(
     """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.
 
     First towards the pooled covariance by the share `towards_pooled`, weighted by records; then towards a multiple of
-    the identity by `share`, or by the closed form if that is None.
+    the identity by `share` (None: see `find_oracle_shrinkage`).
     """
     _require_share(towards_pooled)
     if moments.n_class * moments.width**2 > MAX_QUADRATIC:
         raise InputError(
-            f"a quadratic head of {moments.n_class} classes and {moments.width} features is too large",
+            f"a quadratic head has at most {MAX_QUADRATIC} entries (classes x features x features), "
+            f"found: {moments.n_class} classes and {moments.width} features",
             hint="project the features first: --project 64",
         )
     means, present = moments.statistics.means()
@@ -116,7 +119,7 @@ def quadratic_discriminant_head(
 
 
 def find_needed_detail(head: str) -> Detail:
-    """The detail of the moments that a head of that name needs; InputError for an unknown name."""
+    """Which second moments the head of this name is computed from; InputError for an unknown name."""
     details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
     if head not in details:
         raise InputError(f"unknown head: {head}", hint=f"one of {', '.join(details)}")
@@ -131,7 +134,7 @@ def join_weights_and_bias(weights: Tensor, bias: Tensor, present: Tensor) -> Ten
 
 def _require_share(share: float) -> None:
     if not 0 <= share <= 1:
-        raise InputError(f"a share must be 0 to 1, found: {share}")
+        raise InputError(f"the share of the pooled covariance must be 0 to 1, found: {share}")
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

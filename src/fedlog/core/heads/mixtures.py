@@ -27,9 +27,10 @@ class Mixtures:
 def fit_mixtures(
     features: Tensor, labels: Tensor, n_class: int, parts: int, key: Key, fewest: int | None = None
 ) -> Mixtures:
-    """A mixture for each class, fitted by expectation maximisation; classes without records get 0 records.
+    """A mixture of `parts` Gaussians for each class, fitted by expectation maximisation.
 
-    With `fewest`, Gaussians of one class are joined until each has at least that many records, or only one is left.
+    A class without records gets Gaussians with 0 records. With `fewest`, Gaussians of one class are joined until each
+    has at least that many records, or only one is left.
     """
     width = features.shape[1]
     records = torch.zeros(n_class, parts, dtype=torch.float64)
@@ -66,7 +67,7 @@ def join_small_gaussians(mixture: Mixtures, fewest: int) -> Mixtures:
 
 
 def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Features (n, w) drawn from the Gaussians, one for each record, and their labels (n,).
+    """Random features (n, w), drawn from each Gaussian as often as it has records, and their labels (n,).
 
     `labels` has the class of each Gaussian. If more than `MOST_ENTRIES` numbers would be drawn, fewer are drawn from
     each Gaussian, in proportion, but at least one.
@@ -90,7 +91,7 @@ def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tens
 
 
 def _fit_class(x: Tensor, parts: int, key: Key) -> Mixtures:
-    """The mixture of one class."""
+    """The mixture of `parts` Gaussians of one class, whose records have the features `x` (n, w)."""
     floor = FLOOR * float(x.var(0, correction=0).mean()) + 1e-12
     if parts == 1:
         number = torch.tensor([float(len(x))], dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Personal heads: a site solves its own head, with the global head as the prior and its own records as the data.
 
-Nothing more is sent for it. The strength s is the number of records that the global head counts as: with s = 0 only
+No message is needed for that. The strength s is the number of records that the global head counts as: with s = 0 only
 the site's records count, with s = infinity only the global head.
 """
 
@@ -21,7 +21,10 @@ STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)
 
 
 def personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
-    """FedLog's head with chi = s * grad A(eta_global) + Phi_own and s + n_own records; for s = 0 the prior is `nu`."""
+    """A site's own FedLog head: the global head counts as `strength` records, and the site's records are added.
+
+    In formulas, chi = s * grad A(eta_global) + Phi_own and s + n_own records. For s = 0 the prior is zero with `nu`.
+    """
     if math.isinf(strength):
         return head
     if not strength:
@@ -31,7 +34,7 @@ def personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: flo
 
 
 def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
-    """The sum of a site's moments and those of all sites, which are scaled to `strength` records."""
+    """A site's moments plus the moments of all sites, scaled so that these count as `strength` records."""
     if math.isinf(strength):
         return everyone
     total = everyone.statistics.total
@@ -39,10 +42,11 @@ def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
 
 
 def personal_softmax_head(features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float) -> Tensor:
-    """A softmax head for features (n, w) that stand for `records` records of a site, with the global head as prior.
+    """A site's own softmax head, fitted to features (n, w) and labels (n,), with the global `head` as the prior.
 
-    The prior is a Gaussian around the global head, as narrow as `strength` records would make it: for standardised
-    features the curvature of cross-entropy is p (1 - p) a record, with p = 1 / classes for a head that knows nothing.
+    The n features stand for `records` records of the site. The prior is a Gaussian around the global head, as narrow as
+    `strength` records would make it: for standardised features the curvature of cross-entropy is p (1 - p) a record,
+    with p = 1 / classes for a head that knows nothing.
     """
     classes = max(2, int((head[:, 0] > ABSENT).sum()))
     return fit_logistic_around(features, labels, head, strength / records * (classes - 1) / classes**2)

@@ -17,7 +17,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from fedlog.core.heads.shrinkage import raise_to_noise
+from fedlog.core.heads.shrinkage import raise_eigenvalues_to_noise
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
 
@@ -81,7 +81,7 @@ class NumberHead:
 
     @staticmethod
     def of(posterior: LinearPosterior) -> NumberHead:
-        """The head of this posterior."""
+        """The posterior, converted to the form that is sent."""
         width = len(posterior.weights)
         inverse = torch.linalg.solve_triangular(
             posterior.precision_factor, torch.eye(width, dtype=torch.float64), upper=False
@@ -122,14 +122,20 @@ def student_interval(location: Tensor, scale: Tensor, degrees: float, level: flo
 
 
 def solve_regression(moments: Moments, strength: float | None = None, noise_std: float = 0.0) -> LinearPosterior:
-    """The exact posterior from summed moments; `noise_std` is the std of their privacy noise (see `raise_to_noise`)."""
+    """The exact posterior from summed moments; `noise_std` is the std of the privacy noise in these moments.
+
+    `strength` is the strength of the prior on the weights; if it is None, the one with the largest evidence is chosen.
+    """
     if strength is not None and not strength > 0:
         raise InputError(f"the strength of the prior must be above 0, found: {strength}")
     total, width = moments.statistics.total, moments.width - 1
     if not total > 0:
-        raise InputError("a regression needs records, found: none", hint="noise may be larger than the count")
+        raise InputError(
+            f"a regression needs a number of records above 0, found: {total:g}",
+            hint="there are no records, or the privacy noise is larger than their number",
+        )
     mean = moments.statistics.sums[0, 1:] / total
-    scatter = raise_to_noise(moments.gram() - total * torch.outer(mean, mean), noise_std)
+    scatter = raise_eigenvalues_to_noise(moments.gram() - total * torch.outer(mean, mean), noise_std)
     gram, cross, squares = scatter[:width, :width], scatter[:width, width], max(float(scatter[width, width]), 0.0)
     # A feature without spread gets no weight: its scatter is only rounding.
     rounding = 1e-12 * moments.gram().diagonal()[:width].abs() + 1e-200
@@ -160,7 +166,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
 
 
 def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The remaining sum of squares with weights of that strength, with the prior's term."""
+    """The residual sum of squares plus the penalty, at the weights that minimise this sum for that strength."""
     return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
 
 
@@ -174,7 +180,7 @@ def _log_evidence(
 
 @dataclass(frozen=True)
 class NumberMetrics:
-    """The metrics of one model that predicts numbers on one set of records; None without records."""
+    """The metrics of one regression model on one set of records; `rmse` and `inside` are None without records."""
 
     records: int
     rmse: float | None  # root mean squared error, in the unit of the number
@@ -182,9 +188,9 @@ class NumberMetrics:
 
 
 def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
-    """The metrics on records with `features` (n, w) and `targets` (n,), which are in multiples of `unit`.
+    """The metrics of a regression head on records with `features` (n, w) and `targets` (n,) in multiples of `unit`.
 
-    Without a head, 0 is predicted for every record.
+    If `head` is None, the prediction is 0 for every record.
     """
     truth = targets.to(torch.float64)
     if not len(truth):

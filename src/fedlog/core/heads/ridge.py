@@ -11,20 +11,23 @@ import torch
 from torch import Tensor
 
 from fedlog.core.heads.gaussian import ABSENT, join_weights_and_bias, solve_positive_definite
-from fedlog.core.heads.shrinkage import raise_to_noise
+from fedlog.core.heads.shrinkage import raise_eigenvalues_to_noise
 from fedlog.core.stats import Moments
 from fedlog.errors import InputError
 
 
 def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0, count_above: float = 0.0) -> Tensor:
-    """The head (n_class, 1 + w) from summed moments."""
+    """The ridge head (n_class, 1 + w) from summed moments, with the penalty `strength`.
+
+    `noise_std` is the std of the privacy noise. Classes with at most `count_above` records are never predicted.
+    """
     if not strength >= 0:
-        raise InputError(f"the strength of a ridge must not be negative, found: {strength}")
+        raise InputError(f"the strength of a ridge penalty must be 0 or more, found: {strength}")
     sums = moments.statistics.sums
     present = moments.statistics.counts > max(count_above, 0.0)
     n = float(moments.statistics.counts[present].sum())
     centre = sums[present, 1:].sum(0) / n
-    gram = raise_to_noise(moments.gram() - n * torch.outer(centre, centre), noise_std)
+    gram = raise_eigenvalues_to_noise(moments.gram() - n * torch.outer(centre, centre), noise_std)
     # If features do not vary, for example with a single record, the penalty keeps the matrix invertible.
     penalty = max(strength * float(gram.trace()) / moments.width, 1e-12)
     cross = sums[:, 1:] - moments.statistics.counts[:, None] * centre
@@ -34,7 +37,7 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
 
 
 def ridge_near_head(own: Moments, head: Tensor, strength: float) -> Tensor:
-    """A site's ridge head near the global one: it minimises its squares + strength * t * |W - W_global|^2.
+    """A site's own ridge head: it minimises the site's squared error + strength * t * |W - W_global|^2.
 
     t is the mean diagonal entry of the site's second moments, with the constant, so that the strength has no unit.
     Classes that the global head never predicts are not predicted either.

@@ -10,10 +10,10 @@ from torch import Tensor
 from fedlog.errors import InputError
 
 
-def find_oracle_share(covariance: Tensor, degrees: float) -> float:
-    """The share of the identity by oracle-approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
+def find_oracle_shrinkage(covariance: Tensor, degrees: float) -> float:
+    """How far to shrink a covariance (w, w) towards the identity, 0 to 1 (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
 
-    It needs only the covariance (w, w) and its degrees of freedom, so sums are enough.
+    Oracle-approximating shrinkage needs only the covariance and its degrees of freedom, so sums are enough.
     """
     width = covariance.shape[0]
     squared, trace = float(covariance.square().sum()), float(covariance.trace())
@@ -23,26 +23,26 @@ def find_oracle_share(covariance: Tensor, degrees: float) -> float:
 
 
 def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
-    """(1 - share) * covariance + share * (its mean variance) * identity; the share of `find_oracle_share` if None.
+    """(1 - share) * covariance + share * (its mean variance) * identity; None takes `find_oracle_shrinkage` as share.
 
-    If the records do not vary, for example a single one, it is the identity.
+    If all variances are 0, as with a single record, the result is the identity.
     """
     width = covariance.shape[0]
     identity = torch.eye(width, dtype=covariance.dtype)
     if not float(covariance.trace()) > 0:
         return identity
-    share = find_oracle_share(covariance, degrees) if share is None else share
+    share = find_oracle_shrinkage(covariance, degrees) if share is None else share
     if not 0 <= share <= 1:
         raise InputError(f"the share of the identity in a covariance must be 0 to 1, found: {share}")
     target = covariance.trace() / width
     return (1 - share) * covariance + share * target * identity
 
 
-def raise_to_noise(scatter: Tensor, noise_std: float) -> Tensor:
+def raise_eigenvalues_to_noise(scatter: Tensor, noise_std: float) -> Tensor:
     """A noisy scatter (w, w) with its eigenvalues raised to at least the size of the noise.
 
-    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w). Smaller eigenvalues
-    are only noise, and a scatter must not have negative ones.
+    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w). Eigenvalues below
+    that are only noise, and a scatter has no negative eigenvalues.
     """
     if not noise_std:
         return scatter

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, HasCandidates, Phase, Work, WorkResult
-from fedlog.core.classification import find_first_count_near_best
+from fedlog.core.classification import choose_nearly_best
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import compute_number_metrics
 from fedlog.core.keys import Key
@@ -292,7 +292,7 @@ class Cohort:
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
             ]
-            best = find_first_count_near_best(right, len(held_out))
+            best = choose_nearly_best(right, len(held_out))
             models[client.index], self.chosen[client.index] = candidates[best][1], candidates[best][0]
         return models
 
