@@ -57,7 +57,7 @@ STATIONS = (
         "Float32.encode",
     ),
     ("make_contribution", "Protection.add_server_noise", "FedLog.step", "solve_head"),
-    ("Float32.decode", "FedLog.deploy", "BlockBackend.features", "Cohort._score", "append", "render_run"),
+    ("Float32.decode", "FedLog.deploy", "BlockBackend.features", "Cohort._score", "append_round", "render_run"),
 )
 
 

@@ -17,9 +17,9 @@ from fedlog.data.split import HeldOutShares, split_by_class
 from fedlog.experiments.compare.advice import AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.compare.row_estimates import (
-    Answers,
     HeldOutRows,
     RowValueKind,
+    RowValues,
     estimate_from_repetitions,
     estimate_from_rows,
 )
@@ -49,10 +49,10 @@ def test_the_correction_is_that_of_nadeau_and_bengio() -> None:
     assert estimate_from_repetitions([0.5], REDRAWN).half_width is None
 
 
-def judged_once(values: np.ndarray, groups: np.ndarray | None = None) -> Answers:
+def judged_once(values: np.ndarray, groups: np.ndarray | None = None) -> RowValues:
     """Rows of two classes, each judged by one of four repetitions."""
     rows = np.arange(len(values))
-    return Answers(rows % 4, rows, (rows // 4) % 2, values.astype(float), groups)
+    return RowValues(rows % 4, rows, (rows // 4) % 2, values.astype(float), groups)
 
 
 def test_the_variance_of_rows_is_that_of_agresti_and_min() -> None:
@@ -74,7 +74,7 @@ def test_rows_without_a_difference_still_allow_one() -> None:
 def test_a_row_that_is_judged_again_does_not_count_as_another_row() -> None:
     values = np.random.default_rng(0).permutation([1, 0, 0, 0, 0, -1, 0, 1] * 10)
     once = judged_once(values)
-    twice = Answers(*(np.concatenate([each, each]) for each in (once.seeds, once.rows, once.classes, once.values)))
+    twice = RowValues(*(np.concatenate([each, each]) for each in (once.seeds, once.rows, once.classes, once.values)))
     again = replace(twice, seeds=np.concatenate([once.seeds, once.seeds + 4]))
     widths = [estimate_from_rows([each], RowValueKind.DIFFERENCE, by_class=False).half_width for each in (once, again)]
     assert widths[0] == pytest.approx(widths[1])
@@ -93,7 +93,7 @@ def test_rows_of_one_group_count_as_one_draw() -> None:
 def test_by_class_the_rare_class_counts_as_much_as_the_common_one() -> None:
     classes = np.array([0] * 90 + [1] * 10)
     values = np.where(classes == 1, 1.0, 0.0)
-    answers = Answers(np.arange(100) % 4, np.arange(100), classes, values)
+    answers = RowValues(np.arange(100) % 4, np.arange(100), classes, values)
     assert estimate_from_rows([answers], RowValueKind.DIFFERENCE, by_class=True).value == pytest.approx(0.5)
     assert estimate_from_rows([answers], RowValueKind.DIFFERENCE, by_class=False).value == pytest.approx(0.1)
 
@@ -104,7 +104,8 @@ def test_repetitions_that_disagree_beyond_their_rows_widen_the_interval() -> Non
     unstable = np.where(seeds < 2, 1.0, 0.0)  # half of the runs are right throughout, half never
     classes = np.zeros(400, dtype=np.int64)
     widths = [
-        estimate_from_rows([Answers(seeds, rows, classes, values)], RowValueKind.SHARE, by_class=False).half_width or 0
+        estimate_from_rows([RowValues(seeds, rows, classes, values)], RowValueKind.SHARE, by_class=False).half_width
+        or 0
         for values in (steady, unstable)
     ]
     assert widths[1] > 10 * widths[0]
@@ -114,7 +115,7 @@ def test_the_same_rows_every_time_add_what_the_runs_differ_by() -> None:
     seeds, rows = np.repeat(np.arange(5), 50), np.tile(np.arange(50), 5)
     values = (rows % 5 < seeds).astype(float)
     found = estimate_from_rows(
-        [Answers(seeds, rows, np.zeros(250, dtype=np.int64), values)], RowValueKind.SHARE, by_class=False
+        [RowValues(seeds, rows, np.zeros(250, dtype=np.int64), values)], RowValueKind.SHARE, by_class=False
     )
     between = np.var([0, 0.2, 0.4, 0.6, 0.8], ddof=1) / 5
     assert (found.half_width or 0) > t.ppf(0.975, 1000) * math.sqrt(between)
@@ -150,7 +151,7 @@ def covers(number: int) -> bool:
     answers = []
     for parts in seen:
         seeds, places, classes, values = np.concatenate(parts, axis=1)
-        answers.append(Answers(seeds.astype(int), places.astype(int), classes.astype(int), values))
+        answers.append(RowValues(seeds.astype(int), places.astype(int), classes.astype(int), values))
     found = estimate_from_rows(answers, RowValueKind.DIFFERENCE, by_class=False)
     assert found.low is not None
     assert found.high is not None

@@ -116,7 +116,7 @@ def test_a_run_goes_on_through_dropouts_and_says_which_sums_failed(tmp_path: Pat
     execute(spec, tmp_path / "run")
     from fedlog.experiments.run import records
 
-    rounds = records.read(tmp_path / "run" / "records.jsonl")
+    rounds = records.read_rounds(tmp_path / "run" / "records.jsonl")
     failed = [record for record in rounds if "secure sum" in record.refused]
     assert 0 < len(failed) < len(rounds)
     for record in rounds:

@@ -21,7 +21,7 @@ def write_run(
     write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": spec_as_values(cell.spec), "made_with": {}})
     for at, accuracy in enumerate(accuracies):
         record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
-        records.append(cell.records, record)
+        records.append_round(cell.records, record)
     best = max(range(len(accuracies)), key=lambda at: accuracies[at])
     summary = Summary(
         method=cell.spec.method,

@@ -133,7 +133,7 @@ def test_changed_data_are_refused_and_an_old_result_is_said_to_be_one(
     assert again.accuracy == first.accuracy
     assert "was finished before: nothing was trained" in capsys.readouterr().err
     changed = {**SITES, "north": (SITES["north"][0] + 1e-3, SITES["north"][1])}
-    with pytest.raises(InputError, match="holds the same run on other records") as error:
+    with pytest.raises(InputError, match="holds a run with the same settings, but on other records") as error:
         fedlog.run(Federation.from_arrays(changed), out=tmp_path / "run", **SHORT)
     assert error.value.hint == "the data have changed: choose another out"
 

@@ -208,7 +208,9 @@ def test_a_run_on_another_folder_is_another_run(
             execute(spec, out)
     else:
         execute(spec, out)
-    with pytest.raises(InputError, match=rf"out holds the same run on other records than those of {other}"):
+    with pytest.raises(
+        InputError, match=rf"out holds a run with the same settings, but on other records than those of {other}"
+    ):
         execute(replace(spec, data_dir=str(other)), out)
     assert main(["run", "--resume", str(out), "--data-dir", str(other)]) == 2
     assert "on other records" in capsys.readouterr().err

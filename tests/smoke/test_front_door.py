@@ -92,7 +92,7 @@ def test_three_csv_files_on_the_command_line_give_the_same_models(
     path = folder / "site-0.csv"
     path.write_text(path.read_text().replace("14.23", "14.24", 1))
     assert main([*command, "--out", str(tmp_path / "run")]) == 2
-    assert "holds the same run on other records" in capsys.readouterr().err
+    assert "holds a run with the same settings, but on other records" in capsys.readouterr().err
 
 
 @pytest.mark.slow

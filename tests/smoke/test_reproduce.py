@@ -19,7 +19,7 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_d
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Row, Shape, list_cells
 from fedlog.experiments.tables.inventory import estimate_seconds
 from fedlog.experiments.tables.paper import list_printed_rows
-from fedlog.experiments.workers.cell_process import Outcome, execute_order
+from fedlog.experiments.workers.cell_process import Outcome, execute_task
 from fedlog.experiments.workers.executors import LocalProcesses, make_executor
 from fedlog.experiments.workers.runner import CellStatus, run_cells
 from fedlog.settings.resolve import resolve
@@ -27,13 +27,13 @@ from fedlog.settings.spec import RunSpec
 
 
 class Here:
-    """An executor that carries out orders in this process, which spares starting another."""
+    """An executor that carries out tasks in this process, which spares starting another."""
 
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
 
-    def submit(self, orders: Sequence[str]) -> None:
-        self._outcomes = [execute_order(json.loads(order)) for order in orders]
+    def submit(self, tasks: Sequence[str]) -> None:
+        self._outcomes = [execute_task(json.loads(task)) for task in tasks]
 
     def wait(self, seconds: float) -> list[Outcome]:
         ended, self._outcomes = self._outcomes, []
@@ -114,18 +114,18 @@ def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path
     cell = list_cells(digits("fedlog", rounds=12, epochs=2), tmp_path)[0]
     script = RUNNER.format(tests=str(Path(__file__).parent), out=str(tmp_path))
     runner = subprocess.Popen([sys.executable, "-c", script])
-    _wait(lambda: len(records.read(cell.records)) >= 3 or runner.poll() is not None)
+    _wait(lambda: len(records.read_rounds(cell.records)) >= 3 or runner.poll() is not None)
     assert runner.poll() is None
     children = _children(runner.pid)
     runner.send_signal(signal.SIGKILL)
     runner.wait()
     _wait(lambda: not any(_alive(child) for child in children))
-    before = records.read(cell.records)
+    before = records.read_rounds(cell.records)
     assert 3 <= len(before) < 12
     assert cell.state() is CellState.BEGUN
 
     assert run_cells([cell], LocalProcesses(1), Quiet(), None)[0].error is None
-    after = records.read(cell.records)
+    after = records.read_rounds(cell.records)
     assert [record.round for record in after] == list(range(1, 13))
     # At most the round that was under way, or whose checkpoint was, is made again; the numbers are the same.
     kept = before[: len(before) - 1]

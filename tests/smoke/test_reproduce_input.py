@@ -21,7 +21,7 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, lis
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.workers import cell_process
-from fedlog.experiments.workers.cell_process import Outcome, run_order, write_cell_order
+from fedlog.experiments.workers.cell_process import Outcome, make_cell_task, run_task_in_new_process
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_runs import write_run
@@ -253,18 +253,18 @@ def test_the_report_and_the_list_name_what_was_made_with_other_settings(
 
 TALKATIVE = """
 import json, sys
-order = json.loads(sys.stdin.readline())
+task = json.loads(sys.stdin.readline())
 sys.stderr.write("x" * 200_000 + "\\n")
-print(json.dumps({"cell": order["cell"], "accuracy": 0.25, "error": None}))
+print(json.dumps({"cell": task["cell"], "accuracy": 0.25, "error": None}))
 """
 
 
 def test_a_cell_that_complains_at_length_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_process, "make_command", lambda: [sys.executable, "-c", TALKATIVE])
+    monkeypatch.setattr(cell_process, "make_process_command", lambda: [sys.executable, "-c", TALKATIVE])
     answers: list[str] = []
-    order = write_cell_order(list_cells(TABLE, tmp_path)[0], None)
+    task = make_cell_task(list_cells(TABLE, tmp_path)[0], None)
     # A daemon: where the answer never comes, the test fails and the process is left to end with its input.
-    asking = threading.Thread(target=lambda: answers.append(run_order(order)), daemon=True)
+    asking = threading.Thread(target=lambda: answers.append(run_task_in_new_process(task)), daemon=True)
     asking.start()
     asking.join(timeout=60)
     assert [json.loads(answer)["accuracy"] for answer in answers] == [0.25]

@@ -17,7 +17,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
-from fedlog.experiments.workers.cell_process import execute_order, write_cell_order
+from fedlog.experiments.workers.cell_process import execute_task, make_cell_task
 from fedlog.experiments.workers.runner import run_cells
 from fedlog.report.paper.method_tables import make_accuracy_table
 
@@ -51,12 +51,12 @@ def test_the_celeba_experiment_runs_on_a_leaf_folder(tmp_path: Path, monkeypatch
     wanted = list_cells(short, out, seeds=(0,))
     assert {cell.spec.body for cell in wanted} == {("mobilenet-v2",)}
     for cell in wanted:
-        assert execute_order(json.loads(write_cell_order(cell, data))).error is None
+        assert execute_task(json.loads(make_cell_task(cell, data))).error is None
     table = make_accuracy_table(collect_runs(short, out))
     assert [row[1] for row in table.rows] == ["1"] * 5
     assert all("not run" not in row[2] for row in table.rows)
     assert table.rows[0][table.columns.index("paper, %")] == "71.96 ± 0.18"
-    nobody = SimpleNamespace(submit=lambda orders: None, stop=lambda: None)
+    nobody = SimpleNamespace(submit=lambda tasks: None, stop=lambda: None)
     silent = SimpleNamespace(on_start=lambda to_do, skipped: None)
     for same in (data, tmp_path / "no data here"):
         assert run_cells(wanted, nobody, silent, same) == []

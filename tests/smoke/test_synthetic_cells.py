@@ -14,7 +14,7 @@ from fedlog.experiments.tables import synthetic
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, list_cells
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
-from fedlog.experiments.workers.cell_process import Outcome, execute_order, write_cell_order
+from fedlog.experiments.workers.cell_process import Outcome, execute_task, make_cell_task
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
 from fedlog.report.paper.grid_tables import make_synthetic_table
@@ -30,7 +30,7 @@ def _with(experiment: Experiment, **options: object) -> Experiment:
 
 
 def _run(cell: Cell) -> Outcome:
-    return execute_order(json.loads(write_cell_order(cell, None)))
+    return execute_task(json.loads(make_cell_task(cell, None)))
 
 
 def _contents(folder: Path) -> dict[str, str]:

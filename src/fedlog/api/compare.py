@@ -276,11 +276,11 @@ class _ComparisonPlan:
                     hint="use jobs=1, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
-            # On a cluster one order for each run, because workers may be lost; here one for each job, because a process
+            # On a cluster one task for each run, because workers may be lost; here one for each job, because a process
             # takes seconds to start.
-            orders = len(runs) if self.executor.startswith(DASK) else self.jobs
+            tasks = len(runs) if self.executor.startswith(DASK) else self.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
-            return running.run_in_parallel(runs, side_by_side, orders, bar.show, data_dir)
+            return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _find_federation(self, seed: int) -> Federation | None:
         """The federation in memory for a seed: divided again if it has `split_again`, else as it was given."""

@@ -112,7 +112,7 @@ class Result:
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
-        lines = tuple(records.read(folder / RECORDS))
+        lines = tuple(records.read_rounds(folder / RECORDS))
         notes = {name: (folder / name).read_text() for name in PAGE_FILES if (folder / name).exists()}
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
@@ -200,7 +200,7 @@ class Result:
         config = {"digest": self.spec.digest, "spec": spec_as_values(self.spec), "made_with": dict(self.made_with)}
         write_json(path / CONFIG, config)
         for record in self.records:
-            records.append(path / RECORDS, record)
+            records.append_round(path / RECORDS, record)
         for name, text in self.notes.items():
             write_file(path / name, text)
         write_json(path / SUMMARY, records.summary_as_json(self.summary))

@@ -60,7 +60,7 @@ def train_and_report(args: argparse.Namespace) -> int:
 
         show_summary(console, summary, folder, report)
         if args.profile:
-            _show_profile(console, records.read(folder / RECORDS))
+            _show_profile(console, records.read_rounds(folder / RECORDS))
     return 0
 
 
@@ -114,6 +114,6 @@ def _choose_new_folder(spec: RunSpec) -> Path:
 def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> None:
     found = forecast_cost(spec, progress.features_computed)
     if args.resume is not None:
-        done = records.count(args.resume / RECORDS)
+        done = records.count_rounds(args.resume / RECORDS)
         print(f"this is the forecast of the whole run, of which {done} rounds are done", file=sys.stderr)
     print(json.dumps(asdict(found)) if args.json else "\n".join(found.lines()))

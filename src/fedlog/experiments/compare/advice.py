@@ -1,4 +1,4 @@
-"""Advice in one sentence, from validation rows: federate with this method, train alone, or too few rows to tell."""
+"""Advise from validation rows: federate with a certain method, train alone, or no advice because rows are too few."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FALSE_CLAIM_RATE = 0.05  # at most this often is a gain claimed that does not ex
 
 
 class AdviceKind(Enum):
-    """What a comparison can advise."""
+    """The outcomes of a comparison: federate, train alone, or too few rows to decide."""
 
     FEDERATE = "federate"
     ALONE = "train alone"
@@ -24,7 +24,7 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice, as a value and as one sentence; `confirmation` says whether the test rows agree."""
+    """The advice of a comparison; `sentence` states it, and `confirmation` gives the gain on test rows in words."""
 
     kind: AdviceKind
     sentence: str
@@ -39,7 +39,7 @@ class Advice:
 
 
 def advise(findings: Findings, worth: float = WORTH) -> Advice:
-    """The advice from the validation rows of these runs; test rows are not used for it."""
+    """The advice of a comparison, from validation rows only; a gain below `worth` does not pay for a federation."""
     if findings.local_label is None or not findings.candidates:
         what = "training alone" if findings.local_label is None else "a federated method"
         return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
@@ -65,7 +65,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """The label that sends the fewest bits, of those with a gain less than `worth` below the best."""
+    """The label with the fewest bits among those in `paying` whose gain is less than `worth` below the highest gain."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))
@@ -96,7 +96,7 @@ def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth:
 
 
 def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
-    """The statement that the rows are too few for advice; `best` is the label of the best method."""
+    """The advice that says the rows are too few to decide; `best` is the label of the best method."""
     width = gain.half_width or 0.0
     sentence = (
         f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "
@@ -106,7 +106,7 @@ def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
 
 
 def _describe_test_gain(findings: Findings, label: str) -> str:
-    """A sentence on the gain on test rows; empty if there are none."""
+    """A sentence with the gain of this variant on test rows; empty if there are no such rows."""
     found = findings.estimate_gain(label, "test")
     return "" if found is None else f"Test rows, which had no part in this: {label} gains {describe_gain(found)}."
 
@@ -120,7 +120,7 @@ def describe_gain(gain: Estimate) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """The names, separated by commas; of more than ten only the first ten, and how many more there are."""
+    """The names, separated by commas; after the first ten only the number of the others."""
     shown = list(names[:10])
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(shown) + more

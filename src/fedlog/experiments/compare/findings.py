@@ -10,9 +10,9 @@ from statistics import fmean
 import numpy as np
 
 from fedlog.experiments.compare.row_estimates import (
-    Answers,
     HeldOutRows,
     RowValueKind,
+    RowValues,
     estimate_from_repetitions,
     estimate_from_rows,
 )
@@ -27,10 +27,10 @@ UNBALANCED = 2.0  # classes count as unbalanced if the largest has more than thi
 FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 
 
-def gather_answers(
+def gather_row_values(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
-) -> list[Answers]:
-    """Whether the model is right about each row (1 or 0), by site; with a reference, the difference to its answers.
+) -> list[RowValues]:
+    """For each site, 1 for each row that is predicted correctly, else 0; with `reference`, differences from its values.
 
     Empty if the positions of some run's rows are unknown, as for named data sets, which every seed divides differently.
     """
@@ -41,20 +41,20 @@ def gather_answers(
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
         compared = None if reference is None else {seed: reference[seed].scores.scores_on(part)[site] for seed in seeds}
-        answers = _make_answers(scores, compared)
-        if len(answers.rows):
-            found.append(answers)
+        values = _make_row_values(scores, compared)
+        if len(values.rows):
+            found.append(values)
     return found
 
 
-def _make_answers(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> Answers:
-    """The answers at one site, from its scores by seed; `compared` are those of the reference, if there is one."""
+def _make_row_values(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> RowValues:
+    """The values of one site's rows, from its scores by seed; with `compared`, minus the values of those scores."""
     judged = {seed: score for seed, score in scores.items() if score.rows}
     values = [_parse_digits(score.right) for score in judged.values()]
     if compared is not None:
         values = [mine - _parse_digits(compared[seed].right) for mine, seed in zip(values, judged, strict=True)]
     groups = [score.groups for score in judged.values() if score.groups is not None]
-    return Answers(
+    return RowValues(
         seeds=_join_lists([[seed] * score.rows for seed, score in judged.items()]),
         rows=_join_lists([score.places or [] for score in judged.values()]),
         classes=_join_lists([score.classes or [] for score in judged.values()]),
@@ -73,7 +73,7 @@ def _join_lists(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dty
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One finished run and its scores."""
+    """A finished run: its settings, its summary and the scores of its models."""
 
     spec: RunSpec
     summary: Summary
@@ -111,7 +111,7 @@ class VariantFigures:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All finished runs of a comparison by the label of their variant and their seed, and the figures they give."""
+    """The finished runs of a comparison, by (label of the variant, seed), and the figures computed from them."""
 
     data: str
     runs: Mapping[tuple[str, int], ScoredRun]
@@ -153,14 +153,14 @@ class Findings:
 
     @cached_property
     def local_label(self) -> str | None:
-        """The label of the variant that trains alone: of several, the best on validation rows; None without one."""
+        """The label of the variant that trains alone (the best on validation rows, if several do); None without one."""
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
         means = {label: fmean(self._average_by_seed(label, "validation").values() or [0.0]) for label in found}
         return max(means, key=means.__getitem__, default=None)
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The labels of the variants that can be advised: all but training alone and pooling."""
+        """The labels of the federated variants: all except training alone and training on pooled rows."""
         return tuple(label for label in self.labels if self.find_method(label) not in REFERENCES)
 
     @cached_property
@@ -178,9 +178,9 @@ class Findings:
     def estimate_gain(
         self, label: str, part: str, confidence: float = CONFIDENCE, sites: Sequence[str] | None = None
     ) -> Estimate | None:
-        """The gain over training alone on validation or test rows (`part`), mean over those sites that have such rows.
+        """The gain over training alone on validation or test rows (`part`), mean over the sites that have such rows.
 
-        None without such a site, without training alone, and for training alone.
+        None if no site has such rows, if no variant trains alone, or if this variant is the one that does.
         """
         scored = [run.scores.scores_on(part) for run in self.runs.values()]
         sites = [site for site in sites or self.sites if any(scores[site].rows for scores in scored)]
@@ -189,7 +189,7 @@ class Findings:
         own, reference = self.runs_by_seed(label), self.runs_by_seed(self.local_label)
         if not own.keys() & reference.keys():
             return None
-        rows = gather_answers(own, reference, part, sites)
+        rows = gather_row_values(own, reference, part, sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.DIFFERENCE, by_class=self.is_unbalanced, confidence=confidence)
         means = [self._average_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
@@ -197,7 +197,7 @@ class Findings:
         return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
 
     def _count_rows(self, part: str, site: str) -> int:
-        """The number of different rows that the site scored; of one repetition, if their positions are unknown."""
+        """How many different validation or test rows (`part`) the site scored; if unknown, those of one repetition."""
         scores = [run.scores.scores_on(part)[site] for run in self.runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
@@ -207,7 +207,7 @@ class Findings:
     def _average_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
     ) -> dict[int, float]:
-        """The mean of a figure over these sites, by seed; sites for which it is not defined are left out."""
+        """The mean of a figure (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
         found = {}
         for seed, run in self.runs_by_seed(label).items():
             held = run.scores.scores_on(part)
@@ -239,14 +239,14 @@ class Findings:
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
         """The accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
-        rows = gather_answers(self.runs_by_seed(label), None, part, sites or self.sites)
+        rows = gather_row_values(self.runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
         values = list(self._average_by_seed(label, part, sites).values())
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
     def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
-        """Another measure on validation rows, mean over sites; None if it is not defined for any site."""
+        """The mean over sites of a measure (`figure`, such as `macro_f1`) on validation rows; None if never defined."""
         values = list(self._average_by_seed(label, "validation", figure=figure).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
@@ -262,7 +262,7 @@ class Findings:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about sites with few rows or one class, about the splits, and about runs that failed."""
+        """Warnings: sites with few rows or a single class, equal splits, unbalanced classes, and failed runs."""
         training = next(iter(self.runs.values())).scores.training
         found = []
         for site in self.sites:

@@ -1,16 +1,16 @@
 """Means with confidence intervals: from repetitions alone, or from single rows if the position of each row is known.
 
-Every row that is not a test row is a validation row in some repetition. So all answers together are a cross-validation,
-and their spread over the rows gives the interval. It rests on these assumptions:
+Every row that is not a test row is a validation row in some repetition. So all predictions together are a
+cross-validation, and their spread over the rows gives the interval. It rests on these assumptions:
 
-- Rows (or groups of rows, if a site has groups) are drawn independently. The answers of several repetitions to one row
-  are not independent, so a row counts once, with the mean of its answers.
-- Exchanging a few training rows changes the answers to other rows little. Under this stability the variance over rows
-  is right for the models that were scored (Bayle, Bayle, Janson and Mackey 2020).
+- Rows (or groups of rows, if a site has groups) are drawn independently. The predictions of several repetitions for one
+  row are not independent, so a row counts once, with the mean of its values.
+- Exchanging a few training rows changes the predictions for other rows little. Under this stability the variance over
+  rows is right for the models that were scored (Bayle, Bayle, Janson and Mackey 2020).
 - Repetitions also differ by starting points and batches. This second variance is added if the choice of rows does not
   explain how far repetitions differ, and always if every repetition scores the same rows.
-- A few rows that all agree do not prove that every row would: extra rows are added for caution, two for a difference
-  (Agresti and Min 2005) and four for a share.
+- A few rows that all agree do not prove that every row would. So pseudo-observations widen the interval: two for a
+  difference (Agresti and Min 2005) and four for a share.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """How the repetitions of a comparison hold out their rows."""
+    """Which rows the repetitions of a comparison hold out: the same or different ones, and how many."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     judged_share: float  # held-out rows divided by training rows
 
 
 def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE) -> Estimate:
-    """The mean of the repetitions and its interval, from their spread alone.
+    """The mean of one value for each repetition, with its interval from their spread.
 
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
@@ -54,15 +54,18 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
 
 
 class RowValueKind(Enum):
-    """What a row's value is; each member has the number, sum and sum of squares of the rows added for caution."""
+    """Whether a row's value is 0 or 1, or a difference of two such values.
+
+    Each member is the number, sum and sum of squares of the pseudo-observations that are added to the rows.
+    """
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
     DIFFERENCE = (2.0, 0.0, 1.0)  # of two models: half a row of either sign, and one without a difference
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """The answers at one site: one entry for each row and repetition."""
+class RowValues:
+    """The values of one site's rows (see `RowValueKind`), with one entry for each row and repetition."""
 
     seeds: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -70,22 +73,22 @@ class Answers:
     values: NDArray[np.float64]
     groups: NDArray[np.int64] | None = None  # rows of one group are not independent of each other
 
-    def select(self, chosen: NDArray[np.bool_]) -> Answers:
+    def select(self, chosen: NDArray[np.bool_]) -> RowValues:
         """The entries for which `chosen` is true."""
         groups = None if self.groups is None else self.groups[chosen]
-        return Answers(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
+        return RowValues(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
 
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of one independent contribution to a mean, and its degrees of freedom."""
+    """The variance of one of several independent terms of a mean, and its degrees of freedom."""
 
     variance: float
     freedom: float
 
 
 def estimate_from_rows(
-    sites: Sequence[Answers], scale: RowValueKind, *, by_class: bool, confidence: float = CONFIDENCE
+    sites: Sequence[RowValues], kind: RowValueKind, *, by_class: bool, confidence: float = CONFIDENCE
 ) -> Estimate:
     """The mean over sites of the mean over rows, with its interval.
 
@@ -95,29 +98,29 @@ def estimate_from_rows(
     seeds = np.unique(np.concatenate([site.seeds for site in sites]))
     if len(seeds) < 2:
         return Estimate(value, None, None)
-    parts = [*_list_variances_of_rows(sites, scale, by_class), _compute_variance_of_repetitions(sites, seeds, by_class)]
+    parts = [*_list_variances_of_rows(sites, kind, by_class), _compute_variance_of_repetitions(sites, seeds, by_class)]
     variance = math.fsum(part.variance for part in parts)
     # Degrees of freedom of the sum of these variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in parts if part.variance)
     half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
-    if scale is RowValueKind.DIFFERENCE:
+    if kind is RowValueKind.DIFFERENCE:
         half = max(half, RULE_OF_THREE / sum(len(np.unique(site.rows)) for site in sites))
     half = min(half, 1.0)  # no share can be further off
     return Estimate(value, value - half, value + half)
 
 
-def _split_by_class(site: Answers, by_class: bool) -> list[Answers]:
-    """The answers of each class if `by_class`, else all answers as one part."""
+def _split_by_class(site: RowValues, by_class: bool) -> list[RowValues]:
+    """The values of each class separately if `by_class`, else all values in one list entry."""
     return [site.select(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
 
 
-def _average_by_row(answers: Answers) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The mean value of each row over its repetitions, and the position of its first entry."""
-    _, first, places = np.unique(answers.rows, return_index=True, return_inverse=True)
-    return np.bincount(places, answers.values) / np.bincount(places), first
+def _average_by_row(part: RowValues) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """(values, first): the mean of each row over its repetitions, and the index of the row's first entry."""
+    _, first, places = np.unique(part.rows, return_index=True, return_inverse=True)
+    return np.bincount(places, part.values) / np.bincount(places), first
 
 
-def _average_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
+def _average_over_sites(sites: Sequence[RowValues], by_class: bool) -> float:
     """The mean over sites of the mean over rows; with `by_class`, each class of a site has the same weight."""
     return float(
         np.mean(
@@ -126,43 +129,41 @@ def _average_over_sites(sites: Sequence[Answers], by_class: bool) -> float:
     )
 
 
-def _list_variances_of_rows(sites: Sequence[Answers], scale: RowValueKind, by_class: bool) -> Iterator[_Variance]:
+def _list_variances_of_rows(sites: Sequence[RowValues], kind: RowValueKind, by_class: bool) -> Iterator[_Variance]:
     """The variances due to the choice of rows: one for each site, or with `by_class` for each class of each site."""
     for site in sites:
         strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))
-        for answers in strata:
-            values, first = _average_by_row(answers)
-            groups = None if answers.groups is None else answers.groups[first]
+        for part in strata:
+            values, first = _average_by_row(part)
+            groups = None if part.groups is None else part.groups[first]
             found = (
-                _compute_variance_of_mean(values, scale)
+                _compute_variance_of_mean(values, kind)
                 if groups is None
-                else _compute_variance_by_group(values, groups, scale)
+                else _compute_variance_by_group(values, groups, kind)
             )
             yield _Variance(share**2 * found.variance, found.freedom)
 
 
-def _compute_variance_of_mean(values: NDArray[np.float64], scale: RowValueKind) -> _Variance:
-    """The variance of the mean of independent rows, with the rows added for caution."""
-    more, more_sum, more_squares = scale.value
+def _compute_variance_of_mean(values: NDArray[np.float64], kind: RowValueKind) -> _Variance:
+    """The variance of the mean of independent rows, with pseudo-observations of this kind added."""
+    more, more_sum, more_squares = kind.value
     count = len(values) + more
     mean = (values.sum() + more_sum) / count
     return _Variance(float((np.square(values).sum() + more_squares) / count - mean**2) / count, count - 1)
 
 
-def _compute_variance_by_group(
-    values: NDArray[np.float64], groups: NDArray[np.int64], scale: RowValueKind
-) -> _Variance:
-    """The variance of the mean if whole groups are drawn at random; a single group counts as a single row."""
+def _compute_variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], kind: RowValueKind) -> _Variance:
+    """The variance of the mean of the values if whole groups of rows are drawn at random, not single rows."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
     if count < 2:
-        return _Variance(len(values) * _compute_variance_of_mean(values, scale).variance, 1)
+        return _Variance(len(values) * _compute_variance_of_mean(values, kind).variance, 1)
     residuals = np.bincount(places, values - values.mean())
     return _Variance(float(np.square(residuals).sum()) / len(values) ** 2 * count / (count - 1), count - 1)
 
 
-def _compute_variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
+def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
     """The variance of the mean due to starting points and batches, which differ between repetitions.
 
     A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
@@ -182,7 +183,7 @@ def _compute_variance_of_repetitions(sites: Sequence[Answers], seeds: NDArray[np
     return _Variance((spread - explained) / len(present), freedom)
 
 
-def _have_same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
+def _have_same_rows(repetitions: Sequence[Sequence[RowValues]]) -> bool:
     """Whether every repetition has the same rows at every site."""
     first = repetitions[0]
     return all(
@@ -192,16 +193,16 @@ def _have_same_rows(repetitions: Sequence[Sequence[Answers]]) -> bool:
     )
 
 
-def _compute_variance_explained_by_rows(sites: Sequence[Answers], by_class: bool) -> float:
-    """The variance due to the choice of rows in one repetition; it is subtracted, so no rows are added for caution."""
+def _compute_variance_explained_by_rows(sites: Sequence[RowValues], by_class: bool) -> float:
+    """The variance of one repetition's mean that is due to the choice of rows, without pseudo-observations."""
     found = 0.0
     for site in sites:
         strata = _split_by_class(site, by_class)
-        for answers in strata:
-            if len(answers.values) > 1:
-                if answers.groups is None:
-                    variance = float(np.var(answers.values, ddof=1)) / len(answers.values)
+        for part in strata:
+            if len(part.values) > 1:
+                if part.groups is None:
+                    variance = float(np.var(part.values, ddof=1)) / len(part.values)
                 else:
-                    variance = _compute_variance_by_group(answers.values, answers.groups, RowValueKind.SHARE).variance
+                    variance = _compute_variance_by_group(part.values, part.groups, RowValueKind.SHARE).variance
                 found += variance / (len(sites) * len(strata)) ** 2
     return found

@@ -16,7 +16,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.experiments.run.scores import execute_and_score
-from fedlog.experiments.workers.cell_process import SCORED, write_order
+from fedlog.experiments.workers.cell_process import SCORED, make_task
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
 
@@ -38,7 +38,7 @@ def run_one_by_one(
     """
     failed: Failures = {}
     given = {run.seed: federations(run.seed) for run in runs}
-    rounds = [_count_rounds_or_fail(run, given[run.seed], failed) for run in runs]
+    rounds = [_count_rounds(run, given[run.seed], failed) for run in runs]
     show(0, sum(rounds), "")
     done, load = 0, lru_cache(maxsize=1)(load_federation)  # consecutive runs on the same data read them once
     for run, length in zip(runs, rounds, strict=True):
@@ -54,8 +54,8 @@ def run_one_by_one(
     return failed
 
 
-def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
-    """How many rounds the run has; 0 if its settings are invalid, which is noted in `failed`."""
+def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
+    """How many rounds the run has; if its settings are invalid, 0, and the error is added to `failed`."""
     try:
         return resolve(run.spec, federation).settings.rounds
     except InputError as error:
@@ -64,7 +64,7 @@ def _count_rounds_or_fail(run: ComparedRun, federation: Federation | None, faile
 
 
 class _RoundCounter(Callback):
-    """Shows the progress after each round of one run; `before` rounds were done before this run."""
+    """Shows the progress of a comparison after each round of one run; earlier runs had `before` rounds."""
 
     def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
         self._show, self._before, self._total, self._name = show, before, total, name
@@ -75,20 +75,20 @@ class _RoundCounter(Callback):
 
 
 def run_in_parallel(
-    runs: Sequence[ComparedRun], executor: Executor, orders: int, show: ShowRounds, data_dir: Path | None
+    runs: Sequence[ComparedRun], executor: Executor, tasks: int, show: ShowRounds, data_dir: Path | None
 ) -> Failures:
-    """Execute the runs in parallel, in `orders` groups; return the failures by the name of the run.
+    """Execute the runs in parallel, as this many tasks of an executor; return the failures by the name of the run.
 
     The executor is stopped at the end, also after an error.
     """
     failed: Failures = {}
-    rounds = {run.folder: _count_rounds_or_fail(run, None, failed) for run in runs}
+    rounds = {run.folder: _count_rounds(run, None, failed) for run in runs}
     runs = [run for run in runs if run.name not in failed]
     show(0, sum(rounds.values()), "")
-    dealt = split_into_groups(runs, orders)
+    dealt = split_into_groups(runs, tasks)
     ended = 0
     try:
-        executor.submit([_write_order(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
+        executor.submit([_make_task(part, f"part {at}", data_dir) for at, part in enumerate(dealt, start=1)])
         while ended < len(dealt):
             for outcome in executor.wait(POLL_SECONDS):
                 ended += 1
@@ -96,25 +96,25 @@ def run_in_parallel(
                 if outcome.error is not None:
                     part = dealt[int(outcome.cell.removeprefix("part ")) - 1]
                     failed.update({run.name: outcome.error for run in part if not (run.folder / RECORDS).exists()})
-            done = sum(min(records.count(folder / RECORDS), length) for folder, length in rounds.items())
+            done = sum(min(records.count_rounds(folder / RECORDS), length) for folder, length in rounds.items())
             show(done, sum(rounds.values()), f"{ended} of {len(dealt)} parts done" if ended else "")
     finally:
         executor.stop()
     return failed
 
 
-def split_into_groups(runs: Sequence[ComparedRun], orders: int) -> list[list[ComparedRun]]:
-    """The runs in `orders` groups of about equal length, each with many methods and few seeds."""
+def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[ComparedRun]]:
+    """The runs in this many groups of about equal length, each with many methods and few seeds."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    parts: list[list[ComparedRun]] = [[] for _ in range(orders)]
+    parts: list[list[ComparedRun]] = [[] for _ in range(groups)]
     for turn, seed in enumerate(seeds):
         for at, run in enumerate(run for run in runs if run.seed == seed):
             # Shifted by one for every seed, so that no group has only one method.
-            parts[(at + turn) % orders].append(run)
+            parts[(at + turn) % groups].append(run)
     return [part for part in parts if part]
 
 
-def _write_order(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
-    """An order to execute these runs, each with one thread and one process, because several orders run in parallel."""
+def _make_task(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
+    """The text of a task that executes these runs, each in one thread, because several tasks run in parallel."""
     single = [(run.name, run.folder, replace(run.spec, jobs=1, threads=1)) for run in runs]
-    return write_order(name, SCORED, single, data_dir)
+    return make_task(name, SCORED, single, data_dir)

@@ -56,7 +56,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class VariantChoices:
-    """The choices to combine; without codecs, bodies or recipes, those of the common settings are used."""
+    """The methods, codecs, bodies and recipes to combine; for an empty list the common settings are used."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class VariantChoices:
 
 
 def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
-    """A row for each method, codec, body and recipe; methods that send nothing get the first codec only."""
+    """A row of the table for each combination of the choices; methods that send nothing get the first codec only."""
     found: list[Row] = []
     own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
@@ -90,7 +90,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
 
 
 def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """The specification with these settings and options; an option that its method does not have is left out."""
+    """The specification with these settings and options, without options that its method does not have."""
     known, options = type_hints(RunSpec), registry.list_options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
@@ -121,7 +121,7 @@ def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation
 def drop_methods_needing_equal_bodies(
     choices: VariantChoices, common: RunSpec, asked_for: Sequence[str]
 ) -> tuple[VariantChoices, tuple[str, ...]]:
-    """If sites have different bodies: the choices without methods that need equal ones, and a note with their names."""
+    """If sites have different bodies, leave out methods that need equal ones and note it; those asked for stay."""
     if not _bodies_differ(common, choices):
         return choices, ()
     equal = registry.find_methods(lambda method: method.bodies is not Bodies.ANY)
@@ -132,7 +132,7 @@ def drop_methods_needing_equal_bodies(
 
 
 def _bodies_differ(common: RunSpec, choices: VariantChoices) -> bool:
-    """Whether sites have different bodies."""
+    """Whether the common settings give sites different bodies, and the choices do not replace them."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
@@ -150,10 +150,10 @@ def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[
 def make_quick(
     spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, asked_for: bool
 ) -> tuple[RunSpec, VariantChoices, tuple[str, ...]]:
-    """The settings and choices of a quick comparison, and notes on what it leaves out.
+    """The settings and choices of a quick comparison, and notes on how it differs from a full one.
 
-    Methods, rounds and batch sizes that the user has set are kept. Batches are larger if the largest site has many
-    rows.
+    Rounds and batch sizes that the user has set are kept, and methods if `asked_for` is true. Batches are larger if
+    the largest site has many rows.
     """
     notes = []
     if not asked_for:

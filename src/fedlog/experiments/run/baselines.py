@@ -17,7 +17,7 @@ SAME_SETTINGS = ("data_sha256", *DIVISION, "validation_fraction", "seed", "split
 
 
 def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
-    """The summaries of finished runs of other methods near the folder, by method; the newest if it has several.
+    """The summary of the newest finished run of each other method near the folder, by method.
 
     The search covers the folders next to this one and, in a comparison (METHOD/seed-N), the same seed of the other
     methods.

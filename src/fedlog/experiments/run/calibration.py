@@ -3,7 +3,7 @@
 Three kinds of probabilities are measured on the test rows of all clients together: the plain softmax; the softmax after
 a temperature that each client fits on its validation rows, if it has some; and, for FedLog's head, the Laplace
 approximation of its posterior. A second figure says how well a score separates records of classes that a client never
-saw from records of its own classes.
+saw from records of the classes that it has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEDLOG_HEADS = ("fedlog-once", "fedlog")
 
 @dataclass(frozen=True)
 class ProbabilityQuality:
-    """How good one kind of probabilities is (softmax, temperature or Laplace), measured on all test rows."""
+    """The quality of one kind of probabilities (softmax, temperature or Laplace), measured on all test rows."""
 
     records: int
     accuracy: float
@@ -54,7 +54,7 @@ class ProbabilityQuality:
 
 @dataclass(frozen=True)
 class RunCalibration:
-    """The quality of each kind of probabilities by its name, and how well unseen classes are recognised."""
+    """The quality of each kind of probabilities, by name, and how well records of unseen classes are recognised."""
 
     ways: dict[str, ProbabilityQuality]
     auroc_of_unseen_classes: float | None  # area under the ROC curve, mean over clients; None if all have every class
@@ -69,7 +69,7 @@ class RunCalibration:
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
     """Measure the clients' finished models and write `calibration.json`.
 
-    A private run writes none, because its guarantee would not cover these figures; neither does one that predicts a
+    Write nothing for a private run, because its guarantee would not cover these figures, nor if the run predicts a
     number.
     """
     federation = simulation.federation
@@ -91,7 +91,7 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
         client = _ClientModel(simulation, at, load_file(weights))
         for name, values in client.list_logits():
             outputs.setdefault(name, []).append((values, client.test.labels))
-        area = client.area_of_unseen_classes()
+        area = client.compute_auroc_of_unseen_classes()
         areas += [] if area is None else [area]
     # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same rows.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
@@ -112,11 +112,11 @@ def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
 
 
 class _ClientModel:
-    """One client's model and held-out rows."""
+    """One client's final model, with the client's validation and test rows."""
 
-    def __init__(self, simulation: Simulation, at: int, params: Params) -> None:
-        federation, shard = simulation.federation, simulation.federation.shards[at]
-        self._simulation, self._body, self._params = simulation, simulation.bodies[at], params
+    def __init__(self, simulation: Simulation, client: int, params: Params) -> None:
+        federation, shard = simulation.federation, simulation.federation.shards[client]
+        self._simulation, self._body, self._params = simulation, simulation.bodies[client], params
         self._transform = federation.transform
         self._seen = torch.bincount(federation.train.labels[shard.train], minlength=federation.n_class) > 0
         self.test = federation.test.at(shard.test)
@@ -127,15 +127,15 @@ class _ClientModel:
         with torch.no_grad():
             return self._body.features(self._params, self._transform.prepare(rows.inputs), None).double()
 
-    def _logits(self, features: Tensor) -> Tensor:
+    def _compute_logits(self, features: Tensor) -> Tensor:
         return logits(features, {name: value.double() for name, value in self._params.items()})
 
     def list_logits(self) -> Iterator[tuple[str, Tensor]]:
-        """The logits of the test rows, (n, n_class), for each kind of probabilities that this client has."""
-        plain = self._logits(self._features)
+        """(name, logits) of each kind of probabilities that this client has; logits of its test rows, (n, n_class)."""
+        plain = self._compute_logits(self._features)
         yield SOFTMAX, plain
         if len(self._validation):
-            held = self._logits(self._compute_features(self._validation))
+            held = self._compute_logits(self._compute_features(self._validation))
             yield TEMPERATURE, plain / fit_temperature(held, self._validation.labels)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             nu = self._simulation.algorithm.observe(self._simulation.server.state).get("records", 0.0) + 1
@@ -144,8 +144,8 @@ class _ClientModel:
             chances = LaplaceHead(head.double(), nu).probabilities(self._features)
             yield LAPLACE, torch.where(absent, -1e30, chances.clamp_min(1e-300).log())
 
-    def area_of_unseen_classes(self) -> float | None:
-        """How well `_score_novelty` separates unseen classes from the client's own: the area under the ROC curve.
+    def compute_auroc_of_unseen_classes(self) -> float | None:
+        """The area under the ROC curve of `_score_novelty`: how well it separates unseen classes from seen ones.
 
         None if the client has seen every class, or has no test row of a class that it has seen.
         """
@@ -163,8 +163,8 @@ class _ClientModel:
         return area_under_curve(score, marks)
 
     def _score_novelty(self, features: Tensor) -> Tensor:
-        """A number for each record that is higher for unusual ones: from FedLog's density, else from low logits."""
-        values = self._logits(features)
+        """A score for each record, higher for unusual ones: from FedLog's density, or from other methods' logits."""
+        values = self._compute_logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             return novelty_scores(values, features)
         return -torch.logsumexp(values, dim=1)

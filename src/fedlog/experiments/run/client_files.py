@@ -79,7 +79,7 @@ def read_clients(folder: Path) -> dict[str, ClientDescription]:
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
     """Write `geometry.json`: the class means of the clients' finished models.
 
-    A private run writes none, because its guarantee would not cover them; a run that predicts a number has no classes.
+    Write nothing for a private run, because its guarantee would not cover them, nor if the run predicts a number.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
@@ -97,9 +97,9 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
         write_json(folder / GEOMETRY, asdict(replace(found, clients=len(federation.shards))))
 
 
-def _compute_class_means(simulation: Simulation, at: int, weights: Path) -> list[tuple[str, str, Tensor]]:
-    """The client's name, the class and the mean of its features, for each class that the client has."""
-    federation, body, shard = simulation.federation, simulation.bodies[at], simulation.federation.shards[at]
+def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> list[tuple[str, str, Tensor]]:
+    """(client, class, mean of its features) for each class that the client with this number has records of."""
+    federation, body, shard = simulation.federation, simulation.bodies[client], simulation.federation.shards[client]
     if not weights.exists():
         return []  # all clients share one model, saved under another name
     rows = federation.train.at(shard.train[:: max(1, len(shard.train) // MOST_RECORDS)])

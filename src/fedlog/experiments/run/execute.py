@@ -50,7 +50,7 @@ CONFIG, RECORDS, SUMMARY, MODELS = "config.json", "records.jsonl", "summary.json
 
 
 class KeptFiles(Enum):
-    """Which files a finished run keeps beside its configuration and summary."""
+    """Which files of a finished run are kept in addition to its configuration and summary."""
 
     MODELS = "records and models"
     RECORDS = "records only"
@@ -97,7 +97,7 @@ def read_finished_summary(folder: Path) -> Summary | None:
     if not (folder / SUMMARY).exists():
         return None
     summary = read_summary(folder)
-    return summary if records.count(folder / RECORDS) == summary.rounds else None
+    return summary if records.count_rounds(folder / RECORDS) == summary.rounds else None
 
 
 def _run_in_folder(
@@ -109,7 +109,7 @@ def _run_in_folder(
     made: list[Path],
     seconds_between_checkpoints: float,
 ) -> Summary:
-    """Run the rounds that the folder does not have yet; `made` are new folders, removed if the run cannot start."""
+    """Run the rounds that the folder does not have yet; the new folders `made` are removed if the run cannot start."""
 
     def report_features(done: int, new_records: int) -> None:
         for callback in callbacks:
@@ -158,7 +158,7 @@ def _explain_write_errors(folder: Path) -> Iterator[None]:
 
 
 def read_spec(folder: Path) -> RunSpec:
-    """The resolved specification of a run folder."""
+    """The resolved specification of the run in the folder; InputError if it holds no run."""
     path = folder / CONFIG
     try:
         return spec_from_values(parse_json(path.read_text())["spec"], str(path))
@@ -169,7 +169,7 @@ def read_spec(folder: Path) -> RunSpec:
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a finished run."""
+    """The summary of the run in the folder; InputError if the run is not finished."""
     try:
         return Summary(**{**parse_json((folder / SUMMARY).read_text()), "run_dir": str(folder)})
     except (OSError, ValueError, TypeError) as error:
@@ -179,9 +179,9 @@ def read_summary(folder: Path) -> Summary:
 
 
 def make_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
-    """Make the run's folder and its parents, and return those that were missing.
+    """Make the run's folder and its parents, and return the folders that were missing.
 
-    Refuse a folder that holds something else or cannot be written.
+    Refuse a folder that holds another run or other files, or that cannot be written.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -198,20 +198,20 @@ def make_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
 
 
 def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
-    """Refuse the folder if `found`, the run in it, is another experiment than `spec`."""
+    """Refuse the folder if `found`, the run in it, has other settings or other data than `spec`."""
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
         own = data_may_change(spec.data)
         data = spec.data if own else data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
-            f"{folder} holds the same run on other records than those of {data}",
+            f"{folder} holds a run with the same settings, but on other records than those of {data}",
             hint="the data have changed: choose another --out"
             if own
             else "give --data-dir the data folder that the run was started with, or choose another --out",
         )
     raise InputError(
-        f"{folder} holds another run: digest {found.digest}, this one has {spec.digest}",
+        f"{folder} holds another run: expected digest {spec.digest}, found: {found.digest}",
         hint="choose another --out, or remove the folder",
     )
 
@@ -233,7 +233,7 @@ def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
-    """The backend that has trained each body so far, so that a resumed run uses the same."""
+    """The backend that has trained each body so far (by name), so that a resumed run uses the same one."""
     path = folder / CONFIG
     found = parse_json(path.read_text()).get("backends", {}) if path.exists() else {}
     return {str(name): str(backend) for name, backend in found.items()}
@@ -256,7 +256,7 @@ def _run_rounds(
     saved_at = time.monotonic()
     for record in simulation.rounds(done[-1] if done else None):
         with _explain_write_errors(folder):
-            records.append(folder / RECORDS, record)
+            records.append_round(folder / RECORDS, record)
             due = time.monotonic() - saved_at >= seconds_between_checkpoints
             if due or simulation.protection is not None:
                 simulation.save(folder / "checkpoint")
@@ -272,7 +272,7 @@ def _go_back_to_last_round(simulation: Simulation, folder: Path, error: BudgetSp
     return f"ended after round {simulation.round_number} of {simulation.settings.rounds}: {error.message}"
 
 
-def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
+def _write_model_descriptions(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     """Write each model's body, schema and encoder beside its weights, so that `fedlog predict` can use it."""
     federation = simulation.federation
     pooled = simulation.algorithm.training is TrainingRecords.POOLED
@@ -289,11 +289,11 @@ def _describe_models(spec: RunSpec, simulation: Simulation, folder: Path) -> Non
 
 
 def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
-    """Write the models of the clients and the state of the server, and files about them for the run's page."""
+    """Write the clients' models, their descriptions, the server's state, and the files that the run's page shows."""
     models = folder / MODELS
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
-    _describe_models(spec, simulation, models)
+    _write_model_descriptions(spec, simulation, models)
     write_geometry(folder, models, simulation)
     if spec.body_training is BodyTraining.FROZEN:
         write_calibration(folder, models, simulation)
@@ -307,7 +307,7 @@ def _finish_run(
     closed = simulation.evaluate_after_closing()
     if keep is KeptFiles.MODELS:
         _save_models(spec, simulation, folder)
-    lines = records.read(folder / RECORDS)
+    lines = records.read_rounds(folder / RECORDS)
     best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
     ledger = simulation.server.ledger
     summary = Summary(
@@ -340,7 +340,7 @@ def _finish_run(
 
 
 def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
-    """The errors of predicted numbers, in their unit, and the shares inside their intervals; None for classes."""
+    """The errors of predicted numbers and the shares inside their intervals; None if `number`, their range, is None."""
     if number is None:
         return None
     errors, inside = last.rmse_per_client, last.accuracy_per_client

@@ -37,10 +37,10 @@ def make_simulation(
     backends: Mapping[str, str] | None = None,
     releases: ReleaseRecorder | None = None,
 ) -> Simulation:
-    """The simulation of a run, not started yet, on the given federation or else on the data that the run names.
+    """The simulation of a run, not started yet; without `federation`, the data that the run names are loaded.
 
-    `progress` is called while a frozen encoder computes features of new records. `backends` are those that a resumed
-    run was begun with. `releases` records the releases of a private run, by default in memory.
+    `progress` is called while a frozen encoder computes features of new records. `backends` are those with which
+    a resumed run was started. `releases` records the releases of a private run, by default in memory.
     """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
@@ -64,7 +64,7 @@ def make_simulation(
 
 
 def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
-    """The run's method with its options; zero epochs and learning rates that are not positive are refused."""
+    """Make the run's method with its options; refuse epochs below 1 and learning rates that are not positive."""
     algorithm = registry.make_method(spec.method, plan, spec.options)
     schedule = algorithm.schedule
     for phase in (*(phase for exchange in schedule.round for phase in exchange.phases), *schedule.closing):
@@ -83,7 +83,7 @@ def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 
 
 def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
-    """Each client's body: its own (`north=cnn`), the only one named, or one of several, dealt out in equal numbers."""
+    """Each client's body: the one given for it (`north=cnn`), else the common one; several are dealt out equally."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if own:
@@ -101,7 +101,7 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
-    """Refuse bodies of unknown clients, and clients that have no body or more than one."""
+    """Refuse bodies for unknown clients, clients without a body, and more than one body for the other clients."""
     unknown = [name for name in own if name not in clients]
     missing = [name for name in clients if name not in own]
     if unknown or len(common) > 1 or (missing and not common):
@@ -111,7 +111,7 @@ def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Se
 
 
 def _check_device(execution: Execution) -> None:
-    """Refuse a device that cannot compute, and worker processes on another device than the CPU."""
+    """Refuse a device that PyTorch cannot use, and several worker processes on another device than the CPU."""
     device, jobs = execution.device, execution.jobs
     try:
         float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
@@ -121,4 +121,6 @@ def _check_device(execution: Execution) -> None:
         ) from error
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
-        raise InputError(f"worker processes need the CPU, but {jobs} jobs are to run on {device}", hint="use --jobs 1")
+        raise InputError(
+            f"only the CPU can run several worker processes, found: {jobs} jobs on {device}", hint="use --jobs 1"
+        )

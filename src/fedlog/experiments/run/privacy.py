@@ -27,7 +27,7 @@ OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the pr
 
 
 def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
-    """The protection of a run's uploads; None for a run without privacy."""
+    """The plan of clipping and noise for a run's uploads; None for a run without privacy."""
     if run.promise is None:
         return None
     training = None
@@ -43,7 +43,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
 
 def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -> SecureSums | None:
-    """The secure sums of a run; None if it does not use them."""
+    """The object that computes a run's secure sums; None if the run does not use them."""
     if run.sums is None:
         return None
     from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
@@ -103,7 +103,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
     made = simulation.round_number * len(schedule.round)
     if made and len(log.releases) < made + (schedule.opening is not None):
         raise InputError(
-            f"{path}: {len(log.releases)} releases are too few for a checkpoint of round {simulation.round_number}",
+            f"{path}: found {len(log.releases)} releases, too few for a checkpoint of round {simulation.round_number}",
             hint="without the missing entries the spent privacy is unknown; start a new run",
         )
 
@@ -111,7 +111,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
 def describe_spending(
     folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
 ) -> dict[str, Any] | None:
-    """The guarantee and budget of the run in the folder, as plain values; None for a run without privacy."""
+    """The privacy guarantee, the budget and caveats of the run in the folder, as JSON values; None without privacy."""
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. Its accuracy is that of the final round, because the best is chosen on test records."""
+    """The outcome of a run. Its accuracy is that of the final round, not of the best one on test records."""
 
     method: str
     data: str
@@ -66,8 +66,8 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
     return {name: value for name, value in written.items() if value is not None or name not in OPTIONAL_SUMMARY_FIELDS}
 
 
-def append(path: Path, record: RoundRecord) -> None:
-    """Append the record to the file as one line of JSON, and flush it to disk."""
+def append_round(path: Path, record: RoundRecord) -> None:
+    """Append the record of a round to the file as one line of JSON, and flush it to disk."""
     append_line(path, _as_json_line(record))
 
 
@@ -80,8 +80,8 @@ def _as_json_line(record: RoundRecord) -> str:
     return json.dumps(written, separators=(",", ":"))
 
 
-def read(path: Path) -> list[RoundRecord]:
-    """The records in the file; empty without a file. A last line that was cut short by a kill is left out."""
+def read_rounds(path: Path) -> list[RoundRecord]:
+    """The records of rounds in the file; empty without a file. An incomplete last line is left out."""
     if not path.exists():
         return []
     records = []
@@ -111,7 +111,7 @@ def compute_accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | 
 
 
 def _choose_round(accuracies: Sequence[float | None]) -> int:
-    """The position of the best accuracy, the first of equals; that of the last round if all are None."""
+    """The index of the highest accuracy (the first, if several are equal); -1, the last round, if all are None."""
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     return accuracies.index(max(known)) if known else -1
 
@@ -130,17 +130,17 @@ def compute_mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[st
     return [(name, sums[name] / len(timed), sums[name] / total) for name in names]
 
 
-def count(path: Path) -> int:
-    """How many complete lines the file has; 0 without a file."""
+def count_rounds(path: Path) -> int:
+    """How many rounds (complete lines) the file has; 0 without a file."""
     return path.read_text().count("\n") if path.exists() else 0
 
 
 def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
-    """Delete the records after this round, which will be run again, from the file; return the records that remain."""
-    kept = [record for record in read(path) if record.round <= round_number]
+    """Delete the records of later rounds from the file, because they will be run again; return those that remain."""
+    kept = [record for record in read_rounds(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(
-            f"{path} has {len(kept)} records, but the checkpoint is of round {round_number}",
+            f"{path} has {len(kept)} records, but the checkpoint needs {round_number}, one for each round",
             hint="restore the file, or start the run again in another folder",
         )
     write_file(path, "".join(_as_json_line(record) + "\n" for record in kept))
@@ -148,7 +148,7 @@ def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
 
 
 def read_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
-    """The content of a run's JSON file as this type; None if the file does not exist. `what` names it in errors."""
+    """The content of a run's JSON file, converted to this type; None without a file. `what` names it in errors."""
     if not path.exists():
         return None
     try:

@@ -1,6 +1,6 @@
 """Score every client's final model on its validation rows and on its test rows; the scores go to `scores.json`.
 
-A run usually records the accuracy on one of the two after each round. A comparison needs both: it decides by validation
+A run usually records only one of the two accuracies after each round. A comparison needs both: it decides by validation
 rows and confirms with test rows.
 """
 
@@ -69,7 +69,7 @@ class RunScores:
 
     @staticmethod
     def read(folder: Path) -> RunScores | None:
-        """The scores in a run's folder; None if it has none."""
+        """The scores in a run's folder; None if it has no `scores.json`."""
         return records.read_file_as(folder / SCORES, RunScores, "the scores")
 
 
@@ -80,8 +80,8 @@ def execute_and_score(
     federation: Federation | None = None,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
-    """Run the specification in the folder, score its models, and return the summary; finished work is not repeated."""
-    seen = _KeepFederation()
+    """Run the specification in the folder, score its models, and return the summary; skip what is already done."""
+    seen = _FederationKeeper()
     summary = execute(
         spec,
         folder,
@@ -97,7 +97,7 @@ def execute_and_score(
     return summary
 
 
-class _KeepFederation(Callback):
+class _FederationKeeper(Callback):
     """Remembers the federation of a run, so that scoring does not read it again."""
 
     found: Federation | None = None
@@ -123,7 +123,7 @@ def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScor
 
 
 def score_model(model: Model, rows: Records) -> ClientScore:
-    """The scores of one model on rows with inputs that are prepared for its body."""
+    """The scores of one model on these rows, whose inputs are already prepared for the model's body."""
     if not len(rows):
         return ClientScore(0, None, None, None, None, None, "")
     chances = model.probabilities(rows.inputs)

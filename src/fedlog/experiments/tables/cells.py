@@ -152,7 +152,7 @@ class Cell:
     def _is_complete(self) -> bool:
         """Whether the run ended and has as many lines as its summary says; a run may stop before its last round."""
         if self.experiment.shape is Shape.SYNTHETIC:
-            return (self.folder / SUMMARY).exists() and records.count(self.records) == self.steps
+            return (self.folder / SUMMARY).exists() and records.count_rounds(self.records) == self.steps
         try:
             return read_finished_summary(self.folder) is not None
         except InputError:

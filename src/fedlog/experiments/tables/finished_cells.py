@@ -138,7 +138,7 @@ def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
         if experiment.shape is Shape.SYNTHETIC:
             sweeps[cell.row.name][cell.seed] = read_sweep(cell.folder)
         else:
-            run = RunResult(cell.seed, read_summary(cell.folder), records.read(cell.records))
+            run = RunResult(cell.seed, read_summary(cell.folder), records.read_rounds(cell.records))
             runs[cell.row.name].append(run)
     return FinishedRuns(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 

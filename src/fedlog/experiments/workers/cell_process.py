@@ -1,6 +1,6 @@
-"""Run a cell of a table in a separate process: it reads an order, one line of JSON, and prints an answer, another line.
+"""Run cells of a table in a separate process: it reads a task (a line of JSON) and prints the outcome (another line).
 
-Standard input stays open as long as the answer is wanted. When it closes (the runner was killed, a machine of the
+Standard input stays open as long as the outcome is wanted. When it closes (the runner was killed, a machine of the
 cluster was lost) the process ends at once; its records so far are on disk.
 """
 
@@ -34,7 +34,7 @@ from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an order ended; the order of one cell has an accuracy, or an error."""
+    """How a task ended: the accuracy or the error of its only cell, or the errors of its runs."""
 
     cell: str
     accuracy: float | None
@@ -42,36 +42,36 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)  # the errors of its runs, by the name of the run
 
 
-SCORED = "SCORED"  # the kind of an order with runs to be scored on all held-out rows; the others are named by a `Shape`
+SCORED = "SCORED"  # the kind of a task with runs to be scored on all held-out rows; the others are named by a `Shape`
 
 
-def write_cell_order(cell: Cell, data_dir: Path | None) -> str:
-    """An order to run the cell."""
-    return write_order(cell.name, cell.experiment.shape.name, [(cell.name, cell.folder, cell.spec)], data_dir)
+def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
+    """The task to run one cell, as a line of JSON."""
+    return make_task(cell.name, cell.experiment.shape.name, [(cell.name, cell.folder, cell.spec)], data_dir)
 
 
-def write_order(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
-    """An order as one line of JSON, for a process that sees the same folders. A run is a name, folder and settings."""
+def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
+    """A task as a line of JSON: do this kind of `work` for each run, given by its name, folder and settings."""
     listed = [{"name": run, "folder": str(path.resolve()), "spec": spec_as_values(spec)} for run, path, spec in runs]
     # The data folder is not in the specification: its file is committed and must not name a folder of this machine.
     where = None if data_dir is None else str(data_dir.resolve())
     return json.dumps({"cell": name, "work": work, "runs": listed, "data_dir": where})
 
 
-def make_command() -> list[str]:
-    """The command that starts a cell's process."""
+def make_process_command() -> list[str]:
+    """The command that starts a process that waits for a task on its standard input."""
     return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
 
 
 class CellProcess:
-    """A process that carries out an order; its output goes to files, because a pipe could fill up."""
+    """A process that carries out a task; its output goes to files, because a pipe could fill up."""
 
-    def __init__(self, order: str) -> None:
-        self._order = order
+    def __init__(self, task: str) -> None:
+        self._task = task
         self._stdout: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            make_command(),
+            make_process_command(),
             stdin=subprocess.PIPE,
             stdout=self._stdout,
             stderr=self._stderr,
@@ -81,11 +81,11 @@ class CellProcess:
             start_new_session=True,
         )
         self._stdin = cast(IO[str], self.process.stdin)  # a pipe, as asked for
-        self._stdin.write(order + "\n")
+        self._stdin.write(task + "\n")
         self._stdin.flush()
 
     def read_outcome(self) -> Outcome:
-        """The answer of the ended process; without one, an error with the last lines it wrote. Closes its files."""
+        """Read the outcome that the ended process printed, or make an error of its last lines; then close its files."""
         with closing(self):
             self._stdout.seek(0)
             self._stderr.seek(0)
@@ -95,7 +95,7 @@ class CellProcess:
                 code = self.process.returncode
                 last = " | ".join(self._stderr.read().strip().splitlines()[-3:]) or "no message"
                 message = f"the process ended with code {code} and no answer: {last}"
-                return Outcome(json.loads(self._order)["cell"], None, message)
+                return Outcome(json.loads(self._task)["cell"], None, message)
 
     def close(self) -> None:
         """Close the process's files; a process that still runs then ends, because its input is closed."""
@@ -104,30 +104,30 @@ class CellProcess:
         self._stderr.close()
 
 
-def run_order(order: str) -> str:
-    """Carry out the order in a new process and return the outcome as JSON; a cluster's worker calls this."""
-    with closing(CellProcess(order)) as running:
+def run_task_in_new_process(task: str) -> str:
+    """Carry out the task in a new process and return its outcome as JSON; the workers of a cluster call this."""
+    with closing(CellProcess(task)) as running:
         running.process.wait()
         return json.dumps(running.read_outcome().__dict__)
 
 
-def execute_order(order: Mapping[str, Any]) -> Outcome:
-    """Execute the runs of the order that are not finished; a failure does not stop the other runs."""
-    if order["data_dir"] is not None:
-        os.environ[DATA_VARIABLE] = order["data_dir"]
+def execute_task(task: Mapping[str, Any]) -> Outcome:
+    """Execute the runs of the task in this process, except finished ones; if one fails, the others are still run."""
+    if task["data_dir"] is not None:
+        os.environ[DATA_VARIABLE] = task["data_dir"]
     accuracy, failed, load = None, dict[str, str](), lru_cache(maxsize=1)(load_federation)
-    for run in order["runs"]:
+    for run in task["runs"]:
         folder = Path(run["folder"])
         with _note_failure(failed, run["name"]):
             spec = spec_from_values(run["spec"], run["name"])
-            if order["work"] == SCORED:
+            if task["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
-            elif order["work"] == Shape.SYNTHETIC.name:
+            elif task["work"] == Shape.SYNTHETIC.name:
                 with lock_run_folder(folder):
                     accuracy = sweep_local_iterations(spec, folder)
             else:
                 accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients
-    return Outcome(order["cell"], accuracy, failed.get(order["cell"]), failed)
+    return Outcome(task["cell"], accuracy, failed.get(task["cell"]), failed)
 
 
 @contextmanager
@@ -148,11 +148,11 @@ def _exit_when_input_closes() -> None:
 
 
 def main() -> int:
-    """Read an order, carry it out, print the answer and exit with code 0."""
-    order = json.loads(sys.stdin.buffer.readline())
+    """Read a task from standard input, carry it out, print the outcome and exit with code 0."""
+    task = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_exit_when_input_closes, daemon=True).start()
     torch.set_num_threads(1)
-    outcome = execute_order(order)
+    outcome = execute_task(task)
     print(json.dumps(outcome.__dict__), flush=True)
     # Not sys.exit: the thread above still waits for input that may never end.
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Run cells in processes on this machine, or on a Dask cluster with workers that see the same folder."""
+"""Carry out tasks in processes on this machine, or on a Dask cluster with workers that see the same folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.errors import InputError
-from fedlog.experiments.workers.cell_process import CellProcess, Outcome, run_order
+from fedlog.experiments.workers.cell_process import CellProcess, Outcome, run_task_in_new_process
 
 DASK = "dask://"
 
 
 class LocalProcesses:
-    """Carries out orders in at most `jobs` processes of one core each on this machine."""
+    """Carries out tasks in at most `jobs` processes of one core each on this machine."""
 
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
@@ -30,12 +30,12 @@ class LocalProcesses:
         self._waiting: deque[str] = deque()
         self._running: list[CellProcess] = []
 
-    def submit(self, orders: Sequence[str]) -> None:
-        """Queue these orders; they are started in this order."""
-        self._waiting.extend(orders)
+    def submit(self, tasks: Sequence[str]) -> None:
+        """Put these tasks into the queue, from which `wait` starts them."""
+        self._waiting.extend(tasks)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most this long, and return the outcomes of the orders that have ended."""
+        """Wait at most this long, and return the outcomes of the tasks that have ended."""
         deadline = time.monotonic() + seconds
         while True:
             while self._waiting and len(self._running) < self._jobs:
@@ -57,7 +57,7 @@ class LocalProcesses:
 
 
 class DaskCluster:
-    """Carries out orders on a running Dask cluster; each thread of a worker runs one process at a time.
+    """Carries out tasks on a running Dask cluster; each thread of a worker runs one process at a time.
 
     All machines must see the same results folder: if a worker dies, another continues its cell from the checkpoint
     there. Cells that are running when the runner is stopped run to their end.
@@ -73,7 +73,7 @@ class DaskCluster:
                 f"no Dask scheduler at {address}: {error}", hint="start one: dask scheduler --port 8786"
             ) from error
         self._ended: Any = as_completed([], with_results=False)
-        self._orders: dict[str, str] = {}
+        self._tasks: dict[str, str] = {}
         try:
             self._check_folder(out)
         except BaseException:
@@ -93,32 +93,32 @@ class DaskCluster:
                 hint="give --out a folder on a file system that all machines share",
             )
 
-    def submit(self, orders: Sequence[str]) -> None:
-        """Hand the orders to the scheduler."""
-        for order in orders:
-            future = self._client.submit(run_order, order, key=f"cell-{uuid.uuid4().hex}", pure=False)
-            self._orders[future.key] = order
+    def submit(self, tasks: Sequence[str]) -> None:
+        """Hand the tasks to the scheduler."""
+        for task in tasks:
+            future = self._client.submit(run_task_in_new_process, task, key=f"cell-{uuid.uuid4().hex}", pure=False)
+            self._tasks[future.key] = task
             self._ended.add(future)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most this long, and return the outcomes of the orders that have ended."""
+        """Wait at most this long, and return the outcomes of the tasks that have ended."""
         deadline = time.monotonic() + seconds
-        while self._orders and self._ended.is_empty() and time.monotonic() < deadline:
+        while self._tasks and self._ended.is_empty() and time.monotonic() < deadline:
             time.sleep(0.05)
-        if not self._orders or self._ended.is_empty():
+        if not self._tasks or self._ended.is_empty():
             return []
         return [self._read_outcome(future) for future in self._ended.next_batch(block=False)]
 
     def _read_outcome(self, future: Any) -> Outcome:
-        order = self._orders.pop(future.key)
+        task = self._tasks.pop(future.key)
         try:
             return Outcome(**json.loads(future.result()))
         except Exception as error:  # a lost worker, a cancelled task: reported like any failed cell
-            return Outcome(json.loads(order)["cell"], None, f"{type(error).__name__}: {error}")
+            return Outcome(json.loads(task)["cell"], None, f"{type(error).__name__}: {error}")
 
     def stop(self) -> None:
-        """Cancel the orders that were not started, and close the connection."""
-        self._client.cancel(list(self._ended.futures)) if self._orders else None
+        """Cancel the tasks that were not started, and close the connection."""
+        self._client.cancel(list(self._ended.futures)) if self._tasks else None
         self._client.close()
 
 

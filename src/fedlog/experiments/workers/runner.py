@@ -15,7 +15,7 @@ from fedlog.data.sources import data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.tables.cells import Cell, CellState
-from fedlog.experiments.workers.cell_process import Outcome, write_cell_order
+from fedlog.experiments.workers.cell_process import Outcome, make_cell_task
 from fedlog.experiments.workers.executors import Executor
 
 POLL_SECONDS = 1.0
@@ -58,7 +58,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, d
     outcomes: list[Outcome] = []
     watcher.on_start(to_do, skipped)
     try:
-        executor.submit([write_cell_order(cell, data_dir) for cell in to_do])
+        executor.submit([make_cell_task(cell, data_dir) for cell in to_do])
         while len(outcomes) < len(to_do):
             for outcome in executor.wait(POLL_SECONDS):
                 outcomes.append(outcome)

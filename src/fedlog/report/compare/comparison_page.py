@@ -168,7 +168,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
     for label in findings.labels:
         runs = []
         for run in findings.runs_by_seed(label).values():
-            lines = records.read(Path(run.summary.run_dir) / RECORDS)
+            lines = records.read_rounds(Path(run.summary.run_dir) / RECORDS)
             if lines:
                 opening = sum(run.summary.bits_opening.values())
                 runs.append(make_curve(label, styles[label], lines, opening))

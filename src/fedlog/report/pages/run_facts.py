@@ -162,7 +162,7 @@ def read_run(folder: Path) -> RunFacts:
     return RunFacts(
         folder=folder,
         spec=spec,
-        lines=tuple(records.read(folder / RECORDS)),
+        lines=tuple(records.read_rounds(folder / RECORDS)),
         summary=read_finished_summary(folder),
         baselines=find_baselines(folder, spec),
         descriptions=read_clients(folder),

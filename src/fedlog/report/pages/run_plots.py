@@ -29,7 +29,7 @@ def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
     method = facts.spec.method
     curves = [make_curve(method, find_style(method), facts.lines, facts.bits_opening)]
     for other, baseline in facts.baselines.items():
-        lines = records.read(Path(baseline.run_dir) / RECORDS)
+        lines = records.read_rounds(Path(baseline.run_dir) / RECORDS)
         curves.append(make_curve(other, find_style(other), lines, sum(baseline.bits_opening.values())))
     return make_curve_plots(curves, facts.spec.stop_at_accuracy, facts.measure)
 

@@ -70,7 +70,7 @@ def _make_row(folder: Path, run: Path, link: str) -> RunRow:
     """The row of a run below the folder, finished or not; `link` is the address of its page, empty without one."""
     spec, summary = read_spec(run), read_finished_summary(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
-    lines = records.read(run / RECORDS)
+    lines = records.read_rounds(run / RECORDS)
     if summary is not None:
         accuracy, rounds = format_percent(summary.accuracy_mean_over_clients, 2), str(summary.rounds)
         bits = summary.bits_up + summary.bits_down
@@ -85,7 +85,7 @@ def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
     """(data set, plots) for each data set: the curves of its runs, at most the newest MOST_CURVES."""
     by_data: dict[str, list[Path]] = {}
     for run in find_run_folders(folder):
-        if records.count(run / RECORDS):
+        if records.count_rounds(run / RECORDS):
             by_data.setdefault(read_spec(run).data, []).append(run)
     found = []
     for number, (data, runs) in enumerate(by_data.items(), 1):
@@ -111,5 +111,5 @@ def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
     for run in runs:
         summary = read_finished_summary(run)
         opening = 0 if summary is None else sum(summary.bits_opening.values())
-        curves.append(make_curve(labels[run], styles[labels[run]], records.read(run / RECORDS), opening))
+        curves.append(make_curve(labels[run], styles[labels[run]], records.read_rounds(run / RECORDS), opening))
     return curves
