@@ -358,7 +358,7 @@ def test_a_full_disk_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "append", full)
+    monkeypatch.setattr(records, "append_round", full)
     assert main([*SHORT, "--quiet", "--out", "r"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: cannot write to r: No space left on device\nhint: ")
