@@ -19,7 +19,7 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import RunningProgram, find_descendants, find_free_port
 from fedlog.flower.ops.run import run_federation
-from fedlog.flower.ops.server import RunningServer, create_server, read_site_statuses, register, run_server
+from fedlog.flower.ops.server import RunningServer, create_server, read_site_statuses, register_site, run_server
 from fedlog.flower.ops.site import create_site, run_site
 from fedlog.flower.ops.site_service import NOT_ACTIVATED
 from fedlog.flower.protocol.plan import Plan
@@ -57,7 +57,7 @@ class Federation:
     def admit(self, *names: str) -> None:
         """Register and start these sites."""
         for name in names:
-            register(self.server, name, self.sites[name].public_key.read_text(), print)
+            register_site(self.server, name, self.sites[name].public_key.read_text(), print)
             self.start_site(name)
 
     def start_server(self) -> None:

@@ -24,7 +24,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as ops_site
 from fedlog.flower.ops import site_service
 from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
-from fedlog.flower.ops.processes import Command, find_free_port, start, wait_for_port
+from fedlog.flower.ops.processes import Command, find_free_port, start_program, wait_for_port
 from fedlog.flower.ops.server import create_server, make_gate_command
 from fedlog.flower.ops.site import create_site
 from fedlog.flower.ops.site_service import (
@@ -37,7 +37,7 @@ from fedlog.flower.ops.site_service import (
     SuperNodeLog,
     UnreachableError,
     check_in,
-    find_trouble,
+    diagnose_exit,
     report_state,
 )
 from fedlog.flower.protocol.check_in import CHECK_IN_PATH, LIMIT_BYTES, CheckInAnswer, SiteState, describe_clock
@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
     (root / "schema.toml").write_text(dump_schema(SCHEMA))
     config = ServerConfig(("127.0.0.1",), "127.0.0.1", find_free_port())
     create_server(folder, config, root / "schema.toml", NOW)
-    running = start(make_gate_command(folder, find_free_port()), folder.logs / "gate.log")
+    running = start_program(make_gate_command(folder, find_free_port()), folder.logs / "gate.log")
     try:
         wait_for_port(running, config.port)
         yield folder
@@ -98,7 +98,7 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     assert 5 < ahead.ahead_seconds < 8
     assert -403 < behind.ahead_seconds < -399
     for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
-        trouble = site_service.find_clock_trouble(standing)
+        trouble = site_service.diagnose_clock(standing)
         assert trouble is not None
         assert trouble.kind is RestartChance.FINAL
         assert words in trouble.reason
@@ -119,32 +119,32 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
 def test_every_end_of_a_supernode_has_its_reason(
     server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = find_trouble(site, -9, "")
+    killed = diagnose_exit(site, -9, "")
     assert (killed.kind, killed.news) == (RestartChance.ENDED, SiteState.KILLED)
     assert "SIGKILL" in killed.reason
-    assert find_trouble(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
-    ended = find_trouble(site, 1, "the last words")
+    assert diagnose_exit(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
+    ended = diagnose_exit(site, 1, "the last words")
     assert (ended.kind, "the last words" in ended.reason) == (RestartChance.ENDED, True)
     server.remove_known_site("north")
-    unknown = find_trouble(site, 0, "")
+    unknown = diagnose_exit(site, 0, "")
     assert unknown.kind is RestartChance.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
         patch.setattr(site_service, "is_disk_nearly_full", lambda path: True)
-        assert find_trouble(site, 0, "").news is SiteState.NO_SPACE
+        assert diagnose_exit(site, 0, "").news is SiteState.NO_SPACE
     with monkeypatch.context() as patch:
         patch.setattr(site_service, "check_in", lambda folder: CheckInAnswer(False, 9.0))
-        assert find_trouble(site, 1, NOT_ACTIVATED).news is SiteState.CLOCK  # before all that follows from it
+        assert diagnose_exit(site, 1, NOT_ACTIVATED).news is SiteState.CLOCK  # before all that follows from it
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
     site.authority.write_bytes(other.certificates.authority.read_bytes())
     with pytest.raises(CertificateError, match="with a certificate under"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is RestartChance.FINAL
+    assert diagnose_exit(site, 0, "").kind is RestartChance.FINAL
     site.write_config(SiteConfig("north", f"127.0.0.1:{find_free_port()}"))
     with pytest.raises(UnreachableError, match="found none"):
         check_in(site)
-    assert find_trouble(site, 0, "").kind is RestartChance.UNREACHABLE
+    assert diagnose_exit(site, 0, "").kind is RestartChance.UNREACHABLE
     report_state(site, SiteState.STOPS)  # nobody hears it, and that is no error
 
 

@@ -204,8 +204,8 @@ def test_status_shows_who_misses_who_lags_and_who_is_dropped(
     east, north, south, west = printed.out.splitlines()
     assert "missed the deadline of round 2 and has not answered since; its last answer was in round 1" in east
     assert "in round 2, after" in north
-    assert "lagging" not in north
-    assert south.endswith("s, lagging")
+    assert "slower" not in north
+    assert south.endswith("s, much slower than the others")
     assert west.endswith("dropped: not asked")
     assert "trial: round 2 of 2; finished" in printed.err
     assert main(["federate", "status", str(server.path), "--json"]) == 0

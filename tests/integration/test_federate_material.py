@@ -29,9 +29,9 @@ from fedlog.flower.folders.keys import (
     CertificateFiles,
     check_secret,
     compute_fingerprint,
+    count_days_left,
     create_certificates,
     create_site_key,
-    days_left,
     encode_public_key,
     read_public_key,
     renew_server_certificate,
@@ -39,7 +39,7 @@ from fedlog.flower.folders.keys import (
 )
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder, parse_server_address
-from fedlog.flower.ops.processes import Command, find_free_port, run_command, start, wait_for_port
+from fedlog.flower.ops.processes import Command, find_free_port, run_command, start_program, wait_for_port
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 from fedlog.flower.server.callers import RegisteredKeys, verify_caller
 from fedlog.flower.server.gate import Gate
@@ -107,7 +107,7 @@ def test_a_renewed_certificate_holds_under_the_same_authority(files: Certificate
     renew_server_certificate(files, ("new.example",), dt.datetime.now(dt.UTC))
     assert files.authority.read_bytes() == authority
     assert files.server.read_bytes() != server
-    assert 396 < days_left(files, dt.datetime.now(dt.UTC)) < 398
+    assert 396 < count_days_left(files, dt.datetime.now(dt.UTC)) < 398
     handshake(*contexts(files), "new.example")
 
 
@@ -381,7 +381,7 @@ def test_a_guard_whose_supernode_has_ended_leaves_the_last_words_of_the_log_to_i
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     arguments = ("--insecure", "--runtime-api-address", f"127.0.0.1:{find_free_port()}", "--parent-pid", str(gone.pid))
-    running = start(Command((sys.executable, "-m", "fedlog.flower.site.guard", *arguments)), tmp_path / "log")
+    running = start_program(Command((sys.executable, "-m", "fedlog.flower.site.guard", *arguments)), tmp_path / "log")
     try:
         assert running.process.wait(300) is not None
         assert "KeyboardInterrupt" not in running.read_log_end(1000)
@@ -393,7 +393,7 @@ def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("fedlog.flower.ops.processes.STOP_SECONDS", 0.5)
     # The child ignores the polite signal and the parent's end, as a stuck helper would.
     script = 'trap "" TERM; (trap "" TERM; sleep 61.5) & echo started; wait'
-    running = start(Command(("sh", "-c", script)), tmp_path / "log")
+    running = start_program(Command(("sh", "-c", script)), tmp_path / "log")
     while "started" not in running.read_log_end():
         threading.Event().wait(0.05)
     running.stop()
@@ -402,23 +402,23 @@ def test_a_command_is_stopped_with_all_it_started(tmp_path: Path, monkeypatch: p
 
 
 def test_a_copied_folder_does_not_end_the_processes_of_the_original(tmp_path: Path) -> None:
-    original = start(Command(("sh", "-c", "sleep 61.35")), tmp_path / "site" / "log")
+    original = start_program(Command(("sh", "-c", "sleep 61.35")), tmp_path / "site" / "log")
     shutil.copytree(tmp_path / "site", tmp_path / "copy")
-    start(Command(("true",)), tmp_path / "copy" / "log").stop()
+    start_program(Command(("true",)), tmp_path / "copy" / "log").stop()
     assert original.exit_code is None
     # Nor does a file from before the machine was started again.
     pid_file = tmp_path / "site" / "log.pid"
     number, since, _, place = pid_file.read_text().split()
     pid_file.write_text(f"{number} {since} another-boot {place}\n")
-    start(Command(("true",)), tmp_path / "site" / "log").stop()
+    start_program(Command(("true",)), tmp_path / "site" / "log").stop()
     assert original.exit_code is None
     original.stop()
 
 
 def test_what_a_killed_starter_left_behind_is_ended_by_the_next_start(tmp_path: Path) -> None:
-    left = start(Command(("sh", "-c", "sleep 61.25 & wait")), tmp_path / "log")
-    unrelated = start(Command(("sh", "-c", "sleep 61.75")), tmp_path / "other")
-    again = start(Command(("true",)), tmp_path / "log")
+    left = start_program(Command(("sh", "-c", "sleep 61.25 & wait")), tmp_path / "log")
+    unrelated = start_program(Command(("sh", "-c", "sleep 61.75")), tmp_path / "other")
+    again = start_program(Command(("true",)), tmp_path / "log")
     assert left.process.wait(30) == -signal.SIGKILL
     assert unrelated.exit_code is None
     for running in (again, unrelated):
@@ -427,9 +427,9 @@ def test_what_a_killed_starter_left_behind_is_ended_by_the_next_start(tmp_path: 
 
 
 def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path) -> None:
-    bystander = start(Command(("sleep", "61.9")), tmp_path / "other")
+    bystander = start_program(Command(("sleep", "61.9")), tmp_path / "other")
     (tmp_path / "log.pid").write_text(f"{bystander.process.pid} 0.0\n")
-    start(Command(("true",)), tmp_path / "log").stop()
+    start_program(Command(("true",)), tmp_path / "log").stop()
     assert bystander.exit_code is None
     bystander.stop()
 
@@ -437,7 +437,7 @@ def test_a_process_number_that_was_given_out_again_is_left_alone(tmp_path: Path)
 def test_failures_of_commands_are_call_flwr(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exit code 3: oh"):
         run_command(Command(("sh", "-c", "echo oh >&2; exit 3")))
-    running = start(Command(("sh", "-c", "echo broken; exit 4")), tmp_path / "log")
+    running = start_program(Command(("sh", "-c", "echo broken; exit 4")), tmp_path / "log")
     with pytest.raises(RunError, match="exit code 4") as error:
         wait_for_port(running, find_free_port())
     assert "broken" in str(error.value)

@@ -72,7 +72,7 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
     arguments = ["federate", "register", str(server.path), str(key), "--name", "north"]
     if isinstance(told, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
-            server_side.register(server, "north", key.read_text(), print)
+            server_side.register_site(server, "north", key.read_text(), print)
     else:
         assert main(arguments) == 1
         assert RUNNING in capsys.readouterr().err

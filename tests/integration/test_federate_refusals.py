@@ -19,7 +19,7 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.keys import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.keys import ROSTER, format_roster_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, SumOpening, run_tag, wrap_frame
@@ -97,7 +97,7 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
 def listed(east: SiteFolder) -> SiteFolder:
     """The site with a list of three keys, its own among them."""
     others = [f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(("north", "south"))]
-    assert main(["federate", "roster", str(east.path), format_own_entry(east), *others]) == 0
+    assert main(["federate", "roster", str(east.path), format_roster_entry(east), *others]) == 0
     return east
 
 
@@ -206,7 +206,7 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     sites = {name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in OPENING.members}
     server = make_server(ServerFolder(tmp_path / "server"))
     for folder in (server.path, *(site.path for site in sites.values())):
-        write_roster(folder, [format_own_entry(site) for site in sites.values()])
+        write_roster(folder, [format_roster_entry(site) for site in sites.values()])
     plan = replace(OPEN, rounds=1, secure=SumRules(3, 3))
     Run(InProcess(sites), server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
     report = RunFolder.of_run(server, "trial").read_report()

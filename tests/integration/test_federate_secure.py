@@ -16,7 +16,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.secure_sums import read_sum
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.keys import ROSTER, format_own_entry, write_roster
+from fedlog.flower.folders.keys import ROSTER, format_roster_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run
@@ -75,7 +75,7 @@ class Watched(InProcess):
 def post(tmp_path: Path) -> Watched:
     made = Watched({name: fill_site(SiteFolder(tmp_path / name), name, "mlp:8") for name in NAMES})
     made.asked, made.answered, made.silent_from = [], [], {}
-    entries = [format_own_entry(folder) for folder in made.sites.values()]
+    entries = [format_roster_entry(folder) for folder in made.sites.values()]
     for folder in made.sites.values():
         write_roster(folder.path, entries)
     return made
@@ -84,7 +84,7 @@ def post(tmp_path: Path) -> Watched:
 @pytest.fixture
 def server(tmp_path: Path, post: Watched) -> ServerFolder:
     folder = make_server(ServerFolder(tmp_path / "server"))
-    write_roster(folder.path, [format_own_entry(site) for site in post.sites.values()])
+    write_roster(folder.path, [format_roster_entry(site) for site in post.sites.values()])
     return folder
 
 
@@ -271,7 +271,7 @@ def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFold
 
 def test_a_server_with_keys_of_its_own_gets_do_nothing(post: Watched, server: ServerFolder) -> None:
     own = [
-        format_own_entry(post.sites["east"]),
+        format_roster_entry(post.sites["east"]),
         *(f"{name}={bytes(31 * [1] + [at]).hex()}" for at, name in enumerate(NAMES[1:])),
     ]
     write_roster(server.path, own)

@@ -19,9 +19,9 @@ from fedlog.flower.ops.processes import (
     find_program,
     make_flower_environment,
     run_command,
-    start,
+    start_program,
 )
-from fedlog.flower.ops.server import make_flwr_command, register
+from fedlog.flower.ops.server import make_flwr_command, register_site
 from fedlog.flower.ops.site import make_supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
@@ -147,13 +147,13 @@ def test_a_site_refuses_and_logs_what_a_hostile_server_sends(federation: Federat
 
 def test_the_server_refuses_and_logs_what_a_hostile_site_sends(federation: Federation, tmp_path: Path) -> None:
     folder = federation.sites["south"]
-    register(federation.server, "south", folder.public_key.read_text(), print)
+    register_site(federation.server, "south", folder.public_key.read_text(), print)
     # Flower's own SuperNode and not ours, which starts the guard: the code that comes with the run is what answers.
     _, _, _, *options = make_supernode_command(folder, folder.read_config(), find_free_port()).arguments
     command = Command(
         (find_program("flower-supernode"), *options), make_flower_environment(folder.flower_home.resolve())
     )
-    running = start(command, tmp_path / "log")
+    running = start_program(command, tmp_path / "log")
     try:
         assert federation.wait_until_let_in(running)
         plan = Plan("hostile", rounds=len(EXPECTED), options=OPTIONS)

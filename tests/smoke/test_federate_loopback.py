@@ -28,9 +28,9 @@ from fedlog.flower.ops.processes import (
     find_program,
     make_flower_environment,
     run_command,
-    start,
+    start_program,
 )
-from fedlog.flower.ops.server import make_flwr_command, read_site_statuses, register, run_server
+from fedlog.flower.ops.server import make_flwr_command, read_site_statuses, register_site, run_server
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.ops.site_service import NOT_ACTIVATED
 
@@ -73,7 +73,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     with ExitStack() as stack:
         stack.enter_context(run_server(federation.server, print))
         for name, folder in federation.sites.items():
-            register(federation.server, name, folder.public_key.read_text(), print)
+            register_site(federation.server, name, folder.public_key.read_text(), print)
             stack.enter_context(run_site(folder, print))
         deadline = time.monotonic() + 60
         while [status.state for status in read_site_statuses(federation.server)] != ["online", "online"]:
@@ -192,7 +192,7 @@ def test_a_plaintext_client_is_refused(federation: Federation, tmp_path: Path) -
         (find_program("flower-supernode"), *arguments, "--port", str(find_free_port())),
         make_flower_environment(tmp_path),
     )
-    running = start(command, tmp_path / "log")
+    running = start_program(command, tmp_path / "log")
     try:
         assert "Failed to initialize the connection" in wait_for_exit(running)
     finally:
@@ -202,7 +202,7 @@ def test_a_plaintext_client_is_refused(federation: Federation, tmp_path: Path) -
 def test_stopping_the_commands_leaves_no_process(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     log = tmp_path / "server.log"
-    server = start(Command((find_program("fedlog"), "federate", "server", str(federation.server.path))), log)
+    server = start_program(Command((find_program("fedlog"), "federate", "server", str(federation.server.path))), log)
     try:
         deadline = time.monotonic() + 60
         while "sites can join" not in server.read_log_end():

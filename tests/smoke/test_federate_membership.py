@@ -14,7 +14,7 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import CONNECTION
 from fedlog.flower.ops.processes import find_program, run_command
-from fedlog.flower.ops.server import make_flwr_command, register
+from fedlog.flower.ops.server import make_flwr_command, register_site
 from fedlog.flower.ops.site import run_site
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -33,7 +33,7 @@ def test_a_site_with_another_version_is_refused_by_name(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import fedlog\n\nfedlog.__version__ = '9.9.9'\n")
-    register(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
+    register_site(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path))
         federation.start_site("south")
@@ -83,6 +83,6 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     torch.testing.assert_close(left, parts["east"] + parts["north"])
     assert "south" not in federation.server.read_known_sites()
     with pytest.raises(InputError, match="expected a new key for south, found one that was registered before"):
-        register(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
+        register_site(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     report = federation.run(plan)
     assert [site["name"] for site in report["sites"]] == ["east", "north"]

@@ -16,8 +16,8 @@ from loopback_sites import PATIENCE, Federation, kill_tree
 
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.ops.event_text import describe_gate_event
-from fedlog.flower.ops.processes import Command, RunningProgram, find_descendants, find_program, start
-from fedlog.flower.ops.server import register, unregister
+from fedlog.flower.ops.processes import Command, RunningProgram, find_descendants, find_program, start_program
+from fedlog.flower.ops.server import register_site, unregister_site
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     with federation.stack:
         federation.start_server()
         for name in ("east", "north"):
-            register(federation.server, name, federation.sites[name].public_key.read_text(), print)
+            register_site(federation.server, name, federation.sites[name].public_key.read_text(), print)
         yield federation
 
 
@@ -49,7 +49,7 @@ def start_command(federation: Federation, name: str, environment: dict[str, str]
     """`fedlog federate site` with its output in a file."""
     folder = federation.sites[name]
     command = Command((find_program("fedlog"), "federate", "site", str(folder.path)), environment or {})
-    return start(command, folder.path / "console.log")
+    return start_program(command, folder.path / "console.log")
 
 
 def wait_for(running: RunningProgram, words: str, times: int = 1) -> None:
@@ -87,7 +87,7 @@ def test_a_killed_supernode_a_lost_server_and_a_key_that_is_locked_out(federatio
         events = [event["event"] for event in read_events(federation.sites["east"].event_log)]
         assert events.count("connected") >= 2
         assert [e for e in events if e in ("server lost", "server found")][-2:] == ["server lost", "server found"]
-        unregister(federation.server, "east", print)
+        unregister_site(federation.server, "east", print)
         assert running.process.wait(PATIENCE) == 1
         end = running.read_log_end(12)
         assert "the server refuses this site's key" in end
@@ -137,7 +137,7 @@ def test_a_full_disk_is_named_at_the_site_and_at_the_server(federation: Federati
         f"exec {find_program('fedlog')} federate site {tmp_path}/north"
     )
     command = Command(("unshare", "-m", "sh", "-c", script))
-    running = start(command, tmp_path.parent / "small-disk.log")
+    running = start_program(command, tmp_path.parent / "small-disk.log")
     try:
         wait_for(running, "connected to 127.0.0.1")
         fill.touch()

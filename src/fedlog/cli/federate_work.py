@@ -16,8 +16,8 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.keys import (
     KEY,
     compute_fingerprint,
-    days_left,
-    format_own_entry,
+    count_days_left,
+    format_roster_entry,
     read_roster,
     renew_server_certificate,
     write_roster,
@@ -59,7 +59,7 @@ def renew_certificate(args: argparse.Namespace) -> None:
     folder = ServerFolder.open(args.folder)
     now = dt.datetime.now(dt.UTC)
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
-    say(f"valid for {days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
+    say(f"valid for {count_days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
 
 
 def run_server(args: argparse.Namespace) -> None:
@@ -85,13 +85,13 @@ def register_sites(args: argparse.Namespace) -> None:
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(f"expected a public key file, found none: {args.key}", hint="a site has it as site.pub")
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
-    server_side.register(folder, args.name, text, say)
+    server_side.register_site(folder, args.name, text, say)
 
 
 def unregister_site(args: argparse.Namespace) -> None:
     """Refuse a site's key from now on."""
     folder = ServerFolder.open(args.folder)
-    server_side.unregister(folder, args.name, say)
+    server_side.unregister_site(folder, args.name, say)
     say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
 
 
@@ -175,7 +175,7 @@ def replace_keys(args: argparse.Namespace) -> None:
     name = folder.read_config().name
     say(f"the operator takes the old key off the list and registers this one: unregister {name}, register")
     if had_sum_key:
-        say(f"for secure sums, all sites write their lists anew with this entry: {format_own_entry(folder)}")
+        say(f"for secure sums, all sites write their lists anew with this entry: {format_roster_entry(folder)}")
     say("kept: the data, the body, the models, and the record of what has left this site")
 
 
@@ -195,7 +195,7 @@ def print_ledger(args: argparse.Namespace) -> None:
 def print_or_write_roster(args: argparse.Namespace) -> None:
     """Print the site's entry for the list of keys, or write the list from the given entries."""
     if not args.entries:
-        print(format_own_entry(SiteFolder(args.folder)))
+        print(format_roster_entry(SiteFolder(args.folder)))
         return
     roster = write_roster(args.folder, args.entries)
     say(f"{args.folder}: {len(roster)} sites: {', '.join(sorted(roster))}")
@@ -261,7 +261,7 @@ def run_demo(args: argparse.Namespace) -> None:
 def drop_site(args: argparse.Namespace) -> None:
     """Drop a site from a run, or take it back."""
     folder = ServerFolder.open(args.folder)
-    run = args.run or runs.find_open_run(folder)
+    run = args.run or runs.find_unfinished_run(folder)
     if args.back:
         runs.take_site_back(folder, args.name, run)
         say(f"{run} asks {args.name} again from the next round on")

@@ -1,1 +1,1 @@
-"""The adapter to Flower: processes, certificates and keys around it, and thin apps over the engine's rounds."""
+"""Federations over real machines, with Flower: processes, certificates, keys, and the apps that call our engine."""

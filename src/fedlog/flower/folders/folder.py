@@ -19,7 +19,7 @@ Value = str | int | float | None | list[str] | list[float]
 
 
 def check_site_name(text: str) -> str:
-    """Return the name of a site or run; refuse one that cannot be used in file names, logs and Flower's list."""
+    """Return this name of a site or run; raise InputError if it is not fit for file names, logs and Flower's lists."""
     if not SITE_NAME.fullmatch(text):
         raise InputError(
             f"expected a name of at most 32 lower-case letters, digits, dots, dashes or underscores, found: {text!r}",
@@ -36,7 +36,7 @@ class HasPath(Protocol):
 
 
 class SubPath:
-    """A path inside a folder, as an attribute of the folder's class."""
+    """A class attribute with the path of a file or folder inside `self.path`."""
 
     def __init__(self, *parts: str) -> None:
         self._parts = parts
@@ -47,7 +47,7 @@ class SubPath:
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of a server or of a site."""
+    """The base class of a server's folder and of a site's folder."""
 
     path: Path
 
@@ -58,7 +58,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The folder at this path; InputError if there is no such folder of a server, or of a site."""
+        """The folder at this path; InputError if its settings file is missing or wrong."""
         folder = cls(path)
         folder.read_config()
         return folder
@@ -73,7 +73,7 @@ class Folder:
 
 
 def log_event(path: Path, event: str, **fields: Value) -> None:
-    """Append an event to a log. Its fields are names, counts, times and sizes, never data or parameters of a site."""
+    """Append an event to a log. The fields are names, counts, times and sizes, never data or parameters of a site."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shown = {name: replace_control_characters(v) if isinstance(v, str) else v for name, v in fields.items()}
     line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **shown}
@@ -82,7 +82,7 @@ def log_event(path: Path, event: str, **fields: Value) -> None:
 
 
 def replace_control_characters(text: str) -> str:
-    """The text with `?` for each control character: another party, who may be hostile, may have written part of it."""
+    """The text with `?` for each control character, because a hostile site or server may have written part of it."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
@@ -93,7 +93,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class LineFollower:
-    """Reads the lines that are added to a file after a position."""
+    """Reads a growing file: each call returns the lines that were added since the call before."""
 
     path: Path
     position: int = 0
@@ -104,7 +104,7 @@ class LineFollower:
         return cls(path, path.stat().st_size if path.exists() else 0)
 
     def read_new_lines(self) -> list[str]:
-        """The whole lines that were added since the last call."""
+        """The lines that were added since the last call, without a last line that is still being written."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:

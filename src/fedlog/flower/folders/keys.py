@@ -7,9 +7,8 @@ server certificates and nothing else. The sites get the authority's certificate,
 that they talk to the right server. Renewal makes a new server certificate under the same authority, so that no site has
 to change anything.
 
-The roster is the list of all sites' public signing keys for secure sums. It must not come from the server, but for
-example by telephone or from the other sites: a server that could choose the keys could play the part of every other
-site.
+The roster is the list of all sites' public signing keys for secure sums. Sites get it by telephone or from each other,
+never from the server: a server that could choose the keys could pretend to be every other site.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SECRET_FOLDER_MODE = 0o700
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Create a file that only its owner can read; refuse an existing one, since an overwritten key is lost."""
+    """Create a file that only its owner can read; InputError if it exists, since an overwritten key is lost."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=SECRET_FOLDER_MODE)
     try:
         create_file(path, content, PRIVATE_MODE)
@@ -52,7 +51,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def check_secret(path: Path) -> None:
-    """Refuse a secret file that is missing, or that anyone but its owner can read or write."""
+    """Raise InputError if a secret file is missing, or if anyone but its owner can read or write it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -65,7 +64,7 @@ def check_secret(path: Path) -> None:
 
 
 def create_site_key(private: Path, public: Path, comment: str) -> str:
-    """Write a new P-384 key pair in the OpenSSH format, which Flower reads, and return the line of the public key."""
+    """Write a new P-384 key pair in the OpenSSH format, which Flower reads, and return the public key as one line."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(
         private,
@@ -80,11 +79,14 @@ def create_site_key(private: Path, public: Path, comment: str) -> str:
 
 
 def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
-    """The public key in one OpenSSH line; InputError for any key that is not on a NIST curve: Flower takes no other."""
+    """The public key in a line of OpenSSH's format; InputError unless it is on a NIST curve, as Flower requires."""
     try:
         key = serialization.load_ssh_public_key(text.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise InputError(f"expected a public key line that starts with ecdsa-sha2-nistp384, found: {error}") from None
+        raise InputError(
+            f"expected a public key line that starts with ecdsa-sha2-nistp384, found: {error}",
+            hint="give the line in the site's file site.pub; `fedlog federate join` at the site makes it",
+        ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(
             f"expected an ECDSA public key on a NIST curve, found {type(key).__name__}",
@@ -122,7 +124,7 @@ class CertificateFiles:
 
 
 def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Write a new authority and a server certificate valid for `hosts`; refuse to overwrite any key."""
+    """Create a certificate authority, and a server certificate for these hosts; InputError if a key file exists."""
     for secret in (files.authority_key, files.server_key):
         if secret.exists():
             raise InputError(
@@ -146,19 +148,22 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
 
 
 def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Replace the server's certificate and key; the authority stays, so that the sites need not change anything."""
+    """Replace the server's certificate and key; the same authority signs it, so that the sites change nothing."""
     check_secret(files.authority_key)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}")
+        raise InputError(
+            f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}",
+            hint="restore the file that `fedlog federate init` wrote, from a backup",
+        )
     _make_alternative_names(hosts)
     authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
     files.server_key.unlink(missing_ok=True)
     _write_server_certificate(files, hosts, now, authority, key)
 
 
-def days_left(files: CertificateFiles, now: dt.datetime) -> float:
-    """Days until the server's certificate expires; negative if it has expired."""
+def count_days_left(files: CertificateFiles, now: dt.datetime) -> float:
+    """The number of days until the server's certificate expires; negative if it has expired."""
     end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
     return (end - now).total_seconds() / 86400
 
@@ -187,16 +192,16 @@ def _write_server_certificate(
 
 
 def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The hosts and the loopback as names in a certificate: IP addresses, and host names for everything else."""
+    """The names that a server certificate is valid for (subject alternative names): these hosts, and the loopback."""
     if not hosts:
-        raise InputError("expected at least one host name for the server's certificate, found none")
+        raise InputError("expected a host name for the server's certificate, found none", hint="--host NAME")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
     wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
     return [_make_alternative_name(host) for host in wanted]
 
 
 def _make_alternative_name(host: str) -> x509.GeneralName:
-    """The host as a name in a certificate; InputError if it is neither a host name nor an IP address."""
+    """The host as a subject alternative name; InputError if it is neither a host name nor an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -238,8 +243,8 @@ KEY, ROSTER = "sum.key", "roster.json"
 Roster = dict[str, bytes]
 
 
-def load_sum_key(folder: SiteFolder) -> bytes:
-    """The site's secret signing key for secure sums; it is made at the first call."""
+def load_signing_key(folder: SiteFolder) -> bytes:
+    """The site's secret signing key for secure sums; the first call creates it."""
     path = folder.path / KEY
     if not path.exists():
         write_secret(path, os.urandom(32))
@@ -247,13 +252,13 @@ def load_sum_key(folder: SiteFolder) -> bytes:
     return path.read_bytes()
 
 
-def format_own_entry(folder: SiteFolder) -> str:
-    """The site's entry for the roster, as NAME=KEY with its public key."""
-    return f"{folder.read_config().name}={SigningIdentity(0, load_sum_key(folder)).public_key.hex()}"
+def format_roster_entry(folder: SiteFolder) -> str:
+    """The site's entry in the list of the sites' keys: NAME=KEY, with its public signing key in hexadecimal."""
+    return f"{folder.read_config().name}={SigningIdentity(0, load_signing_key(folder)).public_key.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """Write the roster from texts NAME=KEY and return it. In a site's folder, the site's entry must be among them."""
+    """Write the list of the sites' keys from entries NAME=KEY; in a site's folder, its own entry must be among them."""
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -275,28 +280,32 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
 
 
 def read_roster(folder: Path) -> Roster:
-    """The roster in the folder; InputError if there is none."""
+    """The list of the sites' keys in the folder of a server or site; InputError if it is missing or unreadable."""
     try:
         stored = parse_json((folder / ROSTER).read_text())
         return {str(name): bytes.fromhex(key) for name, key in stored.items()}
     except FileNotFoundError:
         raise InputError(
             f"expected the list of the sites' keys, found none: {folder / ROSTER}",
-            hint="`fedlog federate roster FOLDER` at each site prints its entry; with all entries it writes the list",
+            hint="`fedlog federate roster DIR` at each site prints its entry; `fedlog federate roster DIR NAME=KEY "
+            "...` with the entries of all sites writes the list",
         ) from None
     except (ValueError, AttributeError, TypeError):
-        raise InputError(f"expected a list of the sites' keys, found something else: {folder / ROSTER}") from None
+        raise InputError(
+            f"expected a list of the sites' keys, found something else: {folder / ROSTER}",
+            hint="write it again: `fedlog federate roster DIR NAME=KEY ...` with the entries of all sites",
+        ) from None
 
 
 def read_own_roster(site: SiteFolder) -> Roster:
-    """The roster in a site's folder; InputError if it is missing or lacks the site's public key."""
+    """The list of the sites' keys in this site's folder; InputError if it is missing or lacks this site's key."""
     roster = read_roster(site.path)
     _check_own_entry(roster, site)
     return roster
 
 
 def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
-    own = format_own_entry(site)
+    own = format_roster_entry(site)
     name, _, key = own.partition("=")
     if name not in roster or roster[name].hex() != key:
         found = "another key" if name in roster else f"no {name}"
@@ -306,7 +315,7 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
         )
 
 
-def number_members(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """The members' keys by number. A site's number is its position in the sorted roster, the same in every sum."""
+def index_member_keys(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
+    """Number -> key of each site in a secure sum; a site's number is its position among all names, sorted."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

@@ -11,6 +11,7 @@ from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.files.lock import lock_folder
+from fedlog.files.names import did_you_mean
 from fedlog.files.toml import format_toml, quote_toml, read_toml
 from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.flower.folders.keys import CertificateFiles
@@ -31,7 +32,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class ServerFolder(Folder):
-    """The operator's folder."""
+    """The server's folder: settings, certificates, registered sites, runs and logs."""
 
     config_file = SubPath("federation.toml")  # the settings of `init`
     database = SubPath("superlink.db")  # of the SuperLink: registered keys, runs and messages under way
@@ -47,11 +48,11 @@ class ServerFolder(Folder):
         return CertificateFiles(self.path / "certificates")
 
     def write_config(self, config: ServerConfig) -> None:
-        """Write the settings of `init`."""
+        """Write the settings that `fedlog federate init` was given."""
         write_file(self.config_file, format_toml(asdict(config)))
 
     def read_config(self) -> ServerConfig:
-        """The settings of `init`; an InputError if this is not a server's folder."""
+        """The settings that `fedlog federate init` was given; InputError if this is not a server's folder."""
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
         return read_dataclass(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 
@@ -66,31 +67,34 @@ class ServerFolder(Folder):
         )
 
     def add_known_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Store a site's public key and Flower's number for it under its name: Flower lists numbers only."""
+        """Store a site's public key and Flower's node number under the site's name, which Flower does not list."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known_sites({**self.read_known_sites(), name: node_id})
 
     def remove_known_site(self, name: str) -> None:
-        """Remove a site's public key and Flower's number for it."""
+        """Remove a site's public key and Flower's node number from the folder."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known_sites({known: node for known, node in self.read_known_sites().items() if known != name})
 
     def find_node_number(self, site: str) -> str:
-        """Flower's number for a registered site; InputError if there is no such site."""
+        """Flower's node number of a registered site; InputError if no site of this name is registered."""
         known = self.read_known_sites()
         if site not in known:
             names = ", ".join(sorted(known)) or "(none)"
-            raise InputError(f"expected one of the registered sites {names}, found: {site}")
+            raise InputError(
+                f"expected one of the registered sites {names}, found: {site}",
+                hint=did_you_mean(site, known, "`fedlog federate register` adds a site"),
+            )
         return known[site]
 
     def _write_known_sites(self, known: dict[str, str]) -> None:
         write_json(self.sites / "nodes.json", dict(sorted(known.items())))
 
     def read_known_sites(self) -> dict[str, str]:
-        """Site name -> Flower's node number."""
+        """The registered sites: name -> Flower's node number."""
         return dict(read_json(self.sites / "nodes.json", {}))
 
 

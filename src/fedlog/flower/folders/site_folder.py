@@ -27,6 +27,7 @@ from fedlog.settings.training import World
 
 DEFAULT_PORT = 8443
 NONE = "none"
+SET_CAPS = "`fedlog federate caps DIR --rounds 100` sets a cap, `--remove rounds` removes it"
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -42,7 +43,7 @@ class AcceptedRuns(StrEnum):
 
 @dataclass(frozen=True)
 class Caps(Section):
-    """The most that a server can get from a site; None means no cap."""
+    """The most that a server can ask of a site, such as rounds and epochs; None means no cap."""
 
     rounds: Count | None = 1000
     """The most rounds of one run; a step that is asked again with another head counts again."""
@@ -56,7 +57,7 @@ class Caps(Section):
     """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
 
     def without_cap(self, name: str) -> Caps:
-        """The caps with one of them removed."""
+        """A copy of the caps without the one of this name."""
         free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
             raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
@@ -72,15 +73,14 @@ class Caps(Section):
 def read_caps(stored: object, where: object) -> Caps:
     """The caps in a TOML table from the file `where`; InputError names a cap that cannot be used."""
     if not isinstance(stored, Mapping):
-        raise InputError(f"{where}: expected a table [caps], found: {stored!r}")
+        raise InputError(f"{where}: expected a table [caps], found: {stored!r}", hint=SET_CAPS)
     known = type_hints(Caps)
     if unknown := sorted(set(stored) - set(known)):
         raise InputError(f"{where}: unknown cap in [caps]: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
     try:
         return Caps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
     except InputError as error:
-        usual = "`fedlog federate caps DIR --rounds 100` sets a cap, `--remove rounds` removes it"
-        raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or usual) from None
+        raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or SET_CAPS) from None
 
 
 def parse_server_address(text: str) -> str:
@@ -89,13 +89,16 @@ def parse_server_address(text: str) -> str:
     if not separator:
         host, port = text, str(DEFAULT_PORT)
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"expected the server's address as HOST or HOST:PORT, found: {text!r}")
+        raise InputError(
+            f"expected the server's address as HOST or HOST:PORT, found: {text!r}",
+            hint="for example server.example.org:8443, without https://",
+        )
     return f"{host}:{port}"
 
 
 @dataclass(frozen=True)
 class SiteConfig(Section):
-    """A site's settings: its name, its server, and later its data and its body."""
+    """A site's settings: `fedlog federate join` sets its name and server, `fedlog federate site` the others."""
 
     name: str
     server: str  # HOST:PORT
@@ -109,7 +112,7 @@ class SiteConfig(Section):
 
 @dataclass(frozen=True)
 class SiteFolder(Folder):
-    """A site's folder."""
+    """A site's folder: settings, keys, the state of its runs, models and logs."""
 
     config_file = SubPath("site.toml")
     authority = SubPath("ca.crt")  # the certificate that proves to the site who the server is
@@ -127,10 +130,13 @@ class SiteFolder(Folder):
         write_file(self.config_file, format_toml(texts) + config.caps.to_toml())
 
     def read_config(self) -> SiteConfig:
-        """The site's settings; an InputError if this is not a site's folder."""
+        """The site's settings; InputError if this is not a site's folder."""
         stored = read_toml(self.config_file, "the settings of a site", "`fedlog federate join` makes them")
         if not {"name", "server"} <= set(stored):
-            raise InputError(f"expected name and server in {self.config_file}, found: {sorted(stored)}")
+            raise InputError(
+                f"expected name and server in {self.config_file}, found: {sorted(stored)}",
+                hint="`fedlog federate join` writes both; restore the file, or join again with a new folder",
+            )
         # A misspelt limit or cap would otherwise be ignored.
         known = type_hints(SiteConfig)
         if strange := sorted(set(stored) - set(known)):
@@ -140,7 +146,7 @@ class SiteFolder(Folder):
             return SiteConfig(**{**stored, "caps": read_caps(stored.get("caps", {}), self.config_file)})
 
     def choose_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Change the site's data, body and split, and return its new settings; None leaves a setting as it was."""
+        """Write the site's data, body and hold-out shares, and return all settings; None keeps what is stored."""
         config = self.propose_config(data, body, hold_out)
         self.write_config(config)
         return config
@@ -148,7 +154,7 @@ class SiteFolder(Folder):
     def propose_config(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
-        """Return the settings with this data, body, split and world; they are not written until they are checked."""
+        """Return the site's settings with these changes, without writing them; None keeps what is stored."""
         # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())

@@ -41,7 +41,7 @@ from fedlog.data.schema import Feature, FeatureKind, Schema
 from fedlog.data.site import Preparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.folders.keys import format_own_entry, write_roster
+from fedlog.flower.folders.keys import format_roster_entry, write_roster
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.ops.processes import Say
 from fedlog.flower.protocol.plan import Plan, make_plan
@@ -92,8 +92,8 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
 
 
 def _announce(root: Path, say: Say) -> float:
-    """Say where everything is, and return the time at which the demo starts."""
-    say(f"everything in one place, on the loopback alone: {root}")
+    """Say where the demo's folders are, and return the time at which the demo starts."""
+    say(f"the server and the sites have their folders below {root}, and connect on this machine only")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
     return time.monotonic()
 
@@ -105,9 +105,9 @@ def _make_report(
     return {"sites": sites, **outcome.count_traffic(), **more, "seconds": seconds, "folder": str(root)}
 
 
-def _deal_out_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> dict[str, list[int]]:
-    """The numbers of each site's records; with a smaller alpha the sites' shares of each class differ more."""
-    # The function deals out training and test rows; the sites split their rows themselves, so one of the two is enough.
+def _divide_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> dict[str, list[int]]:
+    """Site -> the numbers of its records. The smaller alpha, the more the sites' shares of each class differ."""
+    # The function divides training and test rows; the sites split their rows themselves, so one of the two is enough.
     key = Key(seed).child("demo")
     dealt = divide_by_dirichlet(labels, labels, clients=len(SITES), alpha=alpha, n_class=n_class, key=key)
     return {name: rows.tolist() for name, rows in zip(SITES, dealt.train, strict=True)}
@@ -120,7 +120,7 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
     frame = pl.DataFrame(columns | {"digit": list(map(str, bunch.target))})
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.csv" for name in SITES}
-    for name, rows in _deal_out_records(torch.from_numpy(bunch.target), 10, TABLES_ALPHA, seed).items():
+    for name, rows in _divide_records(torch.from_numpy(bunch.target), 10, TABLES_ALPHA, seed).items():
         frame[rows].write_csv(paths[name])
     return paths
 
@@ -146,7 +146,7 @@ def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def write_site_images(root: Path, seed: int) -> None:
     """Write each site's images into a folder, with a subfolder for each class."""
     patches, labels = cut_patches()
-    for name, rows in _deal_out_records(torch.from_numpy(labels), len(CLASSES), IMAGES_ALPHA, seed).items():
+    for name, rows in _divide_records(torch.from_numpy(labels), len(CLASSES), IMAGES_ALPHA, seed).items():
         for label in CLASSES:
             (root / name / label).mkdir(parents=True, exist_ok=True)
         for row in rows:
@@ -169,14 +169,14 @@ def make_demo_plan(seed: int) -> Plan:
 
 
 def write_key_lists(federation: LocalFederation) -> None:
-    """Write the list of signing keys into every folder; real sites exchange their keys without the server."""
-    entries = [format_own_entry(folder) for folder in federation.sites.values()]
+    """Write the list of the sites' signing keys into every folder; real sites exchange them without the server."""
+    entries = [format_roster_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)
 
 
 def _read_site_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
-    """The figures of one site; in a real private run only the site itself knows them."""
+    """The test accuracy and the number of test records of one site; in a real private run only the site knows them."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 
@@ -198,19 +198,19 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.build_protection(len(CLASSES), body.width)
     if guard is None:
-        raise RunError("expected a private plan for the demo, found one without privacy")
+        raise RunError("expected a private plan for the demo, found one without privacy", hint="use `make_demo_plan`")
 
-    def features(records: Records) -> Tensor:
+    def compute_features(records: Records) -> Tensor:
         with torch.no_grad():
             return body.features({}, records.inputs, None)
 
     train = [site.federation.train.at(site.shard.train) for site in sites]
     tests = [site.federation.test.at(site.shard.test) for site in sites]
-    moments = [guard.sum_moments(features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
+    moments = [guard.sum_moments(compute_features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
     return PooledRecords(
         reduce(add, moments).statistics,
         guard.mechanism.std_of_sum(len(SITES)),
-        torch.cat([features(rows) for rows in tests]),
+        torch.cat([compute_features(rows) for rows in tests]),
         torch.cat([rows.labels for rows in tests]),
     )
 
@@ -239,5 +239,5 @@ def describe_pooled(found: Mapping[str, float]) -> str:
     return (
         f"all {found['records']:.0f} training patches in one place, without noise: test accuracy "
         f"{found['accuracy']:.3f}; the federation's nearest mean with epsilon 1: {found['accuracy_with_noise']:.3f}; "
-        f"its sums are {found['noise_found']:.2f} noise stds away: {verdict}"
+        f"its sums differ by {found['noise_found']:.2f} standard deviations of the noise: {verdict}"
     )

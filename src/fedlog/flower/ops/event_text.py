@@ -18,7 +18,7 @@ DROWNED = "the sum drowned in its noise, and the head stays as it was"
 
 
 def describe_run_event(event: Mapping[str, Any]) -> str | None:
-    """The line for the operator about an event of a run; None for events that are not shown."""
+    """Describe an event of a run in one line for the operator; None for events that are not shown."""
     match event["event"]:
         case "greeted":
             return f"greeted {_join_names(event['sites'])}"
@@ -73,7 +73,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
 
 
 def describe_gate_event(event: Mapping[str, Any]) -> str | None:
-    """The line for the operator about a site's calls at the gate; None for other events."""
+    """Describe in one line for the operator that a site connected, left or was refused; None for other events."""
     match event["event"]:
         case "connected":
             return f"{event['site']} is connected"
@@ -90,7 +90,7 @@ def describe_gate_event(event: Mapping[str, Any]) -> str | None:
 
 
 def describe_site_event(event: Mapping[str, Any]) -> str | None:
-    """The line for the person at a site about an event there; None for events that are not shown."""
+    """Describe an event at a site in one line for the person there; None for events that are not shown."""
     match event["event"]:
         case "welcome":
             return f"run {event['run']}: {event['method']}, {event['rounds']} rounds, body {event['body']}"
@@ -121,7 +121,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 
 
 def _describe_test_figures(event: Mapping[str, Any]) -> str:
-    """The model's accuracy on the site's test rows; if it predicts numbers, its error."""
+    """The test accuracy of the kept and of the local-only model, or their errors if they predict numbers."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
@@ -153,7 +153,7 @@ class SiteEventDescriber:
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def describe(self, event: Mapping[str, Any]) -> str | None:
-        """The line for this event, with the time left if it is a round; None if the event is not shown."""
+        """The line for this event, with an estimate of the time left after a round; None if the event is not shown."""
         text = describe_site_event(event)
         if text is None or event["event"] != "worked":
             return text

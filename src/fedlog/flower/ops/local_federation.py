@@ -31,26 +31,26 @@ DEADLINE_SECONDS = 240.0
 
 @dataclass
 class Traffic:
-    """The bytes counted so far; up is towards the server."""
+    """The bytes counted so far: `up` to the server, `down` from it."""
 
     up: int = 0
     down: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, up: int = 0, down: int = 0) -> None:
-        """Count bytes towards the server, or from it."""
+        """Add to the bytes sent to the server (`up`) or from it (`down`)."""
         with self._lock:
             self.up, self.down = self.up + up, self.down + down
 
 
 @contextmanager
 def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
-    """Open a loopback port that forwards to another one, and count the bytes, until the block ends."""
+    """Open a local port that forwards all bytes to `target_port` and counts them; close it when the block ends."""
     traffic = Traffic()
     listener = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = [listener]
 
-    def accept() -> None:
+    def accept_connections() -> None:
         while True:
             try:
                 near, _ = listener.accept()
@@ -65,7 +65,7 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
             for source, sink, way in ((near, far, "up"), (far, near, "down")):
                 threading.Thread(target=_forward_bytes, args=(source, sink, traffic, way), daemon=True).start()
 
-    thread = threading.Thread(target=accept, daemon=True)
+    thread = threading.Thread(target=accept_connections, daemon=True)
     thread.start()
     try:
         yield int(listener.getsockname()[1]), traffic
@@ -79,7 +79,7 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
 
 
 def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str) -> None:
-    """Pass on all bytes from one socket to the other, and count them, until one of them is closed."""
+    """Forward bytes from `source` to `sink` until one is closed, and count them as `way`: `up` or `down`."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
             traffic.add(**{way: len(data)})
@@ -92,7 +92,7 @@ def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic,
 
 @dataclass(frozen=True)
 class LocalSite:
-    """The data, the body and the split of one site."""
+    """The settings of one site: its data, its body, and the shares of its rows that are held out."""
 
     data: Path
     body: str
@@ -123,11 +123,11 @@ class LocalFederation:
         return cls(server, folders)
 
     def run(self, plan: Plan, say: Say) -> RunOutcome:
-        """Run the federation, end every process and return the outcome."""
+        """Start the server and the sites, run this plan, end every process and return the outcome."""
         return self.run_plans([plan], say)[0]
 
     def run_plans(self, plans: Sequence[Plan], say: Say) -> list[RunOutcome]:
-        """Run one plan after the other with the same processes, end them, and return the outcome of each."""
+        """Start the server and the sites, run one plan after the other, end every process and return the outcomes."""
         with self.start(say) as run_plan:
             return [run_plan(plan) for plan in plans]
 
@@ -135,7 +135,7 @@ class LocalFederation:
     def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunPlan]:
         """Start the server and the sites, and end all their processes when the block ends.
 
-        Yield a function that runs a plan. `write_data` writes the sites' data if they are not there yet.
+        Yield a function that runs a plan. `write_data` is called first; a demo writes the sites' data there.
         """
         with ExitStack() as stack:
             stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
@@ -166,7 +166,7 @@ class LocalFederation:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """A run's report, and the bytes between sites and server: with TLS, without TCP headers."""
+    """A run's report, and the bytes between sites and server, counted with TLS and without TCP headers."""
 
     report: Mapping[str, Any]
     wire_bytes_up: int

@@ -24,18 +24,19 @@ STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
 # The start time of a process is computed from the machine's, which the system may correct a little.
 SAME_START_SECONDS = 1.0
+INSTALL = 'pip install "fedlog[federate]"'
 Say = Callable[[str], None]  # shows a line of text to a person
 
 
 @dataclass(frozen=True)
 class Command:
-    """A program, its arguments, and the variables added to its environment."""
+    """A program with its arguments, and the environment variables to set for it."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The line that an operator could type: the variables that matter, then the command."""
+        """The line that an operator could type: the most important environment variables, then the command."""
         shown = {name: value for name, value in self.environment.items() if name in SHOWN}
         return " ".join(
             [*(f"{name}={shlex.quote(value)}" for name, value in shown.items()), shlex.join(self.arguments)]
@@ -48,9 +49,9 @@ SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
 def make_flower_environment(
     home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> dict[str, str]:
-    """The variables for Flower's programs: their home, no telemetry, no update check, no proxy for the loopback.
+    """The environment of Flower's programs: their folder, no telemetry, no update check, no proxy for the loopback.
 
-    Flower starts its helpers by bare name, so the folder of our interpreter must be on the PATH, even if the virtual
+    Flower finds its programs on the PATH, so the folder of our interpreter must be on it, even if the virtual
     environment is not activated.
     """
     folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
@@ -75,7 +76,7 @@ def find_program(name: str) -> str:
     if not path.exists():
         raise InputError(
             f"expected Flower's program beside the interpreter, found none: {path}",
-            hint='pip install "fedlog[federate]"',
+            hint=INSTALL,
         )
     return str(path)
 
@@ -89,7 +90,7 @@ def find_free_port() -> int:
 
 @dataclass(frozen=True, eq=False)
 class RunningProgram:
-    """A started command; its output goes to the log file."""
+    """A program that was started; its output goes to the log file."""
 
     command: Command
     process: subprocess.Popen[bytes]
@@ -98,7 +99,7 @@ class RunningProgram:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None while the program runs. A call after its end frees its place in the process list."""
+        """The exit code; None while the program runs. Reading it after the end removes the zombie process."""
         return self.process.poll()
 
     def read_log_end(self, lines: int = 12) -> str:
@@ -114,7 +115,7 @@ class RunningProgram:
 
 
 def stop_programs(*running: RunningProgram) -> None:
-    """End these processes and all that they started; kill those that do not end in time."""
+    """End these programs and all processes that they started; kill those that do not end in time."""
     below = [child for each in running for child in find_descendants(each.process.pid)]
     alive = [each.process for each in running if each.exit_code is None]
     for process in alive:
@@ -130,14 +131,14 @@ def stop_programs(*running: RunningProgram) -> None:
     _wait_for_end(below, STOP_SECONDS)
     _kill(below)
     for each in running:
-        _pid_file(each.log).unlink(missing_ok=True)
+        _name_pid_file(each.log).unlink(missing_ok=True)
 
 
-def start(command: Command, log: Path, say: Say | None = None) -> RunningProgram:
-    """Start the command in its own session, so that a Ctrl-C in our terminal does not reach it.
+def start_program(command: Command, log: Path, say: Say | None = None) -> RunningProgram:
+    """Start the program in a session of its own, so that a Ctrl-C in our terminal does not reach it.
 
-    A log file belongs to one command. If the command still runs from an earlier start, because we were killed, it is
-    ended first: it would hold the port, or the site's place at the server.
+    Each log file belongs to one program. If an earlier start of it still runs, because we were killed, end that one
+    first: it would occupy the port, or be taken for the site at the server.
     """
     if say is not None:
         say(f"$ {command}")
@@ -155,10 +156,12 @@ def start(command: Command, log: Path, say: Say | None = None) -> RunningProgram
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise RunError(f"expected a program that can be started, found none: {command.arguments[0]}") from None
+            raise RunError(
+                f"expected a program that can be started, found none: {command.arguments[0]}", hint=INSTALL
+            ) from None
     with suppress(psutil.NoSuchProcess):  # it has ended already
         started = psutil.Process(process.pid).create_time()
-        write_file(_pid_file(log), f"{process.pid} {started} {_identify_log(log)}\n")
+        write_file(_name_pid_file(log), f"{process.pid} {started} {_identify_log(log)}\n")
     return RunningProgram(command, process, log, log_start)
 
 
@@ -197,16 +200,19 @@ def wait_for_port(running: RunningProgram, port: int, host: str = "127.0.0.1", t
             time.sleep(0.1)
     found = "nothing" if running.exit_code is None else f"exit code {running.exit_code}"
     name = Path(running.command.arguments[0]).name
-    raise RunError(f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.read_log_end()}")
+    raise RunError(
+        f"expected {name} to listen on port {port}, found {found}; its log ends:\n{running.read_log_end()}",
+        hint=f"does another program use port {port}?",
+    )
 
 
-def _pid_file(log: Path) -> Path:
+def _name_pid_file(log: Path) -> Path:
     return log.with_suffix(".pid")
 
 
 def _end_earlier_process(log: Path) -> None:
-    """End the process of an earlier start, which the file beside the log names, and all that it started."""
-    path = _pid_file(log)
+    """If the program of this log still runs from an earlier start, end it and all processes that it started."""
+    path = _name_pid_file(log)
     if not path.exists():
         return
     with suppress(psutil.NoSuchProcess, ValueError):
@@ -219,7 +225,7 @@ def _end_earlier_process(log: Path) -> None:
 
 
 def _identify_log(log: Path) -> str:
-    """A text that identifies this boot of this machine and this log file; it differs for a copy of the file."""
+    """A text that identifies this log file and the machine's last boot; a copy of the file has another text."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"
@@ -239,16 +245,16 @@ def _wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def find_descendants(number: int) -> list[psutil.Process]:
-    """All processes that the process with this number started, directly or indirectly; none if it has ended."""
+def find_descendants(pid: int) -> list[psutil.Process]:
+    """All processes that this process started, directly or indirectly; none if it has ended."""
     try:
-        return psutil.Process(number).children(recursive=True)
+        return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether the process still runs. A zombie has ended: it only waits for its parent to notice."""
+    """Whether the process still runs. A zombie process has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""The operator's work with runs: start a run in Flower, follow it and return its report; drop or remove a site."""
+"""What an operator does with runs: start a run in Flower, follow it and return its report; drop or remove a site."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import is_disk_nearly_full
 from fedlog.files.json_text import write_json
+from fedlog.files.names import did_you_mean
 from fedlog.flower.folders.folder import LineFollower
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.event_text import describe_run_event
-from fedlog.flower.ops.processes import Say, start
-from fedlog.flower.ops.server import make_flwr_command, unregister
+from fedlog.flower.ops.processes import Say, start_program
+from fedlog.flower.ops.server import make_flwr_command, unregister_site
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.engine_server import forget_sites, restore_engine_server, save_engine_server
 from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
@@ -25,7 +26,7 @@ FOLLOW_SECONDS = 0.3
 
 
 def choose_run_name(folder: ServerFolder) -> str:
-    """Return the name of the newest numbered run if it is not finished, else the next one: run-1, run-2, ..."""
+    """Return the name for a run without `--name`: the last of run-1, run-2, ... if unfinished, else the next."""
     numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
     last = max(numbers, default=0)
     if last and RunFolder.of_run(folder, f"run-{last}").read_report() is None:
@@ -42,7 +43,7 @@ def find_newest_run(folder: ServerFolder) -> str:
     return max(found, key=lambda path: RunFolder(path).checkpoint.stat().st_mtime).name
 
 
-def find_open_run(folder: ServerFolder) -> str:
+def find_unfinished_run(folder: ServerFolder) -> str:
     """Return the name of the newest run that is not finished."""
     found = [path for path in folder.runs.glob("*") if (path / PLAN).exists() and RunFolder(path).read_report() is None]
     if not found:
@@ -52,7 +53,7 @@ def find_open_run(folder: ServerFolder) -> str:
 
 
 def drop_site(folder: ServerFolder, site: str, name: str) -> None:
-    """Drop a site from a run: from now on it is not asked and not waited for."""
+    """Drop a site from a run: from now on the server neither asks it nor waits for it."""
     run_folder = _check_site_and_run(folder, site, name)
     write_json(run_folder.dropped_file, sorted({*run_folder.read_dropped_sites(), site}))
     folder.log("dropped", run=name, site=site)
@@ -74,13 +75,15 @@ def _check_site_and_run(folder: ServerFolder, site: str, name: str) -> RunFolder
     """Return the folder of the run; InputError if there is no such run, or if the site is not registered."""
     run_folder = RunFolder.of_run(folder, name)
     if not (run_folder.path / PLAN).exists():
-        raise InputError(f"expected a run of this server, found none: {run_folder.path}", hint="is --run right?")
+        raise InputError(
+            f"expected a run of this server, found none: {run_folder.path}", hint="name another run with --run"
+        )
     folder.find_node_number(site)  # refuses a site that is not registered
     return run_folder
 
 
 def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say) -> dict[str, Any]:
-    """Let Flower conduct the run, and return its report; RunError if it did not finish, with how to go on."""
+    """Run this plan with Flower, and return the report; if the run fails, the RunError says how to continue it."""
     folder.read_config()
     run_folder = RunFolder.of_run(folder, check_plan(plan).name)
     run_folder.accept_plan(plan)
@@ -93,7 +96,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     write_app(folder.app, make_app_settings(plan, rules))
     follower = LineFollower.from_end(folder.event_log)
     command = make_flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
-    running = start(command, folder.logs / "run.log", say)
+    running = start_program(command, folder.logs / "run.log", say)
     try:
         while True:
             ended = running.exit_code is not None
@@ -125,7 +128,7 @@ def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[s
     """Unregister a site and remove its statistics from the head of a run; return the sites that remain."""
     check_removal(folder, site, name)
     if site in folder.read_known_sites():
-        unregister(folder, site, say)
+        unregister_site(folder, site, say)
     if site not in RunFolder.of_run(folder, name).read_uploads():
         say(f"{site} has no part in the present head of {name}")
     return remove_statistics(folder, site, name)
@@ -135,11 +138,14 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
     """Raise InputError if the site's statistics cannot be removed from the run's head, or if no other site is in it."""
     run_folder = RunFolder.of_run(folder, name)
     if not checkpoint.exists(run_folder.checkpoint):
-        raise InputError(f"expected a run with a checkpoint, found none: {run_folder.path}", hint="is --run right?")
+        raise InputError(
+            f"expected a run with a checkpoint, found none: {run_folder.path}", hint="name another run with --run"
+        )
     plan = run_folder.read_plan()
     if plan.promise is not None or plan.secure is not None:
         raise InputError(
-            f"{name} is private or has secure sums: its head without one site would be a release that nobody counted",
+            f"expected a run without privacy and secure sums, found: {name}; its head without one site would be a "
+            "release that nobody counted",
             hint="`unregister` the site and begin a new run",
         )
     able = find_methods(lambda method: method.may_leave)
@@ -150,7 +156,9 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
         )
     uploads, registered = run_folder.read_uploads(), folder.read_known_sites()
     if site not in uploads and site not in registered:
-        raise InputError(f"expected one of the sites {', '.join(sorted({*uploads, *registered}))}, found: {site}")
+        names = sorted({*uploads, *registered})
+        hint = did_you_mean(site, names, "give the name under which the site is registered")
+        raise InputError(f"expected one of the sites {', '.join(names)}, found: {site}", hint=hint)
     if set(uploads) == {site}:
         raise InputError(
             f"expected other sites in the head of {name}, found only: {site}", hint="begin a new run instead"

@@ -1,4 +1,4 @@
-"""The operator's work at the server: make its folder, run SuperLink and gate, register sites, show their status."""
+"""What an operator does at the server: make its folder, run SuperLink and gate, register sites, show their status."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import load_schema
-from fedlog.errors import InputError, RunError
+from fedlog.errors import InputError, RunError, default_hint
 from fedlog.flower.folders.folder import LineFollower, check_site_name
 from fedlog.flower.folders.keys import (
     SECRET_FOLDER_MODE,
     check_secret,
     compute_fingerprint,
+    count_days_left,
     create_certificates,
-    days_left,
     encode_public_key,
     read_public_key,
 )
@@ -36,7 +36,7 @@ from fedlog.flower.ops.processes import (
     find_program,
     make_flower_environment,
     run_command,
-    start,
+    start_program,
     stop_programs,
     wait_for_port,
 )
@@ -52,13 +52,16 @@ RENEW_WITHIN_DAYS = 30
 JSON = ("--format", "json")
 KEY_IN_USE = "Public key already in use"  # Flower's message, also for a key that was unregistered
 REGISTERED_AT_ONCE = 4
+OWN_KEY = "each site needs a key of its own: `fedlog federate join` at the site makes one"
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
     """Make the server's folder with certificates, configuration, schema and app."""
     load_schema(schema)
     if folder.config_file.exists():
-        raise InputError(f"expected a new folder, found the folder of a server: {folder.path}", hint="choose another")
+        raise InputError(
+            f"expected a new folder, found the folder of a server: {folder.path}", hint="choose another folder"
+        )
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     create_certificates(folder.certificates, config.hosts, now)
@@ -69,13 +72,13 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
 
 
 def choose_listen_address(hosts: tuple[str, ...]) -> str:
-    """Return the address to listen on: the loopback if all host names mean this machine, else all interfaces."""
+    """Return the address to listen on: 127.0.0.1 if all hosts are this machine, else 0.0.0.0 (all interfaces)."""
     return "127.0.0.1" if all(is_loopback(host) for host in hosts) else "0.0.0.0"
 
 
 @dataclass(frozen=True, eq=False)
 class RunningServer:
-    """A SuperLink on the loopback and the gate in front of it."""
+    """The programs of a running server: Flower's SuperLink, and the gate, which forwards the sites' calls to it."""
 
     superlink: RunningProgram
     gate: RunningProgram
@@ -86,7 +89,8 @@ class RunningServer:
             if running.exit_code is not None:
                 name = Path(running.log).stem
                 raise RunError(
-                    f"{name} ended with exit code {running.exit_code}; its log ends:\n{running.read_log_end()}"
+                    f"{name} ended with exit code {running.exit_code}; its log ends:\n{running.read_log_end()}",
+                    hint=f"read the whole log, mend the cause and start the server again: {running.log}",
                 )
 
 
@@ -95,16 +99,16 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     """Run the server until the block ends; then end all its processes, also after an error."""
     config = folder.read_config()
     check_secret(folder.certificates.server_key)
-    left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
+    left = count_days_left(folder.certificates, dt.datetime.now(dt.UTC))
     if left < RENEW_WITHIN_DAYS:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
     _erase_deleted_rows(folder, say)
     inner = find_free_port()
     folder.write_connection(inner)
-    superlink = start(make_superlink_command(folder, inner), folder.logs / "superlink.log", say)
+    superlink = start_program(make_superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
         # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
-        gate = start(make_gate_command(folder, inner), folder.logs / "gate.log", say)
+        gate = start_program(make_gate_command(folder, inner), folder.logs / "gate.log", say)
         try:
             wait_for_port(superlink, inner)
             host = "127.0.0.1" if config.listen == "0.0.0.0" else config.listen
@@ -118,16 +122,21 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 
 def _erase_deleted_rows(folder: ServerFolder, say: Say) -> None:
-    """Remove deleted rows from the file of Flower's database; warn the operator if that fails."""
+    """Remove rows that Flower has deleted from its database file; tell the operator if that fails."""
     if reason := erase_deleted_rows(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
-def serve_federation(folder: ServerFolder, say: Say, watch: str | None = None) -> None:
-    """Run the server until a signal, or until one of its programs ends; serve metrics and a page at `watch`."""
+def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None = None) -> None:
+    """Run the server until Ctrl-C or SIGTERM; RunError if one of its programs ends before.
+
+    If `metrics_address` is given, serve Prometheus metrics and the status page there.
+    """
     with ExitStack() as stack:
-        if watch is not None:
-            pages = serve_status(watch, lambda: render_server_metrics(folder), lambda: render_server_page(folder))
+        if metrics_address is not None:
+            pages = serve_status(
+                metrics_address, lambda: render_server_metrics(folder), lambda: render_server_page(folder)
+            )
             say(f"metrics and a page: {stack.enter_context(pages)}")
         server = stack.enter_context(run_server(folder, say))
         config = folder.read_config()
@@ -141,7 +150,7 @@ def serve_federation(folder: ServerFolder, say: Say, watch: str | None = None) -
 
 
 def make_superlink_command(folder: ServerFolder, port: int) -> Command:
-    """The command that starts Flower's SuperLink, on the loopback only, with TLS and registered keys."""
+    """The command that starts Flower's SuperLink with TLS, for registered keys and for callers on this machine."""
     files = folder.certificates
     return Command(
         (
@@ -157,11 +166,11 @@ def make_superlink_command(folder: ServerFolder, port: int) -> Command:
     )
 
 
-def make_gate_command(folder: ServerFolder, inner: int) -> Command:
-    """The command that starts the gate on the address that the sites call; the SuperLink is at port `inner`."""
+def make_gate_command(folder: ServerFolder, superlink_port: int) -> Command:
+    """The command that starts the gate, which takes the sites' calls and forwards them to the SuperLink's port."""
     place = str(folder.path.resolve())
     return Command(
-        (sys.executable, "-m", "fedlog.flower.server.gate", place, str(inner)),
+        (sys.executable, "-m", "fedlog.flower.server.gate", place, str(superlink_port)),
         make_flower_environment(folder.flower_home.resolve()),
     )
 
@@ -171,8 +180,8 @@ def make_flwr_command(folder: ServerFolder, *arguments: str) -> Command:
     return Command((find_program("flwr"), *arguments), make_flower_environment(folder.flower_home.resolve()))
 
 
-def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
-    """Register a site's public key with the running server and return Flower's number for the site."""
+def register_site(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
+    """Register a site's public key with the running server, and return Flower's node number of the site."""
     _check_new_site(folder, name, public_key)
     say(f"key of {name}: fingerprint {compute_fingerprint(public_key)}; compare it with what the site reads to you")
     # Not named NAME.pub yet: the gate takes every key in such a file for a registered one.
@@ -200,23 +209,28 @@ def register(folder: ServerFolder, name: str, public_key: str, say: Say) -> str:
 
 
 def register_sites_in_folder(folder: ServerFolder, keys: Path, say: Say) -> dict[str, str]:
-    """Register the keys in all files NAME.pub of a folder, and return name -> Flower's number."""
+    """Register the keys in all files NAME.pub of the folder `keys`; return site name -> Flower's node number."""
     found = {path.stem: path.read_text() for path in sorted(keys.glob("*.pub"))}
     if not found:
-        raise InputError(f"expected keys in files NAME.pub, found none: {keys}")
+        raise InputError(
+            f"expected keys in files NAME.pub, found none: {keys}",
+            hint="name each site's site.pub after the site, for example north.pub",
+        )
     return register_sites(folder, found, say)
 
 
 def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> dict[str, str]:
-    """Check all keys, given by site name, register them, and return name -> Flower's number."""
+    """Register these public keys (site name -> key) if all can be used; return site name -> Flower's node number."""
     seen: dict[str, str] = {}
     for name, text in keys.items():
         _check_new_site(folder, name, text)
         if (other := seen.setdefault(compute_fingerprint(text), name)) != name:
-            raise InputError(f"expected a different key for every site, found the same key at: {other}, {name}")
+            raise InputError(
+                f"expected a different key for every site, found the same key at: {other}, {name}", hint=OWN_KEY
+            )
     # Several at the same time: each needs a program of Flower, which takes seconds to start.
     with ThreadPoolExecutor(REGISTERED_AT_ONCE) as pool:
-        tasks = {name: pool.submit(register, folder, name, text, say) for name, text in keys.items()}
+        tasks = {name: pool.submit(register_site, folder, name, text, say) for name, text in keys.items()}
     failed = {name: error for name, task in tasks.items() if (error := task.exception()) is not None}
     if failed:
         name, error = next(iter(failed.items()))
@@ -236,11 +250,11 @@ def _check_new_site(folder: ServerFolder, name: str, public_key: str) -> None:
             hint="remove the old key first: `fedlog federate unregister`",
         )
     if (other := RegisteredKeys(folder.sites).find_site_name(key)) in known:
-        raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}")
+        raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}", hint=OWN_KEY)
 
 
-def unregister(folder: ServerFolder, name: str, say: Say) -> None:
-    """Unregister a site's key: its calls are refused from now on."""
+def unregister_site(folder: ServerFolder, name: str, say: Say) -> None:
+    """Unregister a site's key, so that the server refuses its calls from now on."""
     node = folder.find_node_number(name)
     command = make_flwr_command(folder, "supernode", "unregister", node, CONNECTION, *JSON)
     say(f"$ {command}")
@@ -250,7 +264,7 @@ def unregister(folder: ServerFolder, name: str, say: Say) -> None:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """The state of a site's connection, as the server knows it."""
+    """Whether a registered site is connected, and since when."""
 
     name: str
     state: str  # online, offline, registered
@@ -258,7 +272,7 @@ class SiteStatus:
 
 
 def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
-    """Return the state of each registered site's connection, sorted by name."""
+    """Return for each registered site, sorted by name, whether it is connected and since when."""
     listed = _call_flwr(make_flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
@@ -270,21 +284,18 @@ def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     return tuple(statuses)
 
 
+@default_hint("is `fedlog federate server` running?")
 def _call_flwr(command: Command, wanted: str) -> Any:
-    """Run `flwr` and return the value of `wanted` in its JSON output; raise RunError if it is missing.
+    """Run `flwr` and return the entry `wanted` of its JSON output; RunError if there is no such entry.
 
     With `--format json` most failures show in the output only: the exit code is 0.
     """
-    hint = "is `fedlog federate server` running?"
-    try:
-        text = run_command(command)
-    except RunError as error:
-        raise RunError(error.message, hint=hint) from None
+    text = run_command(command)
     try:
         answer = json.loads(text)
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or wanted not in answer:
         found = answer.get("error-message", text) if isinstance(answer, dict) else text
-        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=hint)
+        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}")
     return answer[wanted]

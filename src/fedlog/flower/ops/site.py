@@ -1,4 +1,4 @@
-"""The work at a site: make its folder and keys, and run its SuperNode."""
+"""What people at a site do: make the site's folder and keys, and run its SuperNode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedlog.flower.ops.processes import (
     find_free_port,
     find_program,
     make_flower_environment,
-    start,
+    start_program,
 )
 from fedlog.flower.site.guard import write_guard_programs
 from fedlog.flower.site.privacy_record import restore_record
@@ -30,9 +30,9 @@ from fedlog.flower.site.privacy_record import restore_record
 def create_site(
     folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, ledger: Path | None = None
 ) -> str:
-    """Make the site's folder (keys, the authority's certificate, schema) and return the line of its public key.
+    """Make the site's folder with keys, schema and the authority's certificate; return the public key as one line.
 
-    If the site's rows have taken part from another folder, `ledger` is that folder's record of what has left.
+    `ledger` is the record of earlier releases, if these rows have taken part in runs from another folder.
     """
     check_site_name(config.name)
     load_schema(schema)
@@ -59,9 +59,9 @@ def create_site(
 
 
 def replace_keys(folder: SiteFolder) -> str:
-    """Make new keys for the site, remove its key for secure sums, and return the line of the new public key.
+    """Make a new key pair for the site, remove its signing key for secure sums, and return the public key as one line.
 
-    State, models and the record of what has left belong to the site's rows, and stay as they are.
+    The state of runs, the models and the record of releases stay: they belong to the site's rows, not to its keys.
     """
     name = folder.read_config().name
     drafts = folder.path / "site.key.new", folder.path / "site.pub.new"
@@ -74,7 +74,7 @@ def replace_keys(folder: SiteFolder) -> str:
 
 
 def make_supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
-    """The command that starts Flower's SuperNode with the site's key; its API listens on the loopback only."""
+    """The command that starts Flower's SuperNode with the site's key; only this machine can reach its local API."""
     find_program("flower-supernode")
     return Command(
         (
@@ -94,7 +94,7 @@ def run_site(folder: SiteFolder, say: Say) -> Iterator[RunningProgram]:
     check_secret(folder.private_key)
     write_guard_programs(folder.programs)
     command = make_supernode_command(folder, folder.read_config(), find_free_port())
-    running = start(command, folder.logs / "supernode.log", say)
+    running = start_program(command, folder.logs / "supernode.log", say)
     try:
         yield running
     finally:

@@ -47,6 +47,7 @@ MOST_ENDS = 8
 LET_IN, RETRYING, RECOVERED = "SuperNode ID: ", "Connection attempt failed, retrying", "Connection successful after"
 TIMEOUT_SECONDS = 10.0
 NOT_ACTIVATED = "Failed to activate SuperNode"
+START_AGAIN = "find the cause in logs/supernode.log of the site's folder, and start the site again"
 SET_THE_CLOCK = "set the clock, best by a time service (timedatectl set-ntp true), and start the site again"
 
 
@@ -55,19 +56,22 @@ class UnreachableError(RunError):
 
 
 class CertificateError(RunError):
-    """The program that answers is not the server that this site knows."""
+    """The program that answers has no certificate from this federation's authority."""
 
 
 def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
-    """Report the site's state to the gate, and return whether the key is registered and the clock right.
+    """Report the site's state to the server, which answers whether the key is registered and how far the clock is off.
 
-    `now` is the time on this machine's clock. UnreachableError if no server answers, CertificateError if another one
-    does.
+    `news` is the state to report, and `now` the time on this machine's clock. UnreachableError if no server answers,
+    CertificateError if the program that answers has no certificate of this federation.
     """
     server = folder.read_config().server
     key = serialization.load_ssh_private_key(folder.private_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {folder.private_key}")
+        raise InputError(
+            f"expected an elliptic-curve key, found {type(key).__name__}: {folder.private_key}",
+            hint=f"`fedlog federate rekey {folder.path}` makes a new key",
+        )
     trust = ssl.create_default_context(cafile=folder.authority)
     headers = sign_call(key, now or dt.datetime.now(dt.UTC))
     try:
@@ -81,19 +85,25 @@ def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime
                 f"expected the server with a certificate under {folder.authority} at {server}, found another: {error}",
                 hint="is the address right, and is ca.crt the one of this federation?",
             ) from None
-        raise UnreachableError(f"expected a server at {server}, found none: {error}") from None
+        raise UnreachableError(
+            f"expected a server at {server}, found none: {error}",
+            hint="is the address right, and does `fedlog federate server` run there?",
+        ) from None
     except (httpx.HTTPError, InputError) as error:
-        raise UnreachableError(f"expected the gate of a federation at {server}, found: {error}") from None
+        raise UnreachableError(
+            f"expected the server of a federation at {server}, found: {error}",
+            hint="is the address right, and does the server have the same version of fedlog?",
+        ) from None
 
 
 def report_state(folder: SiteFolder, news: SiteState) -> None:
-    """Report the site's state to the gate, if it can be reached."""
+    """Report the site's state to the server; do nothing if the server cannot be reached."""
     with suppress(RunError, InputError, OSError):
         check_in(folder, news)
 
 
 class RestartChance(Enum):
-    """Whether another start of the SuperNode would help."""
+    """Whether starting the SuperNode again would help."""
 
     FINAL = "end in the same way"
     UNKNOWN_KEY = "help once the operator has registered the key"
@@ -107,21 +117,21 @@ NOT_LET_IN = (RestartChance.UNKNOWN_KEY, RestartChance.STILL_LISTED)
 
 @dataclass(frozen=True)
 class Trouble:
-    """The reason why a SuperNode ended, whether to start it again, and a hint."""
+    """Why a SuperNode ended, whether starting it again may help, and a hint for the person at the site."""
 
     kind: RestartChance
     reason: str
     hint: str | None = None
-    news: SiteState | None = None  # the state that the site reports to the gate
+    news: SiteState | None = None  # the state that the site reports to the server
 
     @property
     def error(self) -> RunError:
-        """The error that ends the command."""
+        """The error that ends `fedlog federate site`, with the reason and the hint."""
         return RunError(self.reason, hint=self.hint)
 
 
-def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
-    """Return why the SuperNode ended; `tail` is the end of its log."""
+def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
+    """Return why the SuperNode ended; `log_end` is the end of its log."""
     if is_disk_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
         return Trouble(RestartChance.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
@@ -131,7 +141,7 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
         return Trouble(RestartChance.FINAL, error.message, error.hint)
     except UnreachableError as error:
         return Trouble(RestartChance.UNREACHABLE, f"the server does not answer: {error.message}")
-    if trouble := find_clock_trouble(standing):
+    if trouble := diagnose_clock(standing):
         return trouble
     if not standing.registered:
         return Trouble(
@@ -142,16 +152,17 @@ def find_trouble(folder: SiteFolder, exit_code: int, tail: str) -> Trouble:
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
-        return Trouble(RestartChance.ENDED, f"the SuperNode was killed ({name})", news=SiteState.KILLED)
-    if NOT_ACTIVATED in tail:
+        return Trouble(RestartChance.ENDED, f"the SuperNode was killed ({name})", START_AGAIN, SiteState.KILLED)
+    if NOT_ACTIVATED in log_end:
         reason = "not let in yet: the server still lists an earlier process of this site, for up to a minute"
-        return Trouble(RestartChance.STILL_LISTED, reason)
-    reason = f"the SuperNode ended with exit code {exit_code}; its log ends:\n{tail}"
-    return Trouble(RestartChance.ENDED, reason, news=SiteState.ENDED)
+        hint = "does another process use this site's folder or a copy of it? end it, and start the site again"
+        return Trouble(RestartChance.STILL_LISTED, reason, hint)
+    reason = f"the SuperNode ended with exit code {exit_code}; its log ends:\n{log_end}"
+    return Trouble(RestartChance.ENDED, reason, START_AGAIN, SiteState.ENDED)
 
 
-def find_clock_trouble(standing: CheckInAnswer) -> Trouble | None:
-    """Return what is wrong with this site's clock; None if it is right enough for Flower."""
+def diagnose_clock(standing: CheckInAnswer) -> Trouble | None:
+    """Return what is wrong with this machine's clock; None if Flower accepts calls that are signed with its time."""
     if -BEHIND_SECONDS < standing.ahead_seconds < AHEAD_SECONDS:
         return None
     told = describe_clock(standing.ahead_seconds) or f"{standing.ahead_seconds:.1f} s off"
@@ -166,7 +177,7 @@ def find_clock_trouble(standing: CheckInAnswer) -> Trouble | None:
 
 @dataclass
 class SuperNodeLog:
-    """Follows the state of the connection in a SuperNode's log."""
+    """Reads from a SuperNode's log when it connects to the server, and when it loses or finds the server."""
 
     lines: LineFollower
     lost: bool = False
@@ -190,7 +201,7 @@ class SuperNodeLog:
 
 @dataclass
 class SiteService:
-    """Runs a site's SuperNode until a signal, or until starting it again would not help."""
+    """Runs a site's SuperNode until Ctrl-C or SIGTERM, and starts it again as long as that may help."""
 
     folder: SiteFolder
     say: Say
@@ -202,13 +213,13 @@ class SiteService:
     ends: int = 0  # how often in a row the SuperNode ended soon after its start
 
     def serve(self) -> None:
-        """Run the SuperNode; start it again after ever longer pauses if that may help, else raise RunError."""
+        """Run the SuperNode, and start it again after longer and longer pauses; RunError once that cannot help."""
         self._check_clock()
         follower = LineFollower.from_end(self.folder.event_log)
         while True:
             started = time.monotonic()
             code, tail = self._run_once(follower)
-            trouble = find_trouble(self.folder, code, tail)
+            trouble = diagnose_exit(self.folder, code, tail)
             if trouble.news is not None:
                 report_state(self.folder, trouble.news)
             if self._should_give_up(trouble, time.monotonic() - started):
@@ -220,7 +231,7 @@ class SiteService:
             time.sleep(seconds)
 
     def _should_give_up(self, trouble: Trouble, lived_seconds: float) -> bool:
-        """Whether to stop for good, because another start would not help."""
+        """Whether to stop, because starting the SuperNode again would not help; `lived_seconds` is how long it ran."""
         if trouble.kind is RestartChance.FINAL or (trouble.kind is RestartChance.UNKNOWN_KEY and self.was_connected):
             return True
         if trouble.kind in NOT_LET_IN:
@@ -269,7 +280,7 @@ class SiteService:
         except UnreachableError as error:
             self.say(f"{error.message}; trying until it answers")
             return
-        if trouble := find_clock_trouble(answer):
+        if trouble := diagnose_clock(answer):
             report_state(self.folder, SiteState.CLOCK)
             self.folder.log("ended", reason=trouble.reason)
             raise trouble.error
@@ -277,7 +288,7 @@ class SiteService:
             self.say(f"warning: the clock of this machine is {difference}; {SET_THE_CLOCK}")
 
     def _check_disk_space(self) -> None:
-        """If the disk is full, say so once, here and at the server."""
+        """If the disk is full, say so once here, and report it to the server."""
         full = is_disk_nearly_full(self.folder.path)
         if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
@@ -285,11 +296,14 @@ class SiteService:
         self.disk_full = full
 
 
-def serve_site(folder: SiteFolder, say: Say, watch: str | None = None) -> None:
-    """Run the site until a signal; RunError if it ends before. Serve metrics and a page at `watch`."""
+def serve_site(folder: SiteFolder, say: Say, metrics_address: str | None = None) -> None:
+    """Run the site until Ctrl-C or SIGTERM; RunError if it ends before.
+
+    If `metrics_address` is given, serve Prometheus metrics and the status page there.
+    """
     with ExitStack() as stack:
-        if watch is not None:
-            pages = serve_status(watch, lambda: render_site_metrics(folder), lambda: render_site_page(folder))
+        if metrics_address is not None:
+            pages = serve_status(metrics_address, lambda: render_site_metrics(folder), lambda: render_site_page(folder))
             say(f"metrics and a page: {stack.enter_context(pages)}")
         try:
             SiteService(folder, say).serve()

@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fedlog import __version__
 from fedlog.errors import FedlogError
 from fedlog.flower.folders.folder import Folder, read_events
-from fedlog.flower.folders.keys import days_left
+from fedlog.flower.folders.keys import count_days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
@@ -40,14 +40,14 @@ MetricKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 def render_server_metrics(folder: ServerFolder) -> bytes:
-    """The metrics of the server with this folder, as text."""
+    """The metrics of a server in the Prometheus text format."""
     return _render_metrics(
         [*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)]
     )
 
 
 def render_site_metrics(folder: SiteFolder) -> bytes:
-    """The metrics of the site with this folder, as text."""
+    """The metrics of a site in the Prometheus text format."""
     return _render_metrics([*_make_site_work_metrics(folder), *_make_site_privacy_metrics(folder)])
 
 
@@ -57,7 +57,7 @@ def _render_metrics(metrics: Iterable[Metric]) -> bytes:
 
 
 def _make_metric(kind: MetricKind, name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    """A metric of Prometheus with one figure for each combination of its labels."""
+    """A Prometheus metric with one value for each combination of its labels."""
     family = kind(name, help_text, labels=labels)
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
@@ -134,7 +134,7 @@ def _read_epsilon(folder: ServerFolder, run: RunSummary) -> float | None:
 def _make_certificate_metrics(folder: ServerFolder) -> list[Metric]:
     if not folder.certificates.server.exists():
         return []
-    left = days_left(folder.certificates, dt.datetime.now(dt.UTC))
+    left = count_days_left(folder.certificates, dt.datetime.now(dt.UTC))
     return [_make_gauge("fedlog_certificate_days_left", "Days until the server's certificate ends", {(): left})]
 
 
@@ -211,9 +211,9 @@ def render_site_page(folder: SiteFolder) -> str:
 
 
 def _render_page(folder: Folder, describe: Callable[[Mapping[str, Any]], str | None], **values: object) -> str:
-    """Fill in the template with these values and the last events that have a line, the newest first."""
+    """Render the status page with these values and the latest events; `describe` returns an event's line, or None."""
     lines = [(str(event["time"])[:19], describe(event)) for event in read_events(folder.event_log)]
-    return _template().render(
+    return _load_template().render(
         events=[line for line in reversed(lines) if line[1]][:LAST_EVENTS],
         now=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         version=__version__,
@@ -224,7 +224,7 @@ def _render_page(folder: Folder, describe: Callable[[Mapping[str, Any]], str | N
 
 
 @cache
-def _template() -> Template:
+def _load_template() -> Template:
     text = resources.files("fedlog.flower.ops").joinpath("status_page.html.j2").read_text()
     # Escaped: names and news come from other parties, who may be hostile.
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

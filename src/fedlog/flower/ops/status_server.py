@@ -22,7 +22,7 @@ PAGE_HEADERS = {
 
 
 def parse_status_address(text: str) -> tuple[str, int]:
-    """HOST and PORT from the text `[HOST:]PORT`; without a host it is the loopback."""
+    """The host and the port in the text `[HOST:]PORT`; without HOST the host is 127.0.0.1."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 <= int(port) < 65536:
         raise InputError(f"expected PORT or HOST:PORT, found: {text!r}", hint="for example 9464, or 0.0.0.0:9464")
@@ -31,9 +31,9 @@ def parse_status_address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def serve_status(address: str, make_metrics: Callable[[], bytes], make_page: Callable[[], str]) -> Iterator[str]:
-    """Serve the page at `/` and the metrics at `/metrics`, made anew for each request, until the block ends.
+    """Serve the page at `/` and the metrics at `/metrics` until the block ends, and yield the URL.
 
-    Yield the address.
+    Both are made anew for each request.
     """
     host, port = parse_status_address(address)
     try:
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 def _make_handler(
     make_metrics: Callable[[], bytes], make_page: Callable[[], str], local: bool
 ) -> type[BaseHTTPRequestHandler]:
-    """The class that answers requests; if `local`, it refuses requests for another host name than this machine's."""
+    """The class that answers requests. If `local`, it refuses requests for a host name that is not this machine's."""
 
     class Handler(BaseHTTPRequestHandler):
         """Answers GET requests for `/` and `/metrics`."""

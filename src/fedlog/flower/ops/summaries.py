@@ -14,8 +14,8 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.server.run_folder import RunFolder
 
-# A site lags if it takes this many times as long as the median of the others, and this many seconds longer.
-LAG_TIMES, LAG_SECONDS = 3.0, 5.0
+# A site is slow if it takes this many times as long as the median of the others, and this many seconds longer.
+SLOW_TIMES, SLOW_SECONDS = 3.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class SiteProgress:
             return f"left out: {self.refused}{last}"
         if self.answered is None:
             return "has not answered yet"
-        lag = ", lagging" if self.lagging else ""
-        return f"in round {self.answered}, after {describe_duration(self.seconds or 0.0)}{lag}"
+        slow = ", much slower than the others" if self.lagging else ""
+        return f"in round {self.answered}, after {describe_duration(self.seconds or 0.0)}{slow}"
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,23 @@ class RunSummary:
 
     @property
     def rounds_done(self) -> int:
-        """The last round that is done."""
+        """The number of the last round that is done; 0 before the first."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def describe(self) -> str:
-        """How far the run is, in words."""
+        """How many rounds are done, and how the run ended if it has, in words."""
         text = f"{self.name}: round {self.rounds_done} of {self.of}" if self.of else f"{self.name}: no round yet"
         return f"{text}; {self.ended}" if self.ended else text
 
 
 def summarise_newest_run(folder: ServerFolder) -> RunSummary | None:
-    """The run that the server's log mentioned last; None if there was no run yet."""
+    """Summarise the run that the server's log mentions last; None if there was no run yet."""
     views = summarise_runs(folder)
     return views[-1] if views else None
 
 
 def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
-    """The runs in the server's log; the one that it mentioned last is at the end."""
+    """Summarise all runs in the server's log; the run that it mentions last comes last."""
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
     newest_last = list(reversed(dict.fromkeys(reversed(names))))
@@ -81,14 +81,14 @@ def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
 
 
 def _mark_sites(folder: ServerFolder, view: RunSummary) -> RunSummary:
-    """Mark the sites that were dropped, and those that lag."""
+    """Mark the sites that were dropped from the run, and those that answer much more slowly than the others."""
     dropped = RunFolder.of_run(folder, view.name).read_dropped_sites()
     parts = {site: replace(view.sites.get(site, SiteProgress()), dropped=True) for site in dropped}
-    return replace(view, sites=_mark_lagging({**view.sites, **parts}))
+    return replace(view, sites=_mark_slow_sites({**view.sites, **parts}))
 
 
 def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
-    """Summarise the run of this name from these events."""
+    """Summarise the run of this name from the events of the server's log."""
     view, sites, rounds = RunSummary(name), dict[str, SiteProgress](), dict[int, Mapping[str, Any]]()
     refusals: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == name):
@@ -120,13 +120,13 @@ def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
     return replace(view, rounds=done, sites=dict(sorted(sites.items())), refusals=refusals)
 
 
-def _mark_lagging(sites: Mapping[str, SiteProgress]) -> dict[str, SiteProgress]:
+def _mark_slow_sites(sites: Mapping[str, SiteProgress]) -> dict[str, SiteProgress]:
     """Mark the sites whose answers take much longer than those of the other sites."""
     times = {name: part.seconds for name, part in sites.items() if part.seconds is not None}
     marked = dict(sorted(sites.items()))
     for name, seconds in times.items():
         usual = median([other for site, other in times.items() if site != name] or [seconds])
-        if seconds > max(LAG_TIMES * usual, usual + LAG_SECONDS):
+        if seconds > max(SLOW_TIMES * usual, usual + SLOW_SECONDS):
             marked[name] = replace(marked[name], lagging=True)
     return marked
 

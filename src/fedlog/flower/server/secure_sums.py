@@ -12,7 +12,7 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, make_sum_terms, 
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
-from fedlog.flower.folders.keys import number_members, read_roster
+from fedlog.flower.folders.keys import index_member_keys, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, run_tag
 from fedlog.flower.protocol.plan import SumRules
@@ -54,7 +54,7 @@ class ServerSecureSums:
             raise RunError(f"expected uploads to sum in {exchange.name}, found none: {server.algorithm.name}")
         shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]
         opening = self._open_sum(members)
-        keys, coordinates = number_members(roster, members), sum(prod(shape) for shape in shapes)
+        keys, coordinates = index_member_keys(roster, members), sum(prod(shape) for shape in shapes)
         value_bytes = choose_encoding(server.protection).value_bytes
         terms = make_sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}

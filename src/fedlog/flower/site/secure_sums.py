@@ -16,7 +16,7 @@ from typing import Any
 
 from fedlog.engine.protocol.secure_sums import choose_encoding, encode_as_words, make_sum_terms
 from fedlog.files.durable import PRIVATE_MODE, write_file
-from fedlog.flower.folders.keys import load_sum_key, number_members, read_own_roster
+from fedlog.flower.folders.keys import index_member_keys, load_signing_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import SumRules
@@ -129,12 +129,12 @@ class SiteSecureSums:
         terms = make_sum_terms(
             opening.session,
             opening.number,
-            number_members(roster, members),
+            index_member_keys(roster, members),
             self.secure.honest,
             coordinates,
             value_bytes,
         )
-        identity = SigningIdentity(sorted(roster).index(name), load_sum_key(self.folder))
+        identity = SigningIdentity(sorted(roster).index(name), load_signing_key(self.folder))
         return SumClient(terms, identity, self._used, os.urandom)
 
     def _store(self, name: str, content: bytes) -> None:
