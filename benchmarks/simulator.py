@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.memory import children, cpu_seconds, peak_bytes
+from benchmarks.memory import children, cpu_seconds
 from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, first_clients, workload
 from fedlog.algorithms.registry import make_method
@@ -98,8 +98,6 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     made = variants(work)
     turns = take_turns(made, repeats)
-    workers = {name: variant.workers for name, variant in made.items() if isinstance(variant, Ours)}
-    memory = {name: sum(peak_bytes(pid) for pid in pids) for name, pids in workers.items()}
     for variant in made.values():
         variant.stop()
     block = next(name for name in made if name.startswith("block"))
@@ -114,7 +112,6 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
         "accuracy_by_round": turns.accuracy,
         "ratio_to_block": turns.ratios(block),
         "cpu_ratio_to_block": turns.cpu_ratios(block),
-        "peak_bytes_of_workers": memory,
         "training_images_per_second": images / statistics.median(turns.seconds[block]),
         "matmul_gflops_per_core": matmul_gflops(),
         "block_gflops_by_cpu_time": arithmetic_gflop(work) / statistics.median(turns.cpu_seconds[block]),
@@ -218,11 +215,9 @@ def main(
             took = statistics.median(found["seconds"][variant])
             spread = f"{ratio['median']:5.2f} x block ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
             reached = 100 * found["accuracy_by_round"][variant][-1]
-            peak = found["peak_bytes_of_workers"].get(variant)
-            memory = f"  {peak / 2**30:.2f} GiB" if peak else ""
             by_cpu = found["cpu_ratio_to_block"].get(variant)
             cpu = f"  {by_cpu['median']:.2f} by CPU time" if by_cpu else ""
-            print(f"  {variant:28s} {took:7.2f} s  {spread}{cpu}  accuracy {reached:.1f} %{memory}")
+            print(f"  {variant:28s} {took:7.2f} s  {spread}{cpu}  accuracy {reached:.1f} %")
 
 
 if __name__ == "__main__":
