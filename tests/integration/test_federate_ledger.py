@@ -198,7 +198,7 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
 ) -> None:
     east = post.sites["east"]
     with monkeypatch.context() as patch:
-        patch.setattr(privacy_record.release_log, "record_across_runs_unchecked", raise_interrupt)
+        patch.setattr(privacy_record.release_log, "record_site_release_unchecked", raise_interrupt)
         patch.setattr(privacy_record.release_log, "record_unbounded_losses", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):

@@ -1,4 +1,4 @@
-"""Laws of the record of releases: it adds up, it refuses what it does not know, and it cannot be overdrawn."""
+"""Laws of the release log: it adds up, it refuses what it does not know, and it cannot be overdrawn."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from fedlog.privacy.release_log import (
     format_release_line,
     parse_log,
     read_log,
-    record_across_runs,
-    record_across_runs_unchecked,
     record_release,
+    record_site_release,
+    record_site_release_unchecked,
     start_or_resume_log,
 )
 
@@ -252,8 +252,8 @@ def test_a_release_is_on_the_disk_and_not_on_its_way_there(tmp_path: Path, monke
         upcoming = release(100.0, round=number)
         for record in (
             lambda one: record_release(path, one),
-            lambda one: record_across_runs(across, one, budget, ()),
-            lambda one: record_across_runs_unchecked(across, one, budget, ()),
+            lambda one: record_site_release(across, one, budget, ()),
+            lambda one: record_site_release_unchecked(across, one, budget, ()),
         ):
             record(upcoming)
             assert all(forced[log.stat().st_ino] == seen(log) for log in paths if log.exists())
@@ -268,7 +268,7 @@ def test_a_record_from_before_formulas_were_named_is_read(tmp_path: Path) -> Non
     assert parse_log(text, "log").releases == (release(3.0),)
     (tmp_path / "privacy.jsonl").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "privacy.jsonl", tmp_path / "privacy.jsonl" / "below"):
-        with pytest.raises(InputError, match="record of releases"):
+        with pytest.raises(InputError, match=r"(not a|no) release log"):
             read_log(path)
 
 
@@ -350,8 +350,8 @@ def test_what_is_counted_after_a_cut_off_line_leaves_it_counted(tmp_path: Path) 
     line = format_release_line(release(1000.0))
     path.write_text(f"{format_budget_line(budget)}\n{line}\n{line[:20]}")
     torn = read_log(path).events
-    after = record_across_runs_unchecked(path, release(1000.0), budget, ())
+    after = record_site_release_unchecked(path, release(1000.0), budget, ())
     assert after.events == (*torn, release(1000.0)) == read_log(path).events
     with pytest.raises(BudgetSpentError):
-        record_across_runs(path, release(1000.0), budget, ())
+        record_site_release(path, release(1000.0), budget, ())
     assert path.read_text().count("\n") == 4

@@ -24,9 +24,9 @@ from fedlog.privacy.release_log import (
     add_if_within_site_limit,
     compute_spending_across_runs,
     read_log,
-    record_across_runs,
-    record_across_runs_unchecked,
     record_release,
+    record_site_release,
+    record_site_release_unchecked,
     record_unbounded_losses,
     start_or_resume_log,
 )
@@ -80,20 +80,22 @@ def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> N
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InputError, match="one unit and one trust model"):
         add_if_within_budget([rows], whole, Budget(100.0, DELTA))
-    with pytest.raises(InputError, match="in mode paper have no guarantee"):
+    with pytest.raises(InputError, match="a run with --privacy paper has no guarantee"):
         add_if_within_site_limit([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
 
 
 def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp_path: Path) -> None:
     path = tmp_path / "privacy.jsonl"
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.CENTRAL)
-    record_across_runs_unchecked(path, rows, Budget(1.0, DELTA), [whole])  # above it: nobody had set a limit
+    record_site_release_unchecked(path, rows, Budget(1.0, DELTA), [whole])  # above it: nobody had set a limit
     assert list(read_log(path).events) == [whole, rows]
     needed = epsilon([whole, rows, whole])
     with pytest.raises(BudgetSpentError):
-        record_across_runs(path, whole, Budget(0.99 * needed, DELTA), [])
+        record_site_release(path, whole, Budget(0.99 * needed, DELTA), [])
     assert list(read_log(path).events) == [whole, rows]
-    found = record_across_runs(path, whole, Budget(1.01 * needed, DELTA), [rows] * 9)  # there is a log: nothing earlier
+    found = record_site_release(
+        path, whole, Budget(1.01 * needed, DELTA), [rows] * 9
+    )  # there is a log: nothing earlier
     assert found == read_log(path)
     assert list(found.events) == [whole, rows, whole]
     assert found.budget == Budget(1.01 * needed, DELTA)
@@ -122,6 +124,6 @@ def test_epsilon_is_stated_at_no_delta_that_is_none_however_many_promises_there_
 ) -> None:
     path = tmp_path / "privacy.jsonl"
     for whole in (release(Unit.CLIENT, Trust.LOCAL), release(Unit.RECORD, Trust.LOCAL)):
-        record_across_runs_unchecked(path, whole, Budget(8.0, DELTA), [])
+        record_site_release_unchecked(path, whole, Budget(8.0, DELTA), [])
         assert main(["privacy", "spend", str(tmp_path), "--delta", delta]) == 2
         assert "delta must be above 0 and below 1" in capsys.readouterr().err

@@ -157,5 +157,5 @@ def test_a_run_that_released_nothing_spent_nothing(tmp_path: Path, capsys: pytes
 
 
 def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no record of releases"):
+    with pytest.raises(InputError, match="no release log"):
         run("spend", str(tmp_path))

@@ -31,10 +31,10 @@ from fedlog.privacy.mechanisms import (
     Mechanism,
     Sampler,
     add_noise,
+    bound_noise_distance,
     clip_client_message,
     compute_client_sensitivity,
     plan_noise,
-    planned_noise_distance,
     sum_clipped_moments,
 )
 from fedlog.privacy.protection import ContributionBound, Protection
@@ -182,7 +182,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     )
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
     release = release_of(mechanism, 10_100, sampler)
-    assert noise_distance([release] * k) <= planned_noise_distance(k, 10_100, trust[1])
+    assert noise_distance([release] * k) <= bound_noise_distance(k, 10_100, trust[1])
     add_if_within_budget([release] * (k - 1), release, budget)
     assert compute_spending([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 

@@ -1,4 +1,4 @@
-"""A record of releases is on disk as a whole, whatever happens while it is begun."""
+"""A release log is on disk as a whole, whatever happens while it is begun."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_client_shares_no_secrets_under_a_list_that_leaves_it_out() -> None:
     _, clients, states, mail = walk(terms, Step.SHARES)
     me, *peers = sorted(terms.roster)
     without = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in peers})
-    with pytest.raises(RefusalError, match="does not hold the ones this client sent"):
+    with pytest.raises(RefusalError, match="does not contain the keys that this client sent"):
         answer_step(clients[me], Step.SHARES, states[me], encode(without), np.zeros(0, np.uint64))
 
 
@@ -67,14 +67,14 @@ def test_a_client_counts_for_itself_how_many_are_in_the_sum() -> None:
     me = few[0]
     _, clients, states, mail = walk(terms, Step.SHARES)
     keys = KeyList({number: decode(KeyList, mail[me]).keys[number] for number in few})
-    with pytest.raises(RefusalError, match="5 clients sent keys, 6 are needed"):
+    with pytest.raises(RefusalError, match="too few clients sent keys: 5, needed: 6"):
         answer_step(clients[me], Step.SHARES, states[me], encode(keys), np.zeros(0, np.uint64))
     _, clients, states, mail = walk(terms, Step.MASKED)
     sealed = SealedShareDelivery({number: decode(SealedShareDelivery, mail[me]).sealed[number] for number in few[1:]})
-    with pytest.raises(RefusalError, match="5 clients shared their secrets, 6 are needed"):
+    with pytest.raises(RefusalError, match="too few clients shared their secrets: 5, needed: 6"):
         answer_step(clients[me], Step.MASKED, states[me], encode(sealed), make_vectors(terms)[me])
     _, clients, states, mail = walk(terms, Step.AGREE)
-    with pytest.raises(RefusalError, match="5 clients survived, 6 are needed"):
+    with pytest.raises(RefusalError, match="too few clients sent a masked vector: 5, needed: 6"):
         answer_step(clients[me], Step.AGREE, states[me], encode(Survivors(tuple(few))), np.zeros(0, np.uint64))
 
 

@@ -28,7 +28,7 @@ from fedlog.privacy.secagg.messages import (
     sign_envelope,
 )
 from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
-from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_round
+from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 
 
@@ -88,7 +88,7 @@ def test_the_sum_over_the_survivors_or_no_sum(seed: int, clients: int, corrupted
     courier = HostileCourier(Random(seed), harm, kinds)
     courier.seen = [sign_envelope(terms.next_round(), identity(1), Step.KEYS, b"another round")]
     try:
-        found = run_round(terms, make_clients(terms), vectors, courier)
+        found = run_secure_round(terms, make_clients(terms), vectors, courier)
     except RoundFailedError:
         found = None
     check_that_no_secret_was_given_away(courier)
@@ -113,9 +113,9 @@ def test_dropouts_at_every_step(seed: int, step: Step, direction: str, dropped: 
     traffic = RoundTraffic()
     if stays < terms.fewest_survivors:
         with pytest.raises(RoundFailedError, match="too few"):
-            run_round(terms, make_clients(terms), vectors, courier, traffic)
+            run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
         return
-    found = run_round(terms, make_clients(terms), vectors, courier, traffic)
+    found = run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
     # Who drops out after its masked vector has arrived is still in the sum.
     counted = set(terms.roster) - (gone if step <= Step.MASKED else set())
     assert set(found.survivors) == counted
@@ -140,7 +140,7 @@ def test_one_changed_bit_costs_its_client_the_round_and_nobody_else(
         return [(number, flipped(blob, place, bit) if number == victim else blob) for number, blob in mail]
 
     traffic = RoundTraffic()
-    found = run_round(terms, make_clients(terms), vectors, courier, traffic)
+    found = run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
     left_out = {victim} if step <= Step.MASKED and (step, direction) != (Step.KEYS, "down") else set()
     assert set(found.survivors) == set(terms.roster) - left_out
     assert found.total.tolist() == plain_sum(vectors, found.survivors)
@@ -170,7 +170,7 @@ def test_a_client_that_was_shown_fewer_peers_is_left_out(step: Step) -> None:
             shown.append((number, encode(kind(table))))
         return shown
 
-    found = run_round(terms, make_clients(terms), vectors, courier)
+    found = run_secure_round(terms, make_clients(terms), vectors, courier)
     assert set(found.survivors) == set(terms.roster) - {victim}
     assert found.total.tolist() == plain_sum(vectors, found.survivors)
 
@@ -201,7 +201,7 @@ def test_below_the_honest_minimum_nothing_is_unmasked() -> None:
         return [(n, blob) for n, blob in mail if not (step is Step.MASKED and direction == "up" and n == gone)]
 
     with pytest.raises(RoundFailedError, match="sent a masked vector: 5, needed: 6"):
-        run_round(terms, make_clients(terms), make_vectors(terms), one_is_lost)
+        run_secure_round(terms, make_clients(terms), make_vectors(terms), one_is_lost)
     assert Step.AGREE not in courier.sent
     assert Step.UNMASK not in courier.sent
 
@@ -245,10 +245,13 @@ def test_wrong_shares_of_one_client_are_found_out_and_those_of_more_end_the_roun
 
     vectors = make_vectors(terms)
     if lying > 1:
-        with pytest.raises(RoundFailedError, match="do not fit together"):
-            run_round(terms, make_clients(terms), vectors, courier)
+        with pytest.raises(
+            RoundFailedError,
+            match=r"the shares of client \d+'s (seed|mask key) do not give the (seed it committed to|key it published)",
+        ):
+            run_secure_round(terms, make_clients(terms), vectors, courier)
         return
-    found = run_round(terms, make_clients(terms), vectors, courier)
+    found = run_secure_round(terms, make_clients(terms), vectors, courier)
     assert found.doubted == liars[0]
     assert found.total.tolist() == plain_sum(vectors, others)
 
@@ -265,7 +268,9 @@ def test_a_masked_vector_shows_nothing_of_its_input() -> None:
                 sent[step] = [decode(Envelope, blob) for _, blob in mail]
             return mail
 
-        run_round(terms, make_clients(terms), {n: np.zeros(COORDINATES, np.uint64) for n in terms.roster}, courier)
+        run_secure_round(
+            terms, make_clients(terms), {n: np.zeros(COORDINATES, np.uint64) for n in terms.roster}, courier
+        )
         for envelope in sent[Step.MASKED]:
             bytes_seen += decode(MaskedVector, envelope.body).vector
     counts = np.bincount(bytes_seen, minlength=256)
@@ -290,7 +295,7 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
         exact = sum_clipped_moments(features, labels, 3, Clamp(2.0), mechanism.grid).statistics.sums
         messages[number] = add_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
     words = {number: fixed.to_words(message) for number, message in messages.items()}
-    found = run_round(
+    found = run_secure_round(
         terms, make_clients(terms), words, lambda step, way, mail: mail[1:] if step is Step.MASKED else mail
     )
     assert isinstance(found, SecureSumResult)

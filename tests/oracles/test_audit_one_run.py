@@ -64,7 +64,7 @@ def _no_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_clip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SgdRoundPlan, "clip_rows", lambda self, gradients: gradients.to(torch.float64))
+    patch.setattr(SgdRoundPlan, "clip_gradients", lambda self, gradients: gradients.to(torch.float64))
 
 
 @pytest.mark.parametrize("defect", [_no_noise, _no_clip])

@@ -179,7 +179,7 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     assert float(moved.norm()) <= clip * (1 + 1e-5)
     # It moves by its own gradient, clipped, and nobody else's changes.
     rows = with_record.gradients_of_records(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
-    clipped = plan.clip_rows(rows)
+    clipped = plan.clip_gradients(rows)
     assert float((moved - clipped[left_out]).norm()) <= 1e-5 * clip
     assert float(clipped.norm(dim=1).max()) <= clip
     assert bool((clipped / plan.grid == (clipped / plan.grid).round()).all())
@@ -232,7 +232,7 @@ def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divi
 def test_a_record_that_is_not_finite_counts_nothing() -> None:
     plan = SgdRoundPlan(1.0, 1.0, 1.0, 1)
     rows = torch.tensor([[1.0, math.nan], [math.inf, 0.0], [3.0, 4.0]])
-    clipped = plan.clip_rows(rows)
+    clipped = plan.clip_gradients(rows)
     assert clipped[:2].abs().sum() == 0
     assert clipped[2].tolist() == pytest.approx([0.6, 0.8], abs=1e-6)
 

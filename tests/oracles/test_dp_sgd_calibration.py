@@ -13,7 +13,7 @@ from fedlog.errors import InputError
 from fedlog.privacy.accounting import Event, TrainingRound, add_if_within_budget, compute_spending, noise_distance
 from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
-from fedlog.privacy.mechanisms import planned_noise_distance
+from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_sigma_beside_training, find_training_noise
 
@@ -22,9 +22,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
     """Three rounds of fifty steps on 1210 parameters, with discrete noise."""
     budget, rate, steps, rounds, parameters = Budget(epsilon, 1e-5), 0.1, 50, 3, 1210
     if noise is None:
-        noise = find_training_noise(
-            budget, 0.5, rate, steps * rounds, planned_noise_distance(steps * rounds, parameters)
-        )
+        noise = find_training_noise(budget, 0.5, rate, steps * rounds, bound_noise_distance(steps * rounds, parameters))
     plan = SgdRoundPlan(noise, 1.0, rate, steps)
     return make_protection(
         budget,

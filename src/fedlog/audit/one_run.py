@@ -38,7 +38,7 @@ from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.privacy.guarantee import NoiseSource, Unit
-from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, planned_noise_distance
+from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, bound_noise_distance
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
 from fedlog.settings.execution import BackendChoice
@@ -155,7 +155,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     """
     require_opacus()
     count = len(coins)
-    noise = find_training_noise(audit.budget, 1.0, SAMPLE_RATE, STEPS, planned_noise_distance(STEPS, count * WIDTH))
+    noise = find_training_noise(audit.budget, 1.0, SAMPLE_RATE, STEPS, bound_noise_distance(STEPS, count * WIDTH))
     plan = SgdRoundPlan(noise, GRADIENT_CLIP, SAMPLE_RATE, STEPS)
     if audit.fault is Fault.SMALL_NOISE:
         plan = replace(plan, noise_multiplier=plan.noise_multiplier / audit.too_small)

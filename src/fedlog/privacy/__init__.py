@@ -1,1 +1,1 @@
-"""Noise with a stated guarantee: budgets, calibration, the record of releases, mechanisms, and secure sums."""
+"""Noise with a stated guarantee: budgets, calibration, the release log, mechanisms, and secure sums."""

@@ -126,12 +126,12 @@ class TrainingRound:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the noise on the sum of each step."""
+        """The standard deviation of the noise on the sum of clipped gradients in each step."""
         return self.noise_multiplier * self.clip
 
     @property
     def sensitivity(self) -> float:
-        """How far one record can change the sum of a step."""
+        """How far (in L2 norm) one record can change the sum of clipped gradients in a step."""
         return self.clip
 
 
@@ -225,7 +225,7 @@ class _Loss:
         return compute_epsilon(mu, delta, self.noise_distance)
 
     def is_within(self, formula: Calibration, budget: Budget) -> bool:
-        """Whether the budget covers this loss."""
+        """Whether this loss, computed by this formula, is within the budget."""
         if formula is Calibration.PAPER:
             return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.
@@ -269,7 +269,10 @@ def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
 def compute_spending_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """The spending of releases under one promise. `counted` has, for each release, the one whose cost is counted."""
+    """The epsilon at `delta` after each release, and the guarantee for all, for one protected unit and trust model.
+
+    `counted` holds for each release the event whose cost is added up; its sensitivity may be larger.
+    """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
     losses = accumulate(_Loss.of_release(release) for release in counted)
@@ -289,7 +292,7 @@ def compute_spending_under_promise(
 
 
 class BudgetSpentError(RunError):
-    """The budget does not cover another release."""
+    """The privacy budget of a run or a site does not cover another release."""
 
 
 def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
@@ -329,7 +332,7 @@ def explain_missing_guarantee(releases: Sequence[Event]) -> str | None:
 
 
 def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
-    """The promises under which the releases were made, as pairs of unit and trust."""
+    """The promises under which the releases were made, as pairs of protected unit and trust model."""
     known = {(release.unit, release.trust) for release in releases if not isinstance(release, UnboundedLoss)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 

@@ -133,15 +133,15 @@ def smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_dist
 
 
 def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
-    """The part of delta that noise on a grid uses up at this epsilon; `noise_distance` as in `compute_epsilon`."""
+    """The part of delta that discrete noise uses up because it is `noise_distance` away from Gaussian noise."""
     return (1 + math.exp(min(epsilon, 700.0))) * noise_distance
 
 
 def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """Budgets for the noise without the grid's cost in delta: noise that meets one of them meets the given budget.
+    """Budgets for Gaussian noise: if it meets any of them, discrete noise of the same std meets the given budget.
 
-    The grid's cost in delta grows with e^epsilon. So if epsilon is large, it may be cheaper to meet a smaller epsilon,
-    which meets the larger one too. InputError if the grid costs more than delta in every alternative.
+    Discrete noise lies on a grid, which costs a part of delta that grows with e^epsilon. So if epsilon is large, it may
+    be cheaper to meet a smaller epsilon. InputError if the grid costs more than delta in every alternative.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
     kept = {float(e): budget.delta - delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
@@ -156,13 +156,13 @@ def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budg
 
 
 def sigma_by_paper(budget: Budget, releases: int, sensitivity: float) -> float:
-    """The sigma of Theorem 4 as printed: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
+    """The noise std of the FedLog paper's Theorem 4: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
 
 def epsilon_by_paper(mu: float, delta: float) -> float:
-    """The epsilon that Theorem 4's formula gives for mu = sqrt(k) * sensitivity / sigma. It is no guarantee."""
+    """The epsilon by the FedLog paper's Theorem 4 for mu = sqrt(k) * sensitivity / sigma; it is not a guarantee."""
     if mu == 0:
         return 0.0
 

@@ -68,9 +68,9 @@ def bound_rounding_divergence(steps: float) -> float:
 
 @lru_cache
 def bound_share_divergence(steps: float, shares: int) -> float:
-    """A bound on |log ratio| between a sum of `shares` discrete Gaussians and one of the same variance, per coordinate.
+    """A bound on |log probability ratio| between a sum of `shares` discrete Gaussians and one of equal variance.
 
-    `steps` is the standard deviation of one share. Kairouz, Liu and Steinke (2021), theorem on sums:
+    It holds for one coordinate. `steps` is the std of one share in grid steps. Kairouz, Liu and Steinke (2021):
     10 * sum_{k < shares} exp(-2 pi^2 steps^2 k / (k + 1)).
     """
     if steps < 0.5:

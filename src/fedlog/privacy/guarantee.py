@@ -37,7 +37,7 @@ class Calibration(StrEnum):
 
 
 class NoiseSource(StrEnum):
-    """The setting of how a run draws its noise."""
+    """How a run draws its noise: fast floating-point noise from a seed, or exact discrete noise."""
 
     FLOAT = "float"
     """From the run's seed, in floating point: for simulation only."""
@@ -69,7 +69,7 @@ TRUSTED = {
 }
 
 
-# Used if a record of releases states no delta.
+# Used if a release log states no delta.
 DEFAULT_DELTA = 1e-5
 
 

@@ -57,7 +57,7 @@ class Limits:
                 )
 
     def check_second_moments(self, sums: Tensor, second: Tensor) -> None:
-        """Raise InputError for second moments beyond the clip: the squares of a record add up to at most R^2."""
+        """Raise InputError for second moments beyond the clip: the squared features of a record sum to at most R^2."""
         if not isinstance(self.clip, L2Clip):
             return
         width = sums.shape[1] - 1

@@ -86,7 +86,7 @@ class Mechanism:
 
     @property
     def grid(self) -> float:
-        """The grid of all values and noise in this mechanism."""
+        """The grid step: all values and all noise are multiples of it."""
         return choose_grid(max(self.client_std, self.server_std))
 
 
@@ -153,8 +153,11 @@ def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 
-def planned_noise_distance(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
-    """An upper bound on `accounting.noise_distance` for planned releases, or for planned steps of DP-SGD."""
+def bound_noise_distance(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
+    """An upper bound on the total-variation distance between planned discrete noise and exact Gaussian noise.
+
+    `releases` is the number of releases, or of steps of DP-SGD.
+    """
     wraps = releases * wrap_probability
     sums = releases * coordinates * math.expm1(bound_share_divergence(float(STEPS_PER_STD), shares))
     return wraps + sums + math.sqrt(releases * coordinates * bound_rounding_divergence(STEPS_PER_STD) / 2)
@@ -174,14 +177,14 @@ def plan_noise(
 ) -> Mechanism:
     """The mechanism with the least noise that keeps this number of releases within the budget.
 
-    Calibration `paper` uses Theorem 4's formula, which adds too much noise at every usual budget; before each release
-    the exact loss is still checked. Mode `paper` promises nothing with either calibration.
+    Calibration `paper` uses the formula of the FedLog paper's Theorem 4, which adds too much noise at every usual
+    budget; before each release the exact loss is still checked. Unit `paper` has no guarantee with either calibration.
     """
     if calibration is Calibration.PAPER:
         sigma = sigma_by_paper(budget, releases, sensitivity)
     else:
         shares = count_hiding_noise_draws(trust, honest_survivors)
-        noise_distance = planned_noise_distance(releases, coordinates, shares, wrap_probability)
+        noise_distance = bound_noise_distance(releases, coordinates, shares, wrap_probability)
         sigma = smallest_sigma(budget, releases, sensitivity, noise_distance)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
@@ -195,7 +198,7 @@ def sum_clipped_moments(
     record would reveal something about it.
     """
     if grid > 1:
-        raise InputError(f"the grid must not be coarser than the constant feature 1, found: {grid:g}")
+        raise InputError(f"the grid step must be at most 1, the constant feature, found: {grid:g}")
     clipped = round_towards_zero(clip(_zero_if_not_finite(features)), grid)
     first = Statistics.of(clipped, labels, n_class)
     shape = find_second_moments_shape(detail, n_class, features.shape[1])

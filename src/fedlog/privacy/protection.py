@@ -28,10 +28,10 @@ from fedlog.privacy.mechanisms import (
     Mechanism,
     Sampler,
     add_noise,
+    bound_noise_distance,
     clip_client_message,
     compute_client_sensitivity,
     plan_noise,
-    planned_noise_distance,
     sum_clipped_moments,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
@@ -54,7 +54,7 @@ class ContributionBound:
 
 @dataclass(frozen=True)
 class Protection:
-    """How a run is protected: everything that clients and server need to know."""
+    """The privacy protection of a run: its budget, clip, noise and number of releases, for clients and server."""
 
     budget: Budget
     mechanism: Mechanism
@@ -175,9 +175,10 @@ def make_protection(
     training: SgdTraining | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
-    """The protection of a run with so many releases of (n_class, m) statistics, within the budget.
+    """The protection that keeps a run with `releases` releases of statistics of this shape within the budget.
 
-    If `detail` asks for second moments, each release holds them too, with the same noise and one common sensitivity.
+    `shape` is (n_class, m). If `detail` asks for second moments, each release also holds them, with the same noise and
+    one common sensitivity.
     """
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
@@ -194,8 +195,8 @@ def make_protection(
         wrap_probability=wraps,
     )
     if training is not None:
-        distance = planned_noise_distance(releases, coordinates, mechanism.shares, wraps)
-        distance += planned_noise_distance(training.rounds * training.plan.steps, training.coordinates)
+        distance = bound_noise_distance(releases, coordinates, mechanism.shares, wraps)
+        distance += bound_noise_distance(training.rounds * training.plan.steps, training.coordinates)
         sigma = find_sigma_beside_training(budget, training.plan, training.rounds, releases, sensitivity, distance)
         mechanism = replace(mechanism, sigma=sigma)
     fixed_point = None

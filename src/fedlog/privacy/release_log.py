@@ -1,8 +1,8 @@
-"""The record of releases on disk: one JSON object on each line, forced to the disk before anything is sent.
+"""The release log on disk: one JSON object on each line, forced to the disk before anything is sent.
 
-The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one record of
+The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one log of
 all its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the
-earlier one, and all earlier releases still count. Such a record begins without a budget if exact statistics were the
+earlier one, and all earlier releases still count. Such a log begins without a budget if exact statistics were the
 first to leave.
 
 A run protects single records or whole clients. A site may take part in runs of both kinds, and both reveal something
@@ -47,7 +47,8 @@ _Entry = TypeVar("_Entry")
 def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release in all runs of a site, and the guarantee for all of them.
 
-    If the runs made different promises, it is a guarantee for single records under the weakest trust among them.
+    If the runs protect different units or trust different parties, the guarantee is for single records, and trusts
+    whoever one of the runs trusts.
     """
     if len(promises := find_promises(releases)) < 2:
         return compute_spending(releases, delta)
@@ -56,7 +57,10 @@ def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spe
 
 
 def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """The releases of all runs of a site with the upcoming one, if the limit covers them; else BudgetSpentError."""
+    """The releases of all runs of a site and the upcoming one, if the site's limit covers them; else BudgetSpentError.
+
+    `budget` is the site's limit.
+    """
     together = (*releases, upcoming)
     if len(find_promises(together)) == 1:
         return add_if_within_budget(releases, upcoming, budget)
@@ -72,7 +76,9 @@ def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
     most 2S. No release counts for less than it does alone, so the promises of the single runs still hold.
     """
     if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
-        raise InputError("runs in mode paper have no guarantee that could be added to those of other runs")
+        raise InputError(
+            "a run with --privacy paper has no guarantee, so it cannot be added up with other runs of this site"
+        )
     return tuple(
         replace(release, sensitivity=2 * release.sensitivity)
         if isinstance(release, Release) and release.unit is Unit.CLIENT and release.trust is not Trust.LOCAL
@@ -83,7 +89,7 @@ def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class ReleaseLog:
-    """The content of a record: the budget, and the releases so far."""
+    """The content of a release log: the privacy budget, and the releases so far."""
 
     limit: Budget | None
     """None if there is no budget: a site without a limit has sent exact statistics only."""
@@ -91,9 +97,9 @@ class ReleaseLog:
 
     @property
     def budget(self) -> Budget:
-        """The budget of the record; InputError if it has none."""
+        """The privacy budget that the log states; InputError if it states none."""
         if self.limit is None:
-            raise InputError("this record of releases has no budget: only exact statistics were released")
+            raise InputError("this release log states no budget: only exact statistics were released")
         return self.limit
 
     @property
@@ -103,18 +109,18 @@ class ReleaseLog:
 
 
 def format_budget_line(budget: Budget | None) -> str:
-    """The line that states the budget, or that a site's record has none yet."""
+    """The log line that states the budget, or that a site's log has no budget yet."""
     stated = {"event": "no budget", "version": _VERSION}
     return json.dumps(stated if budget is None else {**stated, "event": "budget", **asdict(budget)})
 
 
 def format_release_line(event: Event) -> str:
-    """The line of one event: a release, a round of DP-SGD, or an unbounded loss."""
+    """The log line of one event: a release, a round of DP-SGD, or an unbounded loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
-    """The record in this text; InputError names the first line that cannot be read in full.
+    """The release log in this text; InputError names the first line that cannot be read in full.
 
     A last line that is cut off counts as an unbounded loss: the release that it announced may have left.
     """
@@ -122,7 +128,7 @@ def parse_log(text: str, where: str) -> ReleaseLog:
     if not lines:
         raise InputError(
             f"{where}: expected a budget in line 1, found no whole line",
-            hint="restore the file from a copy: without it the releases before are unknown",
+            hint="restore the file from a copy: without it nobody knows what was released before",
         )
     budget: Budget | None = None
     events: list[Event] = []
@@ -136,19 +142,19 @@ def parse_log(text: str, where: str) -> ReleaseLog:
 
 
 def read_log(path: Path) -> ReleaseLog:
-    """The record in this file; InputError if there is none or it cannot be read."""
+    """The release log in this file; InputError if there is no such file, or it cannot be read."""
     try:
         return parse_log(path.read_text(encoding="utf-8"), str(path))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
-            f"no record of releases: {path}", hint="give the folder of a run that was started with --privacy"
+            f"no release log: {path}", hint="give the folder of a run that was started with --privacy"
         ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a record of releases: {error}") from None
+        raise InputError(f"{path}: not a release log: {error}") from None
 
 
 def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
-    """Create or read the record of a run; InputError if a resumed run has another budget than it started with."""
+    """Create or read the release log of a run; InputError if a resumed run has another budget than before."""
     with _lock(path):
         if not path.exists():
             _create(path, [format_budget_line(budget)])
@@ -162,7 +168,7 @@ def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
 
 
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
-    """Add a release to the record, on disk when this returns; BudgetSpentError if the budget does not cover it.
+    """Add a release to a run's log, on disk when this returns; BudgetSpentError if the budget does not cover it.
 
     Call it before the noisy object leaves. A crash in between then wastes budget; in the other order it would hide a
     release.
@@ -176,7 +182,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
 
 @dataclass
 class ReleaseRecorder:
-    """Records the releases of one run: in the file at `path`, which also states the budget, or in memory without it."""
+    """Records the releases of one run: in the release log at `path`, or in memory if `path` is None."""
 
     path: Path | None = None
     events: tuple[Event, ...] = ()
@@ -189,10 +195,10 @@ class ReleaseRecorder:
             self.events = record_release(self.path, upcoming).events
 
 
-def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to a site's record of all runs; BudgetSpentError if all releases together exceed the limit.
+def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+    """Add a release to a site's log of all runs; BudgetSpentError if all releases together exceed the limit.
 
-    `limit` is the site's present limit; `earlier` are the releases from before the record existed.
+    `limit` is the site's present limit; `earlier` are the releases from before the log existed.
     """
     with _lock(path):
         log = _read_or_create_log(path, limit, earlier)
@@ -201,8 +207,11 @@ def record_across_runs(path: Path, upcoming: Event, limit: Budget, earlier: Sequ
     return ReleaseLog(limit, together)
 
 
-def record_across_runs_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to the record of a site without a limit, unchecked; it counts if a limit is set later."""
+def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
+    """Add a release to the log of a site without a limit, unchecked; it counts if a limit is set later.
+
+    `earlier` are the releases from before the log existed.
+    """
     with _lock(path):
         log = _read_or_create_log(path, budget, earlier)
         _append(path, format_release_line(upcoming))
@@ -210,7 +219,10 @@ def record_across_runs_unchecked(path: Path, upcoming: Event, budget: Budget, ea
 
 
 def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier: Sequence[Event]) -> None:
-    """Add unbounded losses to a site's record of all runs; skip a loss if one with the same reason is there."""
+    """Add unbounded losses to a site's log of all runs; skip a loss if one with the same reason is there.
+
+    `earlier` are the releases from before the log existed.
+    """
     with _lock(path):
         if not path.exists():
             _create(path, [format_budget_line(None), *map(format_release_line, earlier)])
@@ -222,14 +234,14 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
-    """Write a new record from a copy and the releases that the copy lacks, in one step."""
+    """Write a new release log from the copy `source` and the releases that the copy lacks, in one step."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock(path):
         _create(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
 
 
 def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Read the record, or create it, and make this its present budget."""
+    """Read a site's log, or create it with the `earlier` releases, and make `budget` its present budget."""
     if not path.exists():
         _create(path, [format_budget_line(budget), *map(format_release_line, earlier)])
     log = read_log(path)
@@ -239,17 +251,17 @@ def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) ->
 
 
 def _lock(path: Path) -> AbstractContextManager[None]:
-    """Lock the record, so that two processes cannot both spend the rest of the budget."""
+    """Lock the log, so that two processes cannot both spend the rest of the budget."""
     return lock_file(path.with_name(f"{path.name}.lock"))
 
 
 def _create(path: Path, lines: Sequence[str]) -> None:
-    """Write a new record in one step: half a record would understate what was spent."""
+    """Write a new log in one step: half a log would understate what was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
 def _append(path: Path, line: str) -> None:
-    """Add one line. If the last line was cut off, first replace it with an unbounded loss."""
+    """Add one line to the log. If the last line was cut off, first replace it with an unbounded loss."""
     lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
     if cut_off:
         _create(path, [*lines, *map(format_release_line, cut_off)])
@@ -274,7 +286,7 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
-            f"{where}: not an event this version can account for: {error}",
+            f"{where}: not an event whose privacy cost this version can compute: {error}",
             hint="use the version of fedlog that wrote it: to leave out an event would understate what was spent",
         ) from None
 
@@ -283,24 +295,24 @@ def _read_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | No
     name = str(entry.pop("event", None))
     if name == "budget" or (first and name == "no budget"):
         if (version := entry.pop("version")) != _VERSION:
-            raise ValueError(f"version {version!r}, expected {_VERSION}")
+            raise ValueError(f"expected version {_VERSION}, found: {version!r}")
         if name == "budget":
             return _convert(entry, Budget)
-        _refuse_fields(entry, set())
+        _require_exact_fields(entry, set())
         return None
     if first or name not in _EVENTS:
-        raise ValueError(f"event {name!r}, expected {'budget' if first else ' or '.join(_EVENTS)!r}")
+        raise ValueError(f"expected event {'budget' if first else ' or '.join(_EVENTS)!r}, found: {name!r}")
     if name == Release.kind:
         entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
     return _convert(entry, _EVENTS[name])
 
 
 def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
-    _refuse_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
+    _require_exact_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
     return msgspec.convert(entry, kind)
 
 
-def _refuse_fields(entry: dict[str, object], names: set[str]) -> None:
+def _require_exact_fields(entry: dict[str, object], names: set[str]) -> None:
     """Raise ValueError unless the entry has exactly these fields."""
     if entry.keys() != names:
         raise ValueError(f"fields {sorted(entry.keys() ^ names)} missing or unknown")

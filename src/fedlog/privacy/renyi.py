@@ -31,7 +31,7 @@ ORDERS: Curve = np.unique(np.concatenate([_WHOLE, 1 + np.arange(1, 50) / 50, np.
 
 
 def gaussian_curve(mu_squared: float) -> Curve:
-    """The curve R(alpha) = alpha mu^2 / 2 of Gaussian releases that together are mu-GDP."""
+    """The Rényi divergences R(alpha) = alpha mu^2 / 2 of Gaussian releases that together are mu-GDP."""
     return ORDERS * mu_squared / 2
 
 
@@ -53,7 +53,10 @@ def _compute_log_moment(order: int, sample_rate: float, noise_multiplier: float)
 
 
 def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: int) -> Curve:
-    """The curve R(alpha) of so many steps, each on a Poisson sample with noise of `noise_multiplier` times the clip."""
+    """The Rényi divergences R(alpha) of `steps` steps of DP-SGD on Poisson samples of records.
+
+    The noise of a step has a std of `noise_multiplier` times the clip.
+    """
     if not (0 < sample_rate <= 1 and noise_multiplier > 0 and math.isfinite(noise_multiplier) and steps >= 0):
         raise InputError(
             f"DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and steps from 0 on: {sample_rate!r}, "
@@ -63,17 +66,17 @@ def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: i
 
 
 def epsilon_from_curve(curve: Curve, delta: float) -> float:
-    """The smallest epsilon that the curve gives at delta."""
+    """The smallest epsilon that these Rényi divergences guarantee at delta."""
     found = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     return max(0.0, float(found.min()))
 
 
 def delta_from_curve(curve: Curve, epsilon: float) -> float:
-    """The smallest delta that the curve gives at epsilon."""
+    """The smallest delta that these Rényi divergences guarantee at epsilon."""
     return math.exp(log_delta_from_curve(curve, epsilon))
 
 
 def log_delta_from_curve(curve: Curve, epsilon: float) -> float:
-    """The logarithm of the smallest delta that the curve gives at epsilon; delta may be too small for a float."""
+    """The logarithm of `delta_from_curve`, for a delta that may be too small for a float."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
     return min(0.0, float(found.min()))

@@ -58,11 +58,11 @@ class SgdRoundPlan:
 
     @property
     def grid(self) -> float:
-        """The grid on which gradients are summed."""
+        """The grid step: clipped gradients are rounded to multiples of it before they are summed."""
         return choose_grid(self.std)
 
-    def clip_rows(self, gradients: Tensor) -> Tensor:
-        """The rows (n, d) as they are summed: none longer than the clip; a row that is not finite counts as 0."""
+    def clip_gradients(self, gradients: Tensor) -> Tensor:
+        """The records' gradients (n, d), each clipped and rounded to the grid; one that is not finite becomes 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
@@ -71,10 +71,10 @@ class SgdRoundPlan:
 def find_training_noise(
     budget: Budget, share: float, sample_rate: float, steps: int, noise_distance: float = 0.0
 ) -> float:
-    """The smallest noise multiplier with which so many steps alone stay within a share of epsilon.
+    """The smallest noise multiplier with which these steps of DP-SGD alone spend at most `share` of epsilon.
 
-    `noise_distance` is that of the grid in these steps, see `planned_noise_distance`. A large epsilon is first lowered
-    until the grid costs half of delta: a larger one could not be met with less noise.
+    `noise_distance` is the distance of the discrete noise from Gaussian noise, see `bound_noise_distance`. A large
+    epsilon is first lowered until the grid costs half of delta: a larger one could not be met with less noise.
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:
@@ -90,7 +90,7 @@ def find_training_noise(
 def find_sigma_beside_training(
     budget: Budget, plan: SgdRoundPlan, rounds: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
-    """The smallest std of the noise with which the releases stay within the budget together with all the training."""
+    """The smallest noise std with which the releases and all rounds of DP-SGD together stay within the budget."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
     beside_grid = list_alternative_budgets(budget, noise_distance)
     open_to_releases = [
@@ -119,7 +119,10 @@ def find_sigma_beside_training(
 def _find_root_of_falling_function(falling: Callable[[float], float], smallest: float, what: str) -> float:
     low, high = math.log(smallest), math.log(_MOST_NOISE)
     if falling(high) > 0:
-        raise InputError(f"no noise up to {_MOST_NOISE:g} times the clip keeps {what} within the budget")
+        raise InputError(
+            f"even noise of {_MOST_NOISE:g} times the clip does not keep {what} within the privacy budget",
+            hint="use fewer rounds or epochs, or a larger epsilon",
+        )
     if falling(low) <= 0:
         return low
     return float(brentq(falling, low, high, xtol=1e-10))

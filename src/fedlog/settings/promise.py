@@ -13,7 +13,7 @@ from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.limits import Limits
-from fedlog.privacy.mechanisms import planned_noise_distance
+from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
@@ -74,7 +74,7 @@ class DpSgd(Section):
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
         noise = self.noise
         if noise is None:
-            distance = planned_noise_distance(all_steps, coordinates)
+            distance = bound_noise_distance(all_steps, coordinates)
             noise = find_training_noise(promise.budget, SGD_SHARE, self.sample_rate, all_steps, distance)
         of_round = SgdRoundPlan(noise, self.clip, self.sample_rate, steps)
         return SgdTraining(of_round, coordinates, choose_sampler(promise.noise, of_round.grid), rounds)

@@ -30,7 +30,7 @@ from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.server import SecureSumResult
-from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_round
+from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import choose_survivors
@@ -192,7 +192,7 @@ class SecureSums:
         self._early, self.survivors = {}, ()
         self.sums_made += 1
         try:
-            found = run_round(terms, self._clients(terms, members), vectors, book, traffic, early)
+            found = run_secure_round(terms, self._clients(terms, members), vectors, book, traffic, early)
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:

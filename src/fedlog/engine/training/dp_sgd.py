@@ -102,7 +102,7 @@ class DpSgdBackend(LoopBackend):
         at_once = 1 if sampler.entropy is RandomSource.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
-                total += plan.clip_rows(self.gradients_of_records(task, phase, some, seen.child(number))).sum(0)
+                total += plan.clip_gradients(self.gradients_of_records(task, phase, some, seen.child(number))).sum(0)
         noisy = total + sampler.draw(total.shape, plan.std)
         parts = torch.split(noisy / self._settings.batch_size, sizes)
         return [

@@ -98,9 +98,9 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     earlier = _find_earlier_releases(folder)
     try:
         if limit is None:
-            release_log.record_across_runs_unchecked(path, upcoming, protection.budget, earlier)
+            release_log.record_site_release_unchecked(path, upcoming, protection.budget, earlier)
         else:
-            release_log.record_across_runs(path, upcoming, limit.budget, earlier)
+            release_log.record_site_release(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
         raise FrameError(_describe_limit(error)) from None
     _mark_as_participant(folder)

@@ -72,7 +72,7 @@ class SumClient:
     def make_keys(self) -> tuple[KeysState, bytes]:
         """Step `keys`: make new secrets, and return them with the signed public keys to send."""
         state = KeysState(self.entropy(32), self.entropy(32), self.entropy(32))
-        return state, self._reply(Step.KEYS, encode(self._public_keys(state)))
+        return state, self._sign_reply(Step.KEYS, encode(self._public_keys(state)))
 
     def share_secrets(self, state: KeysState, blob: bytes) -> tuple[SharesState, bytes]:
         """Step `shares`: split the secrets into shares, and encrypt one for each other client on the list of keys."""
@@ -103,7 +103,7 @@ class SumClient:
             opening_keys=opening,
             own_shares=mask_shares[me + 1] + seed_shares[me + 1],
         )
-        return following, self._reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
+        return following, self._sign_reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
 
     def mask_vector(self, state: SharesState, blob: bytes, vector: Words) -> tuple[MaskedState, bytes]:
         """Step `masked`: hide the vector under a mask for each peer and a private mask, which are never used again."""
@@ -114,12 +114,16 @@ class SumClient:
         shares = {me: state.own_shares}
         for number, sealed in delivery.sealed.items():
             if number not in state.opening_keys:
-                raise RefusalError(f"client {number} shared secrets but advertised no keys")
+                raise RefusalError(f"client {number} shared secrets, but is not on the list of keys")
             shares[number] = crypto.decrypt(state.opening_keys[number], sealed, number)
             if len(shares[number]) != 2 * SHARE_BYTES:
-                raise RefusalError(f"client {number} sent {len(shares[number])} bytes instead of two shares")
+                raise RefusalError(
+                    f"expected two shares of {SHARE_BYTES} bytes each from client {number}, "
+                    f"found: {len(shares[number])} bytes"
+                )
         if len(shares) < self.terms.fewest_survivors:
-            raise RefusalError(f"{len(shares)} clients shared their secrets, {self.terms.fewest_survivors} are needed")
+            needed = self.terms.fewest_survivors
+            raise RefusalError(f"too few clients shared their secrets: {len(shares)}, needed: {needed}")
         masked = vector + crypto.make_mask(self.terms, state.seed)
         agreement = crypto.KeyAgreement(state.mask_secret)
         for number in delivery.sealed:
@@ -128,14 +132,14 @@ class SumClient:
             masked = masked + pairwise if number > me else masked - pairwise
         view = messages.digest_peers(state.key_view, shares)
         body = encode(messages.MaskedVector(view, pack_words(masked, self.terms.value_bytes)))
-        return MaskedState(view, shares), self._reply(Step.MASKED, body)
+        return MaskedState(view, shares), self._sign_reply(Step.MASKED, body)
 
     def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:
         """Step `agree`: sign the list of survivors, if there are enough of them."""
         survivors = decode(messages.Survivors, blob)
         self._check_survivors(survivors.members, state)
         view = messages.digest_survivors(state.peer_view, survivors)
-        return AgreedState(survivors.members, view, state.shares), self._reply(Step.AGREE, view)
+        return AgreedState(survivors.members, view, state.shares), self._sign_reply(Step.AGREE, view)
 
     def reveal_shares(self, state: AgreedState, blob: bytes) -> bytes:
         """Step `unmask`: return the shares that unmask the sum, if enough survivors have signed the same list."""
@@ -146,37 +150,38 @@ class SumClient:
             crypto.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
         if len(agreements.signatures) < self.terms.threshold:
             found = len(agreements.signatures)
-            raise RefusalError(f"{found} survivors signed the list of survivors, {self.terms.threshold} are needed")
+            raise RefusalError(f"too few clients signed the list of survivors: {found}, needed: {self.terms.threshold}")
         survived = set(state.survivors)
         body = messages.UnmaskingShares(
             mask_keys={n: share[:SHARE_BYTES] for n, share in state.shares.items() if n not in survived},
             seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
         )
-        return self._reply(Step.UNMASK, encode(body))
+        return self._sign_reply(Step.UNMASK, encode(body))
 
     def _public_keys(self, state: KeysState) -> messages.PublicKeys:
-        """The public halves of this round's secrets."""
+        """The public keys that belong to this round's secrets, and a commitment to the seed of the private mask."""
         return messages.PublicKeys(
             crypto.derive_public_key(state.cipher_secret),
             crypto.derive_public_key(state.mask_secret),
             crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
-    def _reply(self, step: Step, body: bytes) -> bytes:
+    def _sign_reply(self, step: Step, body: bytes) -> bytes:
         """Mark the step as answered and sign the reply: a restart must not send two vectors under the same masks."""
         self.used.mark_answered(self.terms.round_name, step.name.lower())
         return messages.sign_envelope(self.terms, self.identity, step, body)
 
     def _check_keys(self, key_list: messages.KeyList, state: KeysState) -> dict[int, messages.PublicKeys]:
         if len(key_list.keys) < self.terms.fewest_survivors:
-            raise RefusalError(f"{len(key_list.keys)} clients sent keys, {self.terms.fewest_survivors} are needed")
+            needed = self.terms.fewest_survivors
+            raise RefusalError(f"too few clients sent keys: {len(key_list.keys)}, needed: {needed}")
         keys = {}
         for number, signed in key_list.keys.items():
             body, signature = signed[:-64], signed[-64:]
             crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
             keys[number] = messages.decode_keys(body)
         if keys.get(self.identity.number) != self._public_keys(state):
-            raise RefusalError("the list of keys does not hold the ones this client sent")
+            raise RefusalError("the list of keys does not contain the keys that this client sent")
         return keys
 
     def _check_survivors(self, members: tuple[int, ...], state: MaskedState) -> None:
@@ -186,7 +191,8 @@ class SumClient:
         if strangers:
             raise RefusalError(f"the list of survivors names clients that shared no secrets: {sorted(strangers)}")
         if len(members) < self.terms.fewest_survivors:
-            raise RefusalError(f"{len(members)} clients survived, {self.terms.fewest_survivors} are needed")
+            needed = self.terms.fewest_survivors
+            raise RefusalError(f"too few clients sent a masked vector: {len(members)}, needed: {needed}")
 
 
 def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:

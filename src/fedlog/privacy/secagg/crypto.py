@@ -63,7 +63,7 @@ def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signatur
             signature, _bytes_to_sign(terms, step, sender, body)
         )
     except (InvalidSignature, ValueError):
-        raise RefusalError(f"the signature of client {sender} does not fit its {step.name.lower()} message") from None
+        raise RefusalError(f"the signature under the {step.name.lower()} message of client {sender} is wrong") from None
 
 
 def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
@@ -118,7 +118,7 @@ def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
-        raise RefusalError(f"the sealed shares of client {sender} were changed") from None
+        raise RefusalError(f"the encrypted shares of client {sender} were changed on the way") from None
 
 
 def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:

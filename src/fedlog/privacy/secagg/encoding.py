@@ -90,5 +90,5 @@ def _read_count(reader: Reader) -> int:
 
 def _require_ascending(numbers: Numbers) -> Numbers:
     if any(a >= b for a, b in pairwise(numbers)):
-        raise RefusalError("the members are not in ascending order")
+        raise RefusalError(f"expected client numbers in ascending order, found: {list(numbers)}")
     return numbers

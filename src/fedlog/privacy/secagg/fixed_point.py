@@ -35,7 +35,7 @@ class FixedPoint:
         return 1 << (8 * self.value_bytes - 1)
 
     def to_words(self, values: NDArray[np.float64]) -> Words:
-        """The values as words, rounded towards zero to the grid.
+        """The values as words (whole numbers of grid steps, modulo a power of two), rounded towards zero.
 
         A value out of range raises no error, and one that is not finite counts as 0: in a private run, an error that
         depends on the data would be a leak.
@@ -45,18 +45,21 @@ class FixedPoint:
         return np.fmod(steps, 2.0**62).astype(np.int64).astype(np.uint64)
 
     def to_words_checked(self, values: NDArray[np.float64], parties: int) -> Words:
-        """The values as words, in a run without privacy; InputError if the sum of so many parties could wrap around."""
+        """The values as words; InputError if a sum of `parties` such vectors could wrap around.
+
+        The error depends on the data, so call this only in a run without privacy.
+        """
         bound = self.half_range // parties * self.grid
         if not np.all(np.abs(values) < bound):
             worst = float(np.max(np.abs(values)))
             raise InputError(
-                f"values must stay below {bound:g} for a secure sum of {parties}, found: {worst:g}",
+                f"values must be below {bound:g} for a secure sum of {parties} clients, found: {worst:g}",
                 hint="use a coarser grid or more bytes a value",
             )
         return self.to_words(values)
 
     def from_words(self, words: Words) -> NDArray[np.float64]:
-        """The values of the words; of all values with the same word, the one nearest to zero."""
+        """The values that `to_words` encoded; of all values with the same word, the one nearest to zero."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
         return signed.astype(np.float64) * self.grid

@@ -44,7 +44,7 @@ class SealedShares:
 
 @dataclass(frozen=True)
 class MaskedVector:
-    """The body of a message of step `masked`."""
+    """The body of a message of step `masked`: the client's vector under its masks."""
 
     view: bytes
     """Digest of the peers for which the sender added masks."""
@@ -88,7 +88,7 @@ class SurvivorSignatures:
 
 
 def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
-    """The bytes of a signed message."""
+    """The bytes of a client's message, signed for this step of this round."""
     return encode(Envelope(identity.number, int(step), body, identity.sign(terms, step, body)))
 
 
@@ -96,7 +96,7 @@ def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
     """The envelope in these bytes; `RefusalError` unless a client on the roster signed it for this step and round."""
     envelope = decode(Envelope, blob)
     if envelope.step != step:
-        raise RefusalError(f"a message of step {envelope.step} came in step {int(step)} ({step.name.lower()})")
+        raise RefusalError(f"expected a message of step {int(step)} ({step.name.lower()}), found: step {envelope.step}")
     check_signature(terms, step, envelope.sender, envelope.body, envelope.signature)
     return envelope
 
@@ -111,15 +111,15 @@ def decode_keys(body: bytes) -> PublicKeys:
 
 
 def digest_keys(key_list: KeyList) -> bytes:
-    """The digest of a list of keys."""
+    """The SHA-256 digest of a list of keys; clients compare it to see that all got the same list."""
     return hashlib.sha256(b"keys" + encode(key_list)).digest()
 
 
-def digest_peers(key_view: bytes, members: Iterable[int]) -> bytes:
-    """The digest of the list of clients that shared their secrets, and of the keys they used."""
-    return hashlib.sha256(b"peers" + key_view + encode(Survivors(tuple(sorted(members))))).digest()
+def digest_peers(keys_digest: bytes, members: Iterable[int]) -> bytes:
+    """The SHA-256 digest of the list of clients that shared their secrets, and of the keys they used."""
+    return hashlib.sha256(b"peers" + keys_digest + encode(Survivors(tuple(sorted(members))))).digest()
 
 
-def digest_survivors(peer_view: bytes, survivors: Survivors) -> bytes:
+def digest_survivors(peers_digest: bytes, survivors: Survivors) -> bytes:
     """The digest that survivors sign: the body of a message of step `agree`."""
-    return hashlib.sha256(b"survivors" + peer_view + encode(survivors)).digest()
+    return hashlib.sha256(b"survivors" + peers_digest + encode(survivors)).digest()

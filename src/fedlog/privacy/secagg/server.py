@@ -34,7 +34,7 @@ class SecureSumResult:
 
 @dataclass(frozen=True)
 class ServerRound:
-    """The server's state in one round."""
+    """The server's state in one round of a secure sum: the messages that it has received so far."""
 
     terms: Terms
     step: Step = Step.KEYS
@@ -66,7 +66,7 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
             return replace(state, masked=_add_once(state.masked, envelope.sender, _check_vector(state, envelope)))
         case Step.AGREE:
             if envelope.sender not in state.masked or envelope.body != state.view:
-                raise RefusalError(f"client {envelope.sender} signed another list of survivors")
+                raise RefusalError(f"client {envelope.sender} signed another list of survivors than this round's")
             return replace(state, agreed=_add_once(state.agreed, envelope.sender, envelope.signature))
         case Step.UNMASK:
             return replace(
@@ -75,38 +75,41 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
 
 
 def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
-    """Close the step: return the next state and the bytes for each client; RoundFailedError if too few are left."""
+    """Close the current step: return the next state and the bytes for each client.
+
+    RoundFailedError if too few clients have answered.
+    """
     match state.step:
         case Step.KEYS:
-            _require(len(state.keys), state.terms.fewest_survivors, "sent keys")
+            _require_enough_clients(len(state.keys), state.terms.fewest_survivors, "sent keys")
             key_list = messages.KeyList(dict(state.keys))
             following = replace(state, step=Step.SHARES, view=messages.digest_keys(key_list))
             return following, dict.fromkeys(state.keys, encode(key_list))
         case Step.SHARES:
-            _require(len(state.sealed), state.terms.fewest_survivors, "shared their secrets")
+            _require_enough_clients(len(state.sealed), state.terms.fewest_survivors, "shared their secrets")
             following = replace(state, step=Step.MASKED, view=messages.digest_peers(state.view, state.sealed))
             return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
-            _require(len(state.masked), state.terms.fewest_survivors, "sent a masked vector")
+            _require_enough_clients(len(state.masked), state.terms.fewest_survivors, "sent a masked vector")
             following = replace(state, step=Step.AGREE, view=messages.digest_survivors(state.view, state.survivors))
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
-            _require(len(state.agreed), state.terms.threshold, "signed the list of survivors")
+            _require_enough_clients(len(state.agreed), state.terms.threshold, "signed the list of survivors")
             # All survivors sign, but a client needs only `threshold` signatures: a shorter list is cheaper to check.
             chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
             return replace(state, step=Step.UNMASK), dict.fromkeys(
                 state.agreed, encode(messages.SurvivorSignatures(chosen))
             )
         case Step.UNMASK:
-            raise RoundFailedError("expected unmask_sum to end the last step, found close_step")
+            raise RoundFailedError("the last step is closed with unmask_sum, found: close_step")
 
 
 def unmask_sum(state: ServerRound) -> SecureSumResult:
     """The sum over the survivors, unmasked with the shares of the last step; `RoundFailedError` if that fails."""
     terms = state.terms
     if state.step is not Step.UNMASK:
-        raise RoundFailedError(f"the round is still at step {state.step.name.lower()}")
-    _require(len(state.unmasking), terms.threshold, "helped to unmask")
+        raise RoundFailedError(f"a sum can be unmasked only in step unmask, found: step {state.step.name.lower()}")
+    _require_enough_clients(len(state.unmasking), terms.threshold, "helped to unmask")
     secrets, doubted = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
@@ -139,12 +142,12 @@ def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, by
     for number in state.masked:
         seed = combine_shares({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
         if seed is None or crypto.commit_to_seed(state.terms, number, seed) != _read_keys(state, number).commitment:
-            raise RoundFailedError(f"the shares of client {number}'s seed do not fit together")
+            raise RoundFailedError(f"the shares of client {number}'s seed do not give the seed it committed to")
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine_shares({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.derive_public_key(secret) != _read_keys(state, number).mask:
-            raise RoundFailedError(f"the shares of client {number}'s mask key do not fit together")
+            raise RoundFailedError(f"the shares of client {number}'s mask key do not give the key it published")
         found[number] = secret
     return found
 
@@ -182,9 +185,12 @@ def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
     body = decode(messages.MaskedVector, envelope.body)
     # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
     if envelope.sender not in state.sealed or body.view != state.view:
-        raise RefusalError(f"client {envelope.sender} added masks for other peers")
+        raise RefusalError(f"client {envelope.sender} masked its vector for another list of clients than this round's")
     if len(body.vector) != state.terms.coordinates * state.terms.value_bytes:
-        raise RefusalError(f"client {envelope.sender} sent a vector of {len(body.vector)} bytes")
+        expected = state.terms.coordinates * state.terms.value_bytes
+        raise RefusalError(
+            f"expected a vector of {expected} bytes from client {envelope.sender}, found: {len(body.vector)} bytes"
+        )
     return body.vector
 
 
@@ -193,7 +199,7 @@ def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> message
     if envelope.sender not in state.agreed:
         raise RefusalError(f"client {envelope.sender} sent shares to unmask, but did not sign the list of survivors")
     if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
-        raise RefusalError(f"client {envelope.sender} sent shares for other survivors")
+        raise RefusalError(f"client {envelope.sender} sent shares for another list of survivors than this round's")
     if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):
         raise RefusalError(f"client {envelope.sender} sent shares of the wrong length")
     return body
@@ -213,7 +219,7 @@ def _add_once(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
     return {**held, sender: item}
 
 
-def _require(found: int, needed: int, what: str) -> None:
+def _require_enough_clients(found: int, needed: int, what: str) -> None:
     if found < needed:
         raise RoundFailedError(
             f"too few clients {what}: {found}, needed: {needed}", hint="nothing was unmasked; try the round again"

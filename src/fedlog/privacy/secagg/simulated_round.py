@@ -29,14 +29,17 @@ Early = Mapping[int, tuple[KeysState, bytes]]
 
 @dataclass
 class RoundTraffic:
-    """The turns of one round, the clients that answered its last step, and the reasons of refusals."""
+    """What happened in one simulated round of a secure sum."""
 
     refused: list[str] = field(default_factory=list)
+    """Why messages were refused, and by whom."""
     turns: int = 0
+    """How many times the server asked the clients and waited for their answers."""
     helped: list[int] = field(default_factory=list)
+    """The clients that answered the last step."""
 
 
-def run_round(
+def run_secure_round(
     terms: Terms,
     clients: Mapping[int, SumClient],
     vectors: Mapping[int, Words],
@@ -44,9 +47,10 @@ def run_round(
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSumResult:
-    """Run a round of the protocol and return the sum over the surviving clients; RoundFailedError if too few survive.
+    """Simulate a round of a secure sum and return the sum over the surviving clients; RoundFailedError if too few.
 
-    A client in `early` is not asked for keys; if all clients are, the round has one turn less.
+    `courier` decides which messages arrive, and `traffic` is filled in. Clients in `early` have sent their keys before
+    and are not asked for them; if all clients are in `early`, the round has one turn less.
     """
     traffic = RoundTraffic() if traffic is None else traffic
     early = {} if early is None else early

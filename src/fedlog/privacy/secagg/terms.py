@@ -14,7 +14,7 @@ from fedlog.privacy.secagg.encoding import encode
 
 
 class Step(IntEnum):
-    """The five exchanges of a round, in order."""
+    """The five steps of a secure sum, in order; in each the clients send one message and get one back."""
 
     KEYS = 0
     SHARES = 1
@@ -28,7 +28,7 @@ FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own vec
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of one round. Every message is bound to them, so that it is valid in no other round."""
+    """The parameters of one round of a secure sum, agreed before it starts; a message is valid only under its terms."""
 
     session: bytes
     """16 random bytes for the whole run."""
@@ -56,8 +56,12 @@ class Terms:
                 "a secure sum needs a session of 16 bytes, a round of 0 or more, at least one coordinate and 1 to 7 "
                 f"bytes a value, found: {self}"
             )
-        if any(not 0 <= member < 2**32 - 1 or len(key) != 32 for member, key in self.roster.items()):
-            raise InputError("the roster must map numbers from 0 to 2^32 - 2 to 32-byte Ed25519 keys")
+        for member, key in self.roster.items():
+            if not 0 <= member < 2**32 - 1 or len(key) != 32:
+                raise InputError(
+                    "the roster must map client numbers from 0 to 2^32 - 2 to Ed25519 keys of 32 bytes, "
+                    f"found: number {member} with a key of {len(key)} bytes"
+                )
         if self.honest < FEWEST:
             raise InputError(
                 f"a secure sum needs at least {FEWEST} honest survivors, found: {self.honest}",
@@ -71,12 +75,13 @@ class Terms:
             )
         if self.fewest_survivors > n:
             raise InputError(
-                f"{self.honest} honest survivors and {self.corrupted} corrupted clients are more than all {n} clients"
+                f"honest survivors and corrupted clients together must be at most all {n} clients, "
+                f"found: {self.honest} honest and {self.corrupted} corrupted"
             )
 
     @property
     def fewest_survivors(self) -> int:
-        """The fewest survivors: enough to unmask, and with enough honest ones even if all corrupted clients survive."""
+        """How many clients must survive: enough to unmask, and enough honest ones if all corrupted clients survive."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
@@ -95,5 +100,5 @@ class Terms:
 
 
 def smallest_safe_threshold(clients: int, corrupted: int) -> int:
-    """The smallest threshold that is safe for so many clients; it allows the most dropouts."""
+    """The smallest threshold for unmasking that is safe with this number of clients; it allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1
