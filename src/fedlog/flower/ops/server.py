@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import load_schema
-from fedlog.errors import InputError, RunError, default_hint
+from fedlog.errors import InputError, RunError, add_default_hint
 from fedlog.flower.folders.folder import LineFollower, check_site_name
 from fedlog.flower.folders.keys import (
     SECRET_FOLDER_MODE,
@@ -284,7 +284,7 @@ def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     return tuple(statuses)
 
 
-@default_hint("is `fedlog federate server` running?")
+@add_default_hint("is `fedlog federate server` running?")
 def _call_flwr(command: Command, wanted: str) -> Any:
     """Run `flwr` and return the entry `wanted` of its JSON output; RunError if there is no such entry.
 
