@@ -86,7 +86,9 @@ def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: 
     found = collect_runs(EXPERIMENTS[grid], results)
     for name in chosen.split():
         method = found.experiment.row(name).spec.method
-        finals = {row.name: found.final(row.name) for row in found.experiment.rows if row.spec.method == method}
+        finals = {
+            row.name: found.final_accuracies(row.name) for row in found.experiment.rows if row.spec.method == method
+        }
         assert all(len(by_seed) == len(found.experiment.seeds) for by_seed in finals.values())
         means = {row: Mean.of(list(by_seed.values())).value for row, by_seed in finals.items()}
         assert name == max(means, key=means.__getitem__)  # the first of equals

@@ -16,9 +16,9 @@ from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Row, Shape, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, Row, list_cells
 from fedlog.experiments.tables.inventory import estimate_seconds
-from fedlog.experiments.tables.paper import list_printed_rows
+from fedlog.experiments.tables.paper import parse_printed_rows
 from fedlog.experiments.workers.cell_process import Outcome, execute_task
 from fedlog.experiments.workers.executors import LocalProcesses, make_executor
 from fedlog.experiments.workers.runner import CellStatus, run_cells
@@ -64,13 +64,13 @@ def digits(*methods: str, rounds: int = 2, epochs: int = 1) -> Experiment:
     """A table on the data that comes with the package."""
     base = RunSpec(data="digits", rounds=rounds, options={"epochs": epochs})
     rows = tuple(Row(m, m, RunSpec(method=m, data=base.data, rounds=rounds, options=base.options)) for m in methods)
-    return Experiment("table-digits", "digits", Shape.TABLE, rows, (0,), threshold=50)
+    return Experiment("table-digits", "digits", ExperimentKind.TABLE, rows, (0,), threshold=50)
 
 
 def test_a_failed_cell_does_not_stop_the_others_and_done_ones_are_skipped(tmp_path: Path) -> None:
     experiment = digits("fedlog", "local")
     broken = Row("broken", "broken", RunSpec(method="fedlog", data="mnist"))
-    wanted = list_cells(Experiment("x", "x", Shape.TABLE, (broken, *experiment.rows), (0,)), tmp_path)
+    wanted = list_cells(Experiment("x", "x", ExperimentKind.TABLE, (broken, *experiment.rows), (0,)), tmp_path)
     watcher = Quiet()
     outcomes = {o.cell: o for o in run_cells(wanted, LocalProcesses(2), watcher, tmp_path / "no data")}
     assert "missing file" in (outcomes["broken seed 0"].error or "")
@@ -175,14 +175,14 @@ def test_the_printed_tables_are_whole() -> None:
         rows = EXPERIMENTS[name].rows
         assert sum(row.printed is not None for row in rows) == 11
         assert [row.name for row in rows if row.printed is None] == ["local", "pooled"]
-    printed = list_printed_rows("fedavg 89.76 0.69 ⇓ 3.45 0.02 Gb ⇑\n")["fedavg"]
+    printed = parse_printed_rows("fedavg 89.76 0.69 ⇓ 3.45 0.02 Gb ⇑\n")["fedavg"]
     assert (printed.accuracy, printed.cost, printed.accuracy_arrow.value) == (89.76, 3.45e9, "⇓")
 
 
 def test_selection_sees_no_test_record_and_no_seed_of_a_table() -> None:
-    grids = [experiment for experiment in EXPERIMENTS.values() if experiment.shape is Shape.GRID]
+    grids = [experiment for experiment in EXPERIMENTS.values() if experiment.kind is ExperimentKind.GRID]
     assert len(grids) >= 5
-    tables = {seed for e in EXPERIMENTS.values() if e.shape is Shape.TABLE for seed in e.seeds}
+    tables = {seed for e in EXPERIMENTS.values() if e.kind is ExperimentKind.TABLE for seed in e.seeds}
     for experiment in grids:
         assert not tables & set(experiment.seeds)
         for row in experiment.rows:

@@ -1,4 +1,4 @@
-"""Experiments on the cost of messages: bits to the paper's thresholds by way of sending, and partial participation.
+"""Experiments on the cost of messages: bits to the paper's thresholds with several codecs, and partial participation.
 
 Their results are in `docs/bits.md`. `rows` and `+zstd` are lossless: a run with `rows+q8` has the same models as one
 with `q8`. So the long runs have one codec of each lossless family, and short runs measure the bits of a round for every
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import BroadcastForm, World
@@ -20,7 +20,7 @@ ROUNDS = {"mnist": 30, "cifar10": 40, "cifar100": 60}
 LOSSLESS_CODECS = ("f32", "rows")  # runs with these codecs have the same models
 SHORT_ROUNDS = 2  # rounds of a short run: round 1 may send more, round 2 costs what all later rounds cost
 
-# The settings of each way of sending. The first is the paper's.
+# The ways of sending: codecs, and what broadcasts and uploads leave out. The first is the paper's.
 WAYS: dict[str, RunSpec] = {
     "f32": RunSpec(),
     "rows+f16": RunSpec(codec="rows+f16"),
@@ -43,24 +43,28 @@ def _make_row(method: str, way: str, spec: RunSpec) -> Row:
 
 
 def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
-    """Runs to the paper's threshold with each way of sending; on MNIST also of other methods."""
+    """An experiment: bits to the paper's threshold with each of `WAYS` to send messages; on MNIST for more methods."""
     ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
     rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
         rows += [_make_row(method, way, ways[way]) for way in WAYS_OF_OTHER_METHODS for method in OTHER_METHODS]
     title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
-    return Experiment(f"bits-{data}", title, Shape.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold)
+    return Experiment(
+        f"bits-{data}", title, ExperimentKind.CURVES, tuple(rows), seeds, threshold=TABLE_1[data].threshold
+    )
 
 
 def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
-    """Two rounds with each of these codecs, to measure bits and to show that lossless codecs change no model."""
+    """An experiment: two rounds with each codec, to count bits and to show that lossless codecs change no model."""
     ways = {name: RunSpec(data=data, rounds=SHORT_ROUNDS, codec=name) for name in codecs}
     rows = [_make_row(method, name, spec) for name, spec in ways.items() for method in methods]
-    return Experiment(f"bits-codecs-{data}", f"Bits of a round by codec on {data}", Shape.CURVES, tuple(rows), (0,))
+    return Experiment(
+        f"bits-codecs-{data}", f"Bits of a round by codec on {data}", ExperimentKind.CURVES, tuple(rows), (0,)
+    )
 
 
 def _compare_participation() -> Experiment:
-    """Runs in which a share of the clients takes part in a round, by what the server keeps of the others."""
+    """An experiment: a share of the clients takes part in a round, and the server keeps more or less of the others."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():
@@ -68,7 +72,11 @@ def _compare_participation() -> Experiment:
             spec = RunSpec(method="fedlog", data="mnist", rounds=30, participation=share, options=options)
             rows.append(Row(f"{name}-of-{share:g}", f"{share:.0%} take part, {name}", spec))
     return Experiment(
-        "bits-participation-mnist", "Partial participation and what the server keeps", Shape.CURVES, tuple(rows), SEEDS
+        "bits-participation-mnist",
+        "Partial participation and what the server keeps",
+        ExperimentKind.CURVES,
+        tuple(rows),
+        SEEDS,
     )
 
 

@@ -1,4 +1,4 @@
-"""Every experiment by name: the paper's, others, and the grids from which settings were chosen."""
+"""Every experiment by name: those of the paper, others, and the grids from which settings were chosen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.tables.bits import BITS
-from fedlog.experiments.tables.cells import Experiment, Shape, change_rounds
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, change_rounds
 from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, TUNED_TABLES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.other_settings import OTHER_SETTINGS
@@ -41,11 +41,11 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_on_disk(results: Path) -> list[Experiment]:
-    """Every experiment, each followed by its versions with other numbers of rounds that are in the results folder."""
+    """Every experiment, each followed by versions with other numbers of rounds, if these are in the results folder."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)
-        if experiment.shape is Shape.SYNTHETIC:  # of one round, always
+        if experiment.kind is ExperimentKind.SYNTHETIC:  # of one round, always
             continue
         for folder in results.glob(f"{experiment.name}-*-rounds"):
             number = folder.name.removeprefix(f"{experiment.name}-").removesuffix("-rounds")

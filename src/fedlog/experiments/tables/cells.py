@@ -27,7 +27,7 @@ class Arrow(StrEnum):
 
 @dataclass(frozen=True)
 class PrintedFigures:
-    """The paper's printed figures for one row: accuracy in per cent, and bits to the threshold."""
+    """The figures that the paper prints for one row: accuracy in per cent, and bits until the threshold is reached."""
 
     accuracy: float
     accuracy_error: float
@@ -39,7 +39,7 @@ class PrintedFigures:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name, which is also the name of its folder, and a run specification without its seed."""
+    """One row of a table: its name (also that of its folder), its label, and a run specification without a seed."""
 
     name: str
     label: str
@@ -48,8 +48,8 @@ class Row:
     seeds: tuple[int, ...] = ()  # only if it has fewer seeds than the experiment
 
 
-class Shape(Enum):
-    """The kind of an experiment, which decides its tables and figures."""
+class ExperimentKind(Enum):
+    """The kind of an experiment; it decides which tables and figures its page shows."""
 
     TABLE = "methods compared at the final round, with bits to a threshold"
     CURVES = "methods compared over the rounds"
@@ -62,11 +62,11 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: its rows, its seeds, and the row that the others are compared with."""
+    """The runs for a table or figure: rows, seeds, and the row that the others are compared with."""
 
     name: str
     title: str
-    shape: Shape
+    kind: ExperimentKind
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
     threshold: int | None = None  # the accuracy in per cent that costs are counted up to
@@ -82,7 +82,7 @@ class Experiment:
         return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
 
     def row(self, name: str) -> Row:
-        """The row of that name."""
+        """The row of that name; InputError if there is none."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -102,7 +102,7 @@ class Experiment:
 
 
 class CellState(Enum):
-    """The state of a cell on disk."""
+    """Whether the run of a cell (a row with one seed) is finished on disk."""
 
     DONE = "done"
     BEGUN = "begun"
@@ -126,23 +126,23 @@ class Cell:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The resolved specification of the cell's run; computed once, because progress asks for it every second."""
+        """The resolved specification of the cell's run; cached, because it is needed every second to show progress."""
         return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
     def steps(self) -> int:
-        """The number of rounds, or of epochs in the synthetic experiment; the records have one line for each."""
-        if self.experiment.shape is Shape.SYNTHETIC:
+        """How many lines finished records have: one for each round (in the synthetic experiment, for each epoch)."""
+        if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0
 
     @property
     def records(self) -> Path:
-        """The path of the cell's records."""
+        """The path of the file with the records of the cell's rounds."""
         return self.folder / RECORDS
 
     def state(self) -> CellState:
-        """The state on disk; OTHER if the folder was made with other settings than the cell's."""
+        """Read the state of the cell from its folder; OTHER if the run there has other settings."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
         if not _has_settings(self.folder, self.spec):
@@ -150,8 +150,8 @@ class Cell:
         return CellState.DONE if self._is_complete() else CellState.BEGUN
 
     def _is_complete(self) -> bool:
-        """Whether the run ended and has as many lines as its summary says; a run may stop before its last round."""
-        if self.experiment.shape is Shape.SYNTHETIC:
+        """Whether the run has ended and its records have as many rounds as its summary says."""
+        if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count_rounds(self.records) == self.steps
         try:
             return read_finished_summary(self.folder) is not None
@@ -175,9 +175,9 @@ def _has_settings(folder: Path, spec: RunSpec) -> bool:
 def list_cells(
     experiment: Experiment, out: Path, rows: Sequence[str] = (), seeds: Sequence[int] = (), rounds: int | None = None
 ) -> list[Cell]:
-    """The cells of an experiment, or those of some rows and seeds: all rows with the first seed, then with the second.
+    """The cells of an experiment, or only those of these rows and seeds: all rows with the first seed come first.
 
-    With another number of rounds it is another experiment and has another folder.
+    With `rounds`, the cells of the experiment cut to this number of rounds, which has a folder of its own.
     """
     if rounds is not None:
         experiment = change_rounds(experiment, rounds)
@@ -192,9 +192,9 @@ def list_cells(
 
 
 def change_rounds(experiment: Experiment, rounds: int) -> Experiment:
-    """The experiment with another number of rounds, which is added to its name."""
-    if experiment.shape is Shape.SYNTHETIC:
-        raise InputError(f"experiment {experiment.name} always has one round, not {rounds}", hint="leave out --rounds")
+    """A copy of the experiment with another number of rounds, which is added to its name."""
+    if experiment.kind is ExperimentKind.SYNTHETIC:
+        raise InputError(f"experiment {experiment.name} always has 1 round, found: {rounds}", hint="leave out --rounds")
     lengths = {resolve(row.spec).settings.rounds for row in experiment.rows}
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
     full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"

@@ -1,8 +1,8 @@
-"""One grid of the same size for every method: its learning rate, its optimiser and its own parameter.
+"""Grids that try eight settings of every method: learning rate, optimiser and, if it has one, its own parameter.
 
 Two grids are for clients with few records, for which methods differ most: on MNIST images that no table uses, and on a
 small table. Three are for every method of Table 1, on MNIST, CIFAR-10 and UCI HAR; `--recipe tuned` is based on them.
-Table 1 is then run with every method at the highest of its eight settings.
+Table 1 is then run with every method at the best of its eight settings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
 from fedlog.settings.presets import preset
 from fedlog.settings.spec import RunSpec
@@ -40,7 +40,7 @@ OWN_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def _list_rows(method: str, base: RunSpec) -> list[Row]:
-    """One row for each of the method's eight settings."""
+    """One row of a grid for each of the method's eight settings; `base` has the settings that all share."""
     own = OWN_PARAMETERS.get(method, {"": {}})
     rates = [times * preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)]
     return [
@@ -58,12 +58,12 @@ def _list_rows(method: str, base: RunSpec) -> list[Row]:
 def _make_grid(
     name: str, title: str, base: RunSpec, judged: str, seeds: tuple[int, ...], methods: tuple[str, ...] = METHODS
 ) -> Experiment:
-    """A grid with eight settings of each method; `judged` names the records that accuracies are measured on."""
+    """A grid with eight settings of each method; `judged` says on which records accuracies are measured."""
     rounds = base.rounds or ROUNDS
     return Experiment(
         name=name,
         title=f"Eight settings of every method on {title}",
-        shape=Shape.GRID,
+        kind=ExperimentKind.GRID,
         rows=tuple(row for method in methods for row in _list_rows(method, replace(base, rounds=rounds))),
         seeds=seeds,
         remarks=(
@@ -130,7 +130,7 @@ RECIPE_GRIDS = (GRID_MNIST, GRID_CIFAR10, GRID_HAR)  # their rows stand in the s
 
 
 def list_settings(method: str, grid: Experiment) -> list[Row]:
-    """The eight settings of the method, in the same order in every grid."""
+    """The rows with the eight settings of the method, in the same order in every grid."""
     return [row for row in grid.rows if row.spec.method == method]
 
 
@@ -154,13 +154,13 @@ feddbe-kappa-1-authors-0.002 fedlog-random-kept-0.002 fedlog-c-pull-0.3-kept-0.0
 
 
 def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) -> Experiment:
-    """Table 1 on the data set of the grid, with methods at the settings of these rows, which spaces separate."""
+    """Table 1 on the grid's data set with tuned methods; `selected` names their rows in the grid, divided by spaces."""
     data = grid.data[0].removesuffix("-selection")
     specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
     return Experiment(
         name=f"table-tuned-{data}",
         title=f"Table 1 on {data}, every method at the highest of its eight settings, {ROUNDS} rounds",
-        shape=Shape.TUNED,
+        kind=ExperimentKind.TUNED,
         rows=tuple(Row(spec.method, LABELS[spec.method], spec) for spec in specs),
         seeds=seeds,
         reference=REFERENCE,

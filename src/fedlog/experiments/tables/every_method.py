@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import predicts_numbers
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.settings.spec import RunSpec
 
 SEEDS = (0, 1, 2)
@@ -23,7 +23,7 @@ def _make_rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[Ro
 METHODS_DIGITS = Experiment(
     "methods-digits",
     "Methods that train their bodies, on handwritten digits",
-    Shape.CURVES,
+    ExperimentKind.CURVES,
     _make_rows(METHODS_IN_ROUNDS),
     SEEDS,
     remarks=("Each method with its defaults: none was tuned on these records.",),
@@ -31,7 +31,7 @@ METHODS_DIGITS = Experiment(
 METHODS_DIGITS_FROZEN = Experiment(
     "methods-digits-frozen",
     "Methods on a frozen body, on handwritten digits",
-    Shape.CURVES,
+    ExperimentKind.CURVES,
     _make_rows(METHODS_IN_ONE_EXCHANGE, (ENCODER,)),
     SEEDS,
     remarks=(

@@ -14,14 +14,14 @@ from fedlog.engine.simulate.simulator import ACCURACY_ROUNDING, RoundRecord, rea
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_summary
 from fedlog.experiments.run.records import Summary, count_bits_so_far
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, list_cells
 from fedlog.experiments.tables.synthetic import IterationRecord, read_sweep
 from fedlog.wire.ledger import Direction
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The bits sent by the end of a round, opening included, and whether the threshold was reached in that round."""
+    """All bits sent up to the end of a round, and whether the accuracy threshold was reached in that round."""
 
     bits_up: int
     bits_down: int
@@ -30,13 +30,13 @@ class Cost:
 
     @property
     def bits_both_ways(self) -> int:
-        """The bits of both directions."""
+        """The bits up and down together."""
         return self.bits_up + self.bits_down
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One finished run."""
+    """A finished run: its seed, its summary and the records of its rounds."""
 
     seed: int
     summary: Summary
@@ -57,11 +57,11 @@ class RunResult:
 
     @property
     def bits_by_round(self) -> list[int]:
-        """The bits sent by the end of each round, up and down together, opening included."""
+        """The bits sent by the end of each round, up and down together, with those sent before round 1."""
         return count_bits_so_far(self.rounds, sum(self.opening_bits))
 
     def cost_to_reach(self, threshold: float) -> Cost:
-        """The bits up to the first round with this accuracy; if none has it, up to the (first) most accurate one."""
+        """The bits sent until a round has this accuracy; if none has it, until the first round with the best one."""
         reaching = (record for record in self.rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
         first = next(reaching, None)
         last = first or max(self.rounds, key=lambda record: record.accuracy_mean_over_clients)
@@ -74,7 +74,7 @@ class RunResult:
 def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
     """The threshold by the paper's rule: the largest whole per cent that all competitive methods reach on all seeds.
 
-    `best_accuracies` are those of these runs, each in its best round; None without runs.
+    `best_accuracies` has the accuracy of each of their runs in its best round; None if it is empty.
     """
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
@@ -85,7 +85,7 @@ VERIFIED = "verified.json"
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `fedlog reproduce --verify` for one cell."""
+    """The outcome of `fedlog reproduce --verify` for one cell: how many rounds were repeated, and which differ."""
 
     rounds: int
     first_difference: int | None  # the first round with other results; None if all rounds repeat
@@ -93,13 +93,13 @@ class Verification:
 
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
-    """The outcomes for the cells of an experiment that were run again, by `ROW/seed-N`."""
+    """The outcome for each cell of an experiment that was verified, by `ROW/seed-N`; empty without a file."""
     return records.read_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)
 class FinishedRuns:
-    """The finished runs of an experiment by row; the synthetic experiment has `sweeps` instead of `runs`."""
+    """The finished runs of an experiment, by row; `sweeps` instead of `runs` for the synthetic experiment."""
 
     experiment: Experiment
     folder: Path
@@ -113,12 +113,12 @@ class FinishedRuns:
         """Whether no cell is finished."""
         return not self.states[CellState.DONE]
 
-    def final(self, row: str) -> dict[int, float]:
-        """The accuracy after the final round in per cent, by seed."""
+    def final_accuracies(self, row: str) -> dict[int, float]:
+        """The row's accuracy after the final round in per cent, by seed."""
         return {run.seed: 100 * run.summary.accuracy_mean_over_clients for run in self.runs[row]}
 
-    def after_round(self, row: str, number: int) -> dict[int, float]:
-        """The accuracy after that round in per cent, by seed."""
+    def accuracies_after_round(self, row: str, number: int) -> dict[int, float]:
+        """The row's accuracy after this round in per cent, by seed."""
         return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in self.runs[row]}
 
 
@@ -135,7 +135,7 @@ def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
             others.append(cell.folder)
         if state is not CellState.DONE:
             continue
-        if experiment.shape is Shape.SYNTHETIC:
+        if experiment.kind is ExperimentKind.SYNTHETIC:
             sweeps[cell.row.name][cell.seed] = read_sweep(cell.folder)
         else:
             run = RunResult(cell.seed, read_summary(cell.folder), records.read_rounds(cell.records))

@@ -29,7 +29,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_summary
 from fedlog.experiments.run.prepare import build_method
 from fedlog.experiments.tables.catalog import EXPERIMENTS
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, Shape, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, list_cells
 from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
@@ -83,7 +83,7 @@ def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs:
 
 
 def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
-    """What to say about the first of these data sets that is not in the folder; None if all are."""
+    """A sentence on the first of these data sets that is not in the folder; None if all are there."""
     for name in names:
         if name == "leaf":
             try:
@@ -97,7 +97,7 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
 
 
 def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
-    """The estimated hours with this many jobs; the cells of one row are taken to need the same time."""
+    """The estimated hours for the cells `to_do` with this many jobs; cells of one row count with the same time."""
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)
@@ -136,8 +136,8 @@ SYNTHETIC_SECONDS = 5.0
 
 
 def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
-    """The estimated seconds of the cell: the mean of finished cells of its row, else from a timed sample."""
-    if cell.experiment.shape is Shape.SYNTHETIC:
+    """The estimated seconds of the cell: the mean over finished cells of its row, else measured on a small sample."""
+    if cell.experiment.kind is ExperimentKind.SYNTHETIC:
         return SYNTHETIC_SECONDS
     measured = [read_summary(other.folder).seconds for other in done if other.row == cell.row]
     if measured:
@@ -146,7 +146,7 @@ def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
 
 
 def _estimate_round_seconds(cell: Cell) -> float:
-    """The estimated seconds of a round of all clients: one epoch times the method's epochs."""
+    """The estimated seconds of one round of all clients: the time of an epoch times the epochs of the method."""
     spec = cell.spec
     _, _, plan = _make_sample(spec.data, spec.body[0])
     schedule = build_method(spec, plan).schedule
@@ -180,7 +180,7 @@ def _make_random_federation(size: FederationSize) -> Federation:
     """A federation of `size.sample` clients with random records."""
     generator = Key(0).child("calibration").torch()
 
-    def pool(records: int) -> Records:
+    def draw_records(records: int) -> Records:
         inputs = torch.randint(0, 256, (records, *size.input_shape), generator=generator, dtype=torch.uint8)
         return Records(inputs, torch.randint(0, size.n_class, (records,), generator=generator))
 
@@ -188,5 +188,5 @@ def _make_random_federation(size: FederationSize) -> Federation:
     parts = zip(torch.split(train, size.train), torch.split(test, size.test), strict=True)
     shards = tuple(Shard(f"client-{at}", own, held_out) for at, (own, held_out) in enumerate(parts))
     names = tuple(str(label) for label in range(size.n_class))
-    pools = pool(len(train)), pool(len(test))
+    pools = draw_records(len(train)), draw_records(len(test))
     return Federation("random", size.n_class, size.input_shape, *pools, shards, size.transform, names)

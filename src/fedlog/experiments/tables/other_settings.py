@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
 # The learning rate in round 1: the best one in `select-rate-mnist`; for the pooled model, the paper's.
-FALLING_FROM = {"fedlog": 0.002, "fedlog-c": 0.004, "local": 0.008, "pooled": 0.001}
+DECAYING_FROM = {"fedlog": 0.002, "fedlog-c": 0.004, "local": 0.008, "pooled": 0.001}
 # Only FedLog-C gains from weight decay in `select-weight-decay-mnist`; the push is the best one in
 # `select-fedlog-c-once-more-mnist`.
 FEDLOG_C_WEIGHT_DECAY, FEDLOG_C_PUSH = 0.3, 0.003
@@ -24,24 +24,26 @@ _TABLE = make_table("mnist")
 
 
 def _make_version(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
-    """Table 1 on MNIST with these rows and changes: `name` and `title` are added to its own, and it shows no costs."""
+    """Table 1 on MNIST with other rows and changes, without costs; `name` and `title` are appended to the table's."""
     name, title = f"{_TABLE.name}-{name}", f"{_TABLE.title}, {title}"
-    return replace(_TABLE, name=name, title=title, shape=Shape.CURVES, rows=tuple(rows), remarks=(remark,), **changes)
+    return replace(
+        _TABLE, name=name, title=title, kind=ExperimentKind.CURVES, rows=tuple(rows), remarks=(remark,), **changes
+    )
 
 
 def _change_row(method: str, **settings: Any) -> Row:
-    """The method's row of Table 1 with other settings."""
+    """The method's row of Table 1 on MNIST with these settings changed."""
     row = _TABLE.row(method)
     return replace(row, spec=replace(row.spec, **settings))
 
 
-def _list_falling_rows() -> list[Row]:
-    """The rows with a falling learning rate; FedLog-C has a second one, with weight decay and another push.
+def _list_rows_with_decaying_rate() -> list[Row]:
+    """The rows with a decaying learning rate; FedLog-C has a second one, with weight decay and another `beta`.
 
-    The other rows are tested against the first row of FedLog-C.
+    All rows are tested against the first row of FedLog-C.
     """
     rows = []
-    for method, rate in FALLING_FROM.items():
+    for method, rate in DECAYING_FROM.items():
         options = {"learning_rate": rate}
         rows.append(_change_row(method, moments=AdamMoments.RUN, decay=Decay.COSINE, options=options))
         if method == "fedlog-c":
@@ -64,7 +66,7 @@ OTHER_SETTINGS = (
     _make_version(
         "moments-decay",
         "with Adam's moments kept for the run and a falling learning rate",
-        _list_falling_rows(),
+        _list_rows_with_decaying_rate(),
         "Adam stays with its body, and its rate falls along half a cosine to the last round, where the paper has a "
         "level 0.001. Chosen by `select-rate-mnist`, on images that no table uses; the weight decay and the push "
         "beside it likewise, by `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`. The printed "

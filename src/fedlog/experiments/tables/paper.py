@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, PrintedFigures, Row, Shape
+from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedFigures, Row
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
@@ -94,7 +94,7 @@ def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
 
 @dataclass(frozen=True)
 class _TablePart:
-    """One data set's part of Table 1."""
+    """The part of Table 1 for one data set: its title, its printed rows and its threshold."""
 
     title: str
     printed: str
@@ -110,8 +110,8 @@ TABLE_1 = {
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
-def list_printed_rows(text: str) -> dict[str, PrintedFigures]:
-    """The printed values in the text of a table, by method."""
+def parse_printed_rows(text: str) -> dict[str, PrintedFigures]:
+    """Parse the rows of a table as the paper prints it; the figures by method."""
     found = {}
     for line in text.split("\n"):
         if line:
@@ -128,14 +128,14 @@ def list_printed_rows(text: str) -> dict[str, PrintedFigures]:
 
 
 def make_table(data: str) -> Experiment:
-    """The experiment for the part of Table 1 with this data set."""
+    """The experiment that reproduces Table 1 on this data set."""
     part = TABLE_1[data]
-    printed = list_printed_rows(part.printed)
+    printed = parse_printed_rows(part.printed)
     methods = [*printed, "local", "pooled"]
     return Experiment(
         name=f"table-{data}",
         title=f"Table 1, {part.title}",
-        shape=Shape.TABLE,
+        kind=ExperimentKind.TABLE,
         rows=tuple(Row(m, LABELS[m], RunSpec(method=m, data=data), printed.get(m)) for m in methods),
         seeds=TEN_SEEDS,
         threshold=part.threshold,
@@ -155,7 +155,7 @@ def _make_curves(
 ) -> Experiment:
     """An experiment that compares these methods over the rounds; `base` has the settings that they share."""
     rows = tuple(Row(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
-    return Experiment(name, title, Shape.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
+    return Experiment(name, title, ExperimentKind.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
 
 
 _FLEXIBLE = {
@@ -173,7 +173,7 @@ _CELEBA = {
 
 
 def _make_flexible_figure(data: str, printed: Mapping[str, PrintedFigures], remark: str) -> Experiment:
-    """The experiment with two kinds of bodies, which start from different parameters."""
+    """The experiment for Figure 2 (middle): clients have two kinds of bodies, with different initial parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
     title = f"Figure 2 (middle), flexible architecture on {data}"
     experiment = _make_curves(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
@@ -189,8 +189,8 @@ def _make_flexible_figure(data: str, printed: Mapping[str, PrintedFigures], rema
 class _SyntheticSettings:
     """The settings of the synthetic experiment that the paper does not give.
 
-    Width and rate were chosen by the training accuracy of a client alone after 30 iterations, the norm of FedLog's
-    first head by FedLog's training accuracy, on seeds that the figure does not use. `select-synthetic` has the records.
+    Width and learning rate were chosen by the training accuracy of clients that train alone for 30 iterations, the
+    norm of FedLog's first head by FedLog's training accuracy. The records are in `select-synthetic`, on other seeds.
     """
 
     batch_size: int
@@ -199,7 +199,7 @@ class _SyntheticSettings:
     head_norm: float
 
     def make_spec(self, method: str, **options: Any) -> RunSpec:
-        """The run with these settings: three layers for client 0, two for client 1, two features."""
+        """The specification with these settings: three layers for client 0, two for client 1, two features for both."""
         width = self.width
         return RunSpec(
             method=method,
@@ -224,7 +224,7 @@ def _make_synthetic_figure(name: str, title: str, settings: _SyntheticSettings, 
     return Experiment(
         name=name,
         title=title,
-        shape=Shape.SYNTHETIC,
+        kind=ExperimentKind.SYNTHETIC,
         rows=(Row("fedlog", LABELS["fedlog"], fedlog), Row("lg-fedavg-1", LABELS["lg-fedavg-1"], averaged)),
         seeds=tuple(range(6)),
         remarks=(

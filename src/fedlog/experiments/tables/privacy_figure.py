@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.privacy.calibration import compute_epsilon, epsilon_by_paper
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.settings.privacy import BodyTraining
@@ -42,7 +42,7 @@ class EpsilonFormula:
     delta: float
 
     def epsilon(self, level: float, releases: int, clients: int) -> float:
-        """The epsilon of noise on the sum with a std of `level` times what one record may add."""
+        """The epsilon of a run whose noise on the sum has a std of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
         return (
@@ -68,7 +68,7 @@ VERIFIED_FORMULAS = (
 
 
 def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
-    """The formula of a run's budget; None for a run that is not in mode `paper`."""
+    """The formula that gives the epsilon of this run; None if it was not run with `--privacy paper`."""
     if spec.privacy != Unit.PAPER or spec.delta is None:
         return None
     return EpsilonFormula(
@@ -87,7 +87,7 @@ def name_row_without_noise(clip: str) -> str:
 
 
 def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
-    """The run with this level of noise; its budget is the epsilon of the formula, rounded to five digits."""
+    """The specification of a run with this level of noise; its epsilon is that of the formula, to five digits."""
     epsilon = float(f"{formula.epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
@@ -119,7 +119,7 @@ def _make_level_rows() -> list[Row]:
 
 
 def _make_check_rows() -> list[Row]:
-    """One real run for each other formula, on one seed, to check that it has the same level of noise."""
+    """One row for each formula that no other row uses, on one seed, to check that the noise has the same level."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
@@ -129,7 +129,7 @@ def _make_check_rows() -> list[Row]:
 
 
 def _make_guarantee_rows() -> list[Row]:
-    """The rows with a guarantee: for whole clients, and for records with bodies that were not trained on them."""
+    """The rows with a privacy guarantee: for whole clients, and for records with a body not trained on them."""
     client = RunSpec(
         data="cifar10",
         rounds=CLIENT_ROUNDS,
@@ -156,7 +156,7 @@ def _make_guarantee_rows() -> list[Row]:
 PRIVACY_FIGURE = Experiment(
     name="figure-privacy",
     title="Figure 2 (bottom), differential privacy on CIFAR-10",
-    shape=Shape.PRIVACY,
+    kind=ExperimentKind.PRIVACY,
     rows=(*_make_level_rows(), *_make_check_rows(), *_make_guarantee_rows()),
     seeds=(0, 1),
     remarks=(

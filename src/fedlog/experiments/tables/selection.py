@@ -1,4 +1,4 @@
-"""Grids to choose settings that the paper leaves open; they use no test record, and none of the seeds of the tables."""
+"""Grids to choose settings that the paper leaves open, without test records and without the seeds of the tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
-from fedlog.experiments.tables.other_settings import FALLING_FROM, FEDLOG_C_WEIGHT_DECAY
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.other_settings import DECAYING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, compute_beta_for_growth
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
@@ -24,7 +24,7 @@ def _make_run(data: str, method: str, rounds: int) -> RunSpec:
 
 
 def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
-    """An experiment with these rows, on this many seeds that no table uses."""
+    """A grid with these rows as an experiment, on this many seeds that no table uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
     judged = (
@@ -33,7 +33,7 @@ def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Ex
     return Experiment(
         name=name,
         title=title,
-        shape=Shape.GRID,
+        kind=ExperimentKind.GRID,
         rows=rows,
         seeds=tuple(range(SELECTION_SEED, SELECTION_SEED + seeds)),
         remarks=(f"Judged on {judged}, on seeds that no table uses.",),
@@ -43,7 +43,7 @@ def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Ex
 def _compare_options(
     name: str, method: str, data: str, options: Mapping[str, Mapping[str, Any]], title: str = "", rounds: int = 30
 ) -> Experiment:
-    """A grid that compares options of one method, by the name of their row."""
+    """A grid that compares options of one method; `options` has those of each row, by the row's name."""
     base = _make_run(data, method, rounds)
     rows = [Row(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
     return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
@@ -59,7 +59,7 @@ def _list_changes(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> li
 
 
 def _make_details_grid() -> Experiment:
-    """A grid of the details that the paper leaves open; each row changes one of them."""
+    """A grid of details that the paper leaves open; each row changes one of them."""
     base = _make_run("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
@@ -81,7 +81,7 @@ def _make_details_grid() -> Experiment:
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
-    """Options of FedLog-C for ten classes: every alpha with the beta for every growth of the class means."""
+    """Options of FedLog-C for ten classes, by name: each `alpha` with the `beta` that belongs to each growth."""
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}
         for alpha in alphas
@@ -90,7 +90,7 @@ def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **
 
 
 def _make_fedrep_grid() -> Experiment:
-    """A grid for FedRep; each row changes one setting towards that of FedRep's source.
+    """A grid for FedRep: the first row has the settings of Table 1, and each other row changes one of them.
 
     It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
@@ -107,7 +107,7 @@ def _make_fedrep_grid() -> Experiment:
 
 
 def _make_rate_grid() -> Experiment:
-    """A grid of constant and falling learning rates, with Adam's moments kept, and of FedLog-C's pull."""
+    """A grid of constant and decaying learning rates, with Adam's moments kept, and of FedLog-C's `alpha`."""
     base = replace(_make_run("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
@@ -126,16 +126,16 @@ def _make_rate_grid() -> Experiment:
     return _make_grid("select-rate-mnist", title, rows, seeds=4)
 
 
-def _make_falling_run(method: str, weight_decay: float) -> RunSpec:
-    """A run with this weight decay, with Adam's moments kept for the run and the method's falling learning rate."""
+def _make_run_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
+    """The specification with this weight decay, a decaying learning rate, and Adam's moments kept for the run."""
     base = replace(_make_run("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
-    return replace(base, options={"learning_rate": FALLING_FROM[method]}, weight_decay=weight_decay)
+    return replace(base, options={"learning_rate": DECAYING_FROM[method]}, weight_decay=weight_decay)
 
 
 def _make_weight_decay_grid() -> Experiment:
-    """A grid of AdamW's weight decays."""
+    """A grid of weight decays for AdamW, for FedLog, FedLog-C and training alone."""
     rows = [
-        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_falling_run(method, decay))
+        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_run_with_decaying_rate(method, decay))
         for method in ("fedlog", "fedlog-c", "local")
         for decay in (0.0, 0.3, 1.0, 3.0)
     ]
@@ -156,14 +156,14 @@ def _make_second_fedlog_c_grid() -> Experiment:
         "push-0.01": {"beta": 0.01},
         "first-head-random": {"first_head": "random"},
     }
-    base = _make_falling_run("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
+    base = _make_run_with_decaying_rate("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
     rows = _list_changes(base, {name: {"options": options} for name, options in changes.items()})
     title = "FedLog-C's settings on mnist once more, beside weight decay"
     return _make_grid("select-fedlog-c-once-more-mnist", title, rows, seeds=8)
 
 
 def _make_synthetic_grid() -> Experiment:
-    """A grid of widths and rates for a client alone, and of norms of FedLog's first head, in both readings."""
+    """A grid for the synthetic experiment: widths, learning rates, and norms of FedLog's first head."""
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
         ("full-batch", FULL_BATCH, (0.001, 0.003, 0.01)),
@@ -178,7 +178,7 @@ def _make_synthetic_grid() -> Experiment:
     return Experiment(
         name="select-synthetic",
         title="Selection for the synthetic experiment",
-        shape=Shape.SYNTHETIC,
+        kind=ExperimentKind.SYNTHETIC,
         rows=tuple(Row(name, name, spec) for name, spec in grid.items()),
         seeds=(SELECTION_SEED, SELECTION_SEED + 1, SELECTION_SEED + 2),
         remarks=(

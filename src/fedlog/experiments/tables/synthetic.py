@@ -45,7 +45,7 @@ PLOTTED_SEED = 0  # the figure shows the points and separators of this seed
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """The figures of one round with this number of local iterations; accuracies are means over the clients."""
+    """The results of one round with `local_iterations` iterations; accuracies are means over the clients."""
 
     local_iterations: int
     train_accuracy: float
@@ -68,11 +68,11 @@ class RoundModels:
 
 
 def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
-    """Run the one round of the specification; client i gets the i-th body that it names."""
+    """Run the only round of the synthetic experiment; client i gets the i-th body of the specification."""
     if len(spec.body) != len(federation.shards):
         raise InputError(
-            f"the synthetic experiment needs one body for each client: {len(spec.body)} bodies, "
-            f"{len(federation.shards)} clients",
+            f"the synthetic experiment needs one body for each of {len(federation.shards)} clients, "
+            f"found: {len(spec.body)}",
             hint=f"give --body {len(federation.shards)} times",
         )
     bodies = [make_body(name, federation.input_shape) for name in spec.body]
@@ -103,7 +103,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
 
 
 def _find_local_head(upload: Message, model: Params) -> Tensor:
-    """The head of a client after training: its upload if heads are averaged, else the head that it received."""
+    """The client's head after local training: the uploaded one if it uploads its head, else the one it received."""
     return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
 
 
@@ -114,7 +114,7 @@ def _read_models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, .
 
 
 def _compute_mean_accuracy(found: RoundModels, records: Sequence[Records]) -> float:
-    """The accuracy after the round, mean over clients; `records` has those of each client."""
+    """The accuracy of the models after the round, mean over clients; `records` has one entry for each client."""
     shares = []
     for client, params, own in zip(found.clients, found.after, records, strict=True):
         with torch.inference_mode():
@@ -126,7 +126,7 @@ def _compute_mean_accuracy(found: RoundModels, records: Sequence[Records]) -> fl
 def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     """Run the round with 1, 2, ... local iterations, write a record of each, and return the last test accuracy.
 
-    The whole sweep takes seconds, so an interrupted one is started again. A folder with other settings is refused.
+    An interrupted sweep starts again from 1, because all of it takes seconds. Refuse a folder with other settings.
     """
     make_run_folder(folder, spec)
     # Deleted first: from here until the last record is written, the cell is not done.
@@ -161,7 +161,7 @@ def read_sweep(folder: Path) -> list[IterationRecord]:
 
 
 def _describe_representations(found: RoundModels, federation: Federation) -> list[dict[str, Any]]:
-    """What the figure shows of each client: its points, and its features and heads before and after the round."""
+    """The values that the figure shows for each client: points, and features and heads before and after the round."""
     drawn = []
     for number, client in enumerate(found.clients):
         own = federation.train.at(client.train)

@@ -1,4 +1,4 @@
-"""When does federating pay? Several methods and training alone with few records, in eight conditions.
+"""The experiment `when-to-choose`: several methods and training alone, with few records, in eight conditions.
 
 Every method has the best of its eight settings in `select-equal-chances-mnist` and `-wine`. These were chosen on other
 images, rows and seeds than those used here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedlog.experiments.tables.cells import Experiment, Row, Shape
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.equal_chances import CLIENTS, GRID_MNIST, TEST_RECORDS, copy_setting
 from fedlog.experiments.tables.paper import LABELS
 from fedlog.settings.spec import RunSpec
@@ -19,7 +19,7 @@ SHOWN_ROUNDS = (2, 5, 10, 30, ROUNDS)
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to divide records among clients: a name for folders, a title, and the settings of the data."""
+    """A data set and the way it is divided among clients: a name for folders, a title, and the settings."""
 
     name: str
     title: str
@@ -31,7 +31,7 @@ class Condition:
 
 
 def _divide_mnist(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
-    """MNIST with this many records of a client: of so many classes, or divided by a Dirichlet distribution."""
+    """Settings that give each client this many MNIST records: of `classes` classes, or drawn by Dirichlet(`alpha`)."""
     return RunSpec(
         data="mnist",
         clients=CLIENTS,
@@ -77,7 +77,7 @@ def _list_rows(condition: Condition) -> list[Row]:
 WHEN_TO_CHOOSE = Experiment(
     name="when-to-choose",
     title="When does exchanging pay? Few records, few classes, unequal sites",
-    shape=Shape.CONDITIONS,
+    kind=ExperimentKind.CONDITIONS,
     rows=tuple(row for condition in CONDITIONS for row in _list_rows(condition)),
     seeds=(0, 1, 2, 3, 4),
     remarks=(

@@ -27,7 +27,7 @@ from fedlog.data.sources import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import KeptFiles, execute, lock_run_folder
 from fedlog.experiments.run.scores import execute_and_score
-from fedlog.experiments.tables.cells import Cell, Shape
+from fedlog.experiments.tables.cells import Cell, ExperimentKind
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
 from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
 
@@ -42,12 +42,12 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)  # the errors of its runs, by the name of the run
 
 
-SCORED = "SCORED"  # the kind of a task with runs to be scored on all held-out rows; the others are named by a `Shape`
+SCORED = "SCORED"  # a task whose runs are scored on all held-out rows; other tasks have the name of an `ExperimentKind`
 
 
 def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
     """The task to run one cell, as a line of JSON."""
-    return make_task(cell.name, cell.experiment.shape.name, [(cell.name, cell.folder, cell.spec)], data_dir)
+    return make_task(cell.name, cell.experiment.kind.name, [(cell.name, cell.folder, cell.spec)], data_dir)
 
 
 def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
@@ -122,7 +122,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
             spec = spec_from_values(run["spec"], run["name"])
             if task["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
-            elif task["work"] == Shape.SYNTHETIC.name:
+            elif task["work"] == ExperimentKind.SYNTHETIC.name:
                 with lock_run_folder(folder):
                     accuracy = sweep_local_iterations(spec, folder)
             else:

@@ -1,4 +1,4 @@
-"""Run the cells of a table through an executor: skip finished cells, continue begun ones, and survive failures."""
+"""Run the cells of a table through an executor; skip finished cells, continue begun ones, and go on after failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECENT_ROUNDS = 10  # the time left is estimated from this many rounds
 
 @dataclass(frozen=True)
 class CellStatus:
-    """How many rounds of a cell are done, its accuracy and its speed."""
+    """The progress of a cell: rounds done, latest accuracy, and seconds for each round."""
 
     cell: Cell
     done: int
@@ -33,25 +33,25 @@ class CellStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds to the end, estimated from the recent rounds; None before the first round."""
+        """The seconds until the cell is done, estimated from its recent rounds; None before the first round ends."""
         return None if self.seconds_per_step is None else (self.cell.steps - self.done) * self.seconds_per_step
 
 
 class CellWatcher(Protocol):
-    """Is called when cells start, progress and end."""
+    """An object whose methods are called when cells start, make progress and end."""
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
-        """Called once, with the cells that will run and those that are done already."""
+        """Called once before the start, with the cells that will run and those that are already done."""
 
     def on_progress(self, cells: Sequence[CellStatus]) -> None:
-        """Called about every second, with the progress of every cell that runs in this call."""
+        """Called about every second, with the progress of every cell that was to run."""
 
     def on_end(self, outcome: Outcome) -> None:
         """Called when a cell has ended."""
 
 
 def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, data_dir: Path | None) -> list[Outcome]:
-    """Run the cells that are not done, and return their outcomes; the executor is stopped, also after an error."""
+    """Run the cells that are not done and return their outcomes; then stop the executor, even after an error."""
     skipped = [cell for cell in cells if cell.state() is CellState.DONE]
     _refuse_other_data(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
@@ -83,13 +83,13 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
     for name, spec in known.items():
         if spec.data_sha256 != here:
             raise InputError(
-                f"{name} was run on other records than those of {data_folder(data_dir)}",
+                f"cell {name} was run on other records than those of {data_folder(data_dir)}",
                 hint="give --data-dir the folder that the cell was run on, or choose another --out",
             )
 
 
 def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
-    """The progress of the cell, read from its records; all rounds if the cell is one of the `ended` ones."""
+    """The progress of the cell, read from its records; if its name is in `ended`, all rounds count as done."""
     if cell.name in ended:
         return CellStatus(cell, cell.steps, None, None)
     try:

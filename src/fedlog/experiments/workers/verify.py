@@ -1,4 +1,4 @@
-"""Check that today's code repeats committed cells: run their first rounds again and compare every client's result.
+"""Check that the present code gives the results of finished cells: run their first rounds again and compare.
 
 The outcome is written beside the records, to `verified.json`, so that a table can name the cells that do not repeat.
 """
@@ -15,16 +15,16 @@ from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.prepare import make_simulation
-from fedlog.experiments.tables.cells import Cell, CellState, Shape
+from fedlog.experiments.tables.cells import Cell, CellState, ExperimentKind
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
 from fedlog.files.json_text import write_json
 from fedlog.settings.resolve import resolve
 
 
 def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Iterator[tuple[Cell, Verification]]:
-    """Repeat the first rounds of each finished cell, write the outcome to `verified.json`, and yield it."""
+    """Run the first rounds of each finished cell again, and write and yield whether the results are the same."""
     done = [cell for cell in cells if cell.state() is CellState.DONE]
-    if not done or done[0].experiment.shape is Shape.SYNTHETIC:
+    if not done or done[0].experiment.kind is ExperimentKind.SYNTHETIC:
         reason = "has no rounds to repeat" if done else "has no finished cell"
         raise InputError(
             f"experiment {cells[0].experiment.name} {reason}", hint="`fedlog reproduce --list` shows what has been run"

@@ -15,7 +15,7 @@ import numpy as np
 from fedlog.experiments.tables.bits import BITS, OTHER_METHODS, ROUNDS, SERVER_KEEPS, SHARES, WAYS
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, RunResult, collect_runs
-from fedlog.experiments.tables.paper import LABELS, TABLE_1, list_printed_rows
+from fedlog.experiments.tables.paper import LABELS, TABLE_1, parse_printed_rows
 from fedlog.experiments.tables.significance import Mean
 from fedlog.files.json_text import read_json
 from fedlog.report.parts.tables import NOT_RUN, TextTable, replace_marked_text
@@ -138,7 +138,7 @@ def _make_goal_row(
         "bits": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]) + _mark_missed(costs)
         if costs
         else NOT_RUN,
-        "the paper": list_printed_rows(part.printed)[method].cost_text,
+        "the paper": parse_printed_rows(part.printed)[method].cost_text,
         "of f32": _format_share(share),
         "final accuracy against f32": describe_difference(difference),
         "aim": judge_goal(share, None if difference is None else difference.interval[0]),

@@ -49,7 +49,7 @@ def _choose(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
     rows = list_settings(method, grids[0].experiment)
     by_grid = []
     for grid in grids:
-        finals = [grid.final(row.name) for row in list_settings(method, grid.experiment)]
+        finals = [grid.final_accuracies(row.name) for row in list_settings(method, grid.experiment)]
         if not all(set(final) >= set(grid.experiment.seeds) for final in finals):
             return None
         by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])

@@ -17,7 +17,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 def make_grid_table(found: FinishedRuns) -> TextTable:
     """A table of each setting's validation accuracy; the highest of a method and the one in use are marked."""
-    finals = {row.name: found.final(row.name) for row in found.experiment.rows}
+    finals = {row.name: found.final_accuracies(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
     for row in found.experiment.rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedlog.experiments.tables.cells import PrintedFigures, Row, Shape
+from fedlog.experiments.tables.cells import ExperimentKind, PrintedFigures, Row
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import PAPER, make_table
 from fedlog.experiments.tables.significance import (
@@ -36,7 +36,7 @@ def make_method_tables(found: FinishedRuns) -> list[TextTable]:
     if any(row.spec.judge is Judge.BOTH for row in found.experiment.rows):
         return [table for table in (make_chosen_rounds_table(found),) if table.rows]
     tables = [make_accuracy_table(found), make_comparison_table(found)]
-    if found.experiment.shape is Shape.TABLE and found.experiment.threshold is not None:
+    if found.experiment.kind is ExperimentKind.TABLE and found.experiment.threshold is not None:
         tables.append(make_cost_table(found, found.experiment.threshold))
     return [table for table in tables if table.rows]
 
@@ -79,7 +79,7 @@ def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
     return {
         "method": row.label,
         "seeds": str(len(runs)),
-        "final round, %": format_mean(found.final(row.name).values()),
+        "final round, %": format_mean(found.final_accuracies(row.name).values()),
         f"last {LAST_ROUNDS} rounds, %": _format_last_rounds(runs),
         BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
         "after closing phase, %": format_mean(100 * accuracy for accuracy in closed if accuracy is not None),
@@ -91,7 +91,7 @@ def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
 
 def compare_with_printed(row: Row, found: FinishedRuns) -> Estimate | None:
     """The accuracy of the row's final round minus the paper's; None if one of them is missing."""
-    final = list(found.final(row.name).values())
+    final = list(found.final_accuracies(row.name).values())
     if row.printed is None or not final:
         return None
     return estimate_difference_from_printed(
@@ -112,7 +112,7 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
 def make_comparison_table(found: FinishedRuns) -> TextTable:
     """A table of the final round of each method against the reference and training alone; empty without a reference."""
     experiment, against = found.experiment, comparisons.name_reference(found.experiment)
-    final = {row.name: found.final(row.name) for row in experiment.rows if found.runs[row.name]}
+    final = {row.name: found.final_accuracies(row.name) for row in experiment.rows if found.runs[row.name]}
     tests = comparisons.compare_rows(experiment, final)
     if not tests:
         return TextTable.of(())
@@ -158,7 +158,7 @@ def make_tuned_tables(found: FinishedRuns) -> list[TextTable]:
 def _make_gain_row(row: Row, found: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
     """The method with its selected setting and with the paper's, and the difference over common seeds."""
     rounds = row.spec.rounds or 0
-    ours, papers = (each.after_round(row.name, rounds) for each in (found, at_papers))
+    ours, papers = (each.accuracies_after_round(row.name, rounds) for each in (found, at_papers))
     gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,
@@ -195,5 +195,5 @@ def _format_overview_cell(found: FinishedRuns, name: str) -> str:
     difference = compare_with_printed(row, found)
     if difference is None:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
-    mean = Mean.of(list(found.final(name).values()))
+    mean = Mean.of(list(found.final_accuracies(name).values()))
     return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {judge_agreement(difference).value}"

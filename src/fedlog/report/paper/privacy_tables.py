@@ -78,12 +78,12 @@ def count_releases(found: FinishedRuns) -> int:
 
 def make_verification_table(found: FinishedRuns) -> TextTable:
     """A table of runs calibrated by other formulas, beside runs with the same noise, on the same seeds."""
-    expected = found.final(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
+    expected = found.final_accuracies(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in found.experiment.rows:
         if not row.name.startswith("verify-"):
             continue
-        own = found.final(row.name)
+        own = found.final_accuracies(row.name)
         common = [seed for seed in own if seed in expected]
         if not common:
             rows.append((row.label, NOT_RUN, "", ""))
@@ -134,7 +134,7 @@ def _make_guarantee_row(row: Row, found: FinishedRuns) -> dict[str, str]:
 
 def _format_accuracy(found: FinishedRuns, row: str) -> str:
     """The mean accuracy of the row's final round; `not run` without runs."""
-    return format_mean(found.final(row).values()) or NOT_RUN
+    return format_mean(found.final_accuracies(row).values()) or NOT_RUN
 
 
 def _list_old_heads(runs: Sequence[RunResult]) -> str:
@@ -163,7 +163,7 @@ def _draw_accuracy_by_noise(axes: Axes, found: FinishedRuns) -> None:
         if means:
             spots = ([level * unit for level in means], list(means.values()))
             axes.plot(*spots, CLIP_LINES[clip], marker="o", color="black", label=named)
-        without = found.final(name_row_without_noise(clip))
+        without = found.final_accuracies(name_row_without_noise(clip))
         if without:
             level = Mean.of(list(without.values())).value
             axes.axhline(level, linestyle=CLIP_LINES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
@@ -172,7 +172,7 @@ def _draw_accuracy_by_noise(axes: Axes, found: FinishedRuns) -> None:
 
 def _find_mean_accuracies(found: FinishedRuns, clip: str) -> dict[int, float]:
     """{level of noise: mean accuracy} of the levels that were run with this clip."""
-    finals = {level: list(found.final(name_level_row(clip, level)).values()) for level in LEVELS}
+    finals = {level: list(found.final_accuracies(name_level_row(clip, level)).values()) for level in LEVELS}
     return {level: Mean.of(values).value for level, values in finals.items() if values}
 
 
@@ -189,7 +189,7 @@ def _draw_accuracy_by_epsilon(axes: Axes, found: FinishedRuns, delta: float) -> 
                 label = f"{formula.calibration}, {formula.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], label=label, **drawn)
     for row in found.experiment.rows:
-        checked, finals = find_epsilon_formula(row.spec), list(found.final(row.name).values())
+        checked, finals = find_epsilon_formula(row.spec), list(found.final_accuracies(row.name).values())
         if row.name.startswith("verify-") and checked is not None and checked.delta == delta and finals:
             colour = FORMULA_COLOURS[checked.calibration, checked.trust].light
             axes.plot(row.spec.epsilon or 0.0, Mean.of(finals).value, "x", markersize=9, color=colour)

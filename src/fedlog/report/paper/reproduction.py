@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from fedlog.experiments.tables.catalog import list_experiments_on_disk
-from fedlog.experiments.tables.cells import CellState, Shape
+from fedlog.experiments.tables.cells import CellState, ExperimentKind
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
@@ -94,19 +94,19 @@ def _make_experiment_page(found: FinishedRuns) -> ExperimentPage:
     discussion = _read_discussion(found.folder / DISCUSSION)
     if found.is_empty:
         return ExperimentPage(found, (), None, discussion)
-    shape, figure = found.experiment.shape, None
-    if shape is Shape.GRID:
+    kind, figure = found.experiment.kind, None
+    if kind is ExperimentKind.GRID:
         tables = [make_grid_table(found)]
-    elif shape is Shape.SYNTHETIC and len(found.experiment.rows) == 2:
+    elif kind is ExperimentKind.SYNTHETIC and len(found.experiment.rows) == 2:
         tables, figure = [make_synthetic_table(found)], figures.draw_synthetic_panels(found)
-    elif shape is Shape.SYNTHETIC:
+    elif kind is ExperimentKind.SYNTHETIC:
         tables = [make_synthetic_selection_table(found)]
-    elif shape is Shape.CONDITIONS:
+    elif kind is ExperimentKind.CONDITIONS:
         tables, figure = make_conditions_tables(found), draw_conditions(found)
-    elif shape is Shape.PRIVACY:
+    elif kind is ExperimentKind.PRIVACY:
         tables, figure = make_privacy_tables(found), draw_privacy_figure(found)
     else:
-        tables = make_tuned_tables(found) if shape is Shape.TUNED else make_method_tables(found)
+        tables = make_tuned_tables(found) if kind is ExperimentKind.TUNED else make_method_tables(found)
         figure = figures.draw_method_curves(found)
     return ExperimentPage(found, tuple(tables), figure, discussion)
 

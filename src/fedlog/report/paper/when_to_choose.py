@@ -50,13 +50,18 @@ def _make_round_row(condition: Condition, method: str, found: FinishedRuns) -> d
     early, last = (
         None
         if row == alone
-        else compute_mean_difference(found.after_round(row, number), found.after_round(alone, number))
+        else compute_mean_difference(
+            found.accuracies_after_round(row, number), found.accuracies_after_round(alone, number)
+        )
         for number in (EARLY_ROUND, ROUNDS)
     )
     return {
         "condition, method": f"{condition.title}: {STYLES[method].label}",
         "seeds": str(len(found.runs[row])),
-        **{f"round {number}": format_mean(found.after_round(row, number).values(), 1) for number in SHOWN_ROUNDS},
+        **{
+            f"round {number}": format_mean(found.accuracies_after_round(row, number).values(), 1)
+            for number in SHOWN_ROUNDS
+        },
         f"over alone, round {EARLY_ROUND} [95 %]": format_gain(early, 1),
         f"over alone, round {ROUNDS} [95 %]": format_gain(last, 1),
         "verdict": judge_gain(last),
@@ -163,7 +168,7 @@ def make_short_table(found: FinishedRuns) -> TextTable:
         if seeds:
             cells = (
                 " → ".join(
-                    f"{Mean.of(list(found.after_round(name, number).values())).value:.1f}"
+                    f"{Mean.of(list(found.accuracies_after_round(name, number).values())).value:.1f}"
                     for number in (EARLY_ROUND, ROUNDS)
                 )
                 for name in names
