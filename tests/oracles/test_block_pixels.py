@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.training.block.pixels import pixels_of
+from fedlog.engine.training.block.pixels import gather_batch_innermost, pixels_of
 
 
 def _in_layout(records: torch.Tensor, clients: int, batch: int, innermost: bool) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_crops_are_those_of_the_plain_transform_bit_by_bit(
 
 
 @pytest.mark.parametrize("innermost", [True, False])
-@pytest.mark.parametrize("shape", [(2, 7), (3, 5, 6), (2, 2, 3, 4)])
+@pytest.mark.parametrize("shape", [(2, 7), (3, 5, 6), (2, 2, 3, 4), (2, 9, 11), (1, 8, 16)])
 @pytest.mark.parametrize("normalises", [True, False])
 def test_records_without_crops_are_those_of_the_plain_transform(
     shape: tuple[int, ...], innermost: bool, normalises: bool
@@ -75,3 +75,23 @@ def test_a_position_outside_of_the_pool_is_refused() -> None:
 def test_other_pools_are_left_to_the_plain_transform() -> None:
     assert pixels_of(torch.zeros(3, 1, 2, 2), Transform(), torch.float32) is None  # numbers already
     assert pixels_of(torch.zeros(3, 4, dtype=torch.uint8), Transform(), torch.float32) is None  # a mean per unit
+
+
+@pytest.mark.parametrize("units", [1, 7, 8, 29])
+@pytest.mark.parametrize("batch", [1, 7, 8, 10, 17])
+def test_numbers_with_the_batch_innermost_are_those_of_indexing(units: int, batch: int) -> None:
+    torch.manual_seed(0)
+    pool, positions = torch.randn(9, units), torch.randint(0, 9, (3, 2 * batch))[:, ::2]  # not contiguous
+    found = gather_batch_innermost(pool, positions)
+    assert found is not None
+    assert torch.equal(found, pool[positions].mT)
+
+
+def test_numbers_at_a_position_outside_of_the_pool_are_refused() -> None:
+    for position in (-1, 3):
+        with pytest.raises(IndexError, match="pool of 3 records"):
+            gather_batch_innermost(torch.zeros(3, 2), torch.tensor([[0, position]]))
+
+
+def test_numbers_of_another_type_are_left_to_pytorch() -> None:
+    assert gather_batch_innermost(torch.zeros(3, 2, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.int64)) is None

@@ -58,6 +58,17 @@ void product_backward_float(const struct product *p, const float *inputs, const 
     CHOSEN(product_backward, float)(p, inputs, weight, gradient, of_inputs, of_weight, scratch);
 }
 
+/* Returns whether all positions are in the pool, which has `records`; if not, nothing is written. */
+int gather_turned_float(int64_t clients, int64_t batch, int64_t records, int64_t units, const float *pool,
+                        const int64_t *positions, float *to)
+{
+    for (int64_t at = 0; at < clients * batch; at++)
+        if (positions[at] < 0 || positions[at] >= records)
+            return 0;
+    CHOSEN(gather_turned, float)(clients, batch, units, pool, positions, to);
+    return 1;
+}
+
 #include "steps.h"
 STEPS(linear_forward, t[0], t[1], t[2], t[3])
 STEPS(linear_backward, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])

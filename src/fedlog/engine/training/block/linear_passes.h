@@ -230,12 +230,14 @@ static void NAME(linear_backward)(const struct linear *l, const REAL *inputs, co
 #if SIZE(REAL) == 4
 #include "turn.h"
 
-/* (rows, columns) -> (columns, rows), by squares; the last ones begin earlier. */
-static void NAME(turn_units)(int64_t rows, int64_t columns, const REAL *from, REAL *to)
+/* (rows, columns) -> (columns, rows), by squares; the last ones begin earlier. The rows are those at `positions`, or
+   one behind the other if it is NULL. */
+static void NAME(turn_rows)(int64_t rows, int64_t columns, const REAL *from, const int64_t *positions, REAL *to)
 {
     if (rows < LANES || columns < LANES) {
-        for (int64_t at = 0; at < rows * columns; at++)
-            to[at % columns * rows + at / columns] = from[at];
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t column = 0; column < columns; column++)
+                to[column * rows + row] = from[(positions ? positions[row] : row) * columns + column];
         return;
     }
     for (int64_t column = 0; column < columns; column += LANES)
@@ -245,12 +247,29 @@ static void NAME(turn_units)(int64_t rows, int64_t columns, const REAL *from, RE
             VECTOR square[LANES];
 #pragma GCC unroll 8
             for (int i = 0; i < LANES; i++)
-                square[i] = READ(from + (first + i) * columns + left);
+                square[i] = READ(from + (positions ? positions[first + i] : first + i) * columns + left);
             NAME(turn)(square);
 #pragma GCC unroll 8
             for (int i = 0; i < LANES; i++)
                 *(VECTOR *)(to + (left + i) * rows + first) = square[i];
         }
+}
+
+static void NAME(turn_units)(int64_t rows, int64_t columns, const REAL *from, REAL *to)
+{
+    NAME(turn_rows)(rows, columns, from, NULL, to);
+}
+
+/* The records at `positions` (clients, batch) out of a pool (records, units), each client's turned over: (units, batch). */
+static void NAME(gather_turned)(int64_t clients, int64_t batch, int64_t units, const REAL *pool,
+                                const int64_t *positions, REAL *to)
+{
+    for (int64_t client = 0; client < clients; client++, positions += batch, to += batch * units) {
+        for (int64_t b = 0; b < batch; b++) /* asked for all at once: square by square, each would be waited for */
+            for (int64_t at = 0; at < units; at += 64 / (int64_t)sizeof(REAL))
+                __builtin_prefetch(pool + positions[b] * units + at, 0, 2);
+        NAME(turn_rows)(batch, units, pool, positions, to);
+    }
 }
 
 /* Forward without ReLU, in the order of a matrix library: sums over PRODUCT_UNITS units of the input, one after the

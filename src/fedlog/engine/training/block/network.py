@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.training.block.pixels import PixelPool, pixels_of
+from fedlog.engine.training.block.pixels import PixelPool, gather_batch_innermost, pixels_of
 from fedlog.engine.training.tasks import Settings
 
 Shape = tuple[int, ...]
@@ -102,10 +102,13 @@ class BlockNetwork:
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
         """The stacked batch of the records at `positions` (clients, batch)."""
         clients, batch = positions.shape
-        records = arranged.index_select(0, positions.reshape(-1)).view(clients, batch, -1)
-        if not self.takes_maps:
-            return records
-        return batch_innermost(records).view(clients, *self.input_shape, batch)
+        found = gather_batch_innermost(arranged, positions) if self.takes_maps else None
+        if found is None:
+            records = arranged.index_select(0, positions.reshape(-1)).view(clients, batch, -1)
+            if not self.takes_maps:
+                return records
+            found = batch_innermost(records)
+        return found.view(clients, *self.input_shape, batch)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """The features (clients, batch, width), differentiable in `params`, (clients, *shape) or (1, *shape) if shared.
@@ -207,7 +210,7 @@ class ArrangedFeed:
 
     def plain(self, positions: Tensor) -> Tensor:
         """The batch at these positions (clients, batch), as in evaluation."""
-        return self._network.gather(self._arranged, self._row[positions].to(self._device))
+        return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
         """The batch as in training; `crops` (3, clients, batch) has the row, column and flip of each record."""

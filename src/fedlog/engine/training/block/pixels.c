@@ -175,20 +175,55 @@ static __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))) void line
     }
 }
 
-/* Whether `line_avx512` can take the records. */
-static int suits_avx512(const struct pixels *p)
+/* One channel of all records of a client, uncropped, the records one behind the other: `count` places of each. */
+static __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))) void records_avx512(
+    const struct pixels *p, const uint8_t *channel, const int64_t *positions, const float *levels, float *out)
 {
-    return p->innermost && p->columns >= 16 && p->columns <= 64 && convolve_instructions() == 5 &&
-           __builtin_cpu_supports("avx512vbmi");
+    const int64_t count = p->rows * p->columns, size = p->channels * count;
+    uint8_t bytes[4][256];
+    __m512i table[16];
+    bytes_of(levels, bytes);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        table[i] = _mm512_loadu_si512(bytes[i / 4] + i % 4 * 64);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t at = 0; at < count; at += 64) {
+            const __mmask64 own = count - at >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (count - at)) - 1;
+            __m512i found[4];
+            look_up(table, _mm512_maskz_loadu_epi8(own, channel + positions[b] * size + at), found);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                _mm512_mask_storeu_epi32(out + b * size + at + 16 * i, (__mmask16)(own >> 16 * i), found[i]);
+        }
+}
+
+static int has_byte_tables(void) { return convolve_instructions() == 5 && __builtin_cpu_supports("avx512vbmi"); }
+
+/* Whether `line_avx512` can take the records. */
+static int suits_lines(const struct pixels *p)
+{
+    return p->innermost && p->columns >= 16 && p->columns <= 64 && has_byte_tables();
+}
+
+/* Whether `records_avx512` can take the records. */
+static int suits_records(const struct pixels *p, const int64_t *crops)
+{
+    return !p->innermost && !crops && has_byte_tables();
 }
 #define LINE_float(...) line_avx512(__VA_ARGS__)
+#define RECORDS_float(...) records_avx512(__VA_ARGS__)
 #else
-static int suits_avx512(const struct pixels *p) { return p->columns < 0; }
+static int suits_lines(const struct pixels *p) { return p->columns < 0; }
+static int suits_records(const struct pixels *p, const int64_t *crops) { return crops && p->columns < 0; }
 #define LINE_float(...) (void)0
+#define RECORDS_float(...) (void)0
 #endif
-#define SUITS_float(p) suits_avx512(p)
+#define SUITS_LINES_float(p) suits_lines(p)
+#define SUITS_RECORDS_float(p, crops) suits_records(p, crops)
 #define LINE_double(...) (void)0
-#define SUITS_double(p) 0
+#define RECORDS_double(...) (void)0
+#define SUITS_LINES_double(p) 0
+#define SUITS_RECORDS_double(p, crops) 0
 
 /* `crops` holds every record's row and column in the frame and whether it is flipped, (3, clients, batch); NULL: no
    crops. Returns whether all positions are in the pool; nothing is written for one that is not. */
@@ -198,13 +233,18 @@ static int suits_avx512(const struct pixels *p) { return p->columns < 0; }
     {                                                                                                              \
         const int64_t map = p->rows * p->columns, size = p->channels * map, all = p->clients * p->batch;           \
         const int64_t step = p->innermost ? p->batch : 1;                                                          \
-        const int by_vectors = SUITS_##REAL(p);                                                                    \
+        const int by_vectors = SUITS_LINES_##REAL(p), by_records = SUITS_RECORDS_##REAL(p, crops);                 \
         uint8_t bytes[4][256];                                                                                     \
         int known = 1;                                                                                             \
         for (int64_t one = 0; one < all; one++)                                                                    \
             known = known && positions[one] >= 0 && positions[one] < p->records;                                   \
         for (int64_t client = 0; client < p->clients && known; client++) {                                         \
             fetch(p, pool, positions + client * p->batch);                                                         \
+            for (int64_t channel = 0; channel < p->channels && by_records; channel++)                              \
+                RECORDS_##REAL(p, pool + channel * map, positions + client * p->batch, levels + 256 * channel,     \
+                               out + client * p->batch * size + channel * map);                                    \
+            if (by_records)                                                                                        \
+                continue;                                                                                          \
             for (int64_t line = 0; line < p->channels * p->rows; line++) {                                         \
                 const int64_t channel = line / p->rows, above = channel * p->rows;                                 \
                 if (p->innermost && line + 1 < p->channels * p->rows)                                              \

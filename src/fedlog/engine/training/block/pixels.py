@@ -1,4 +1,4 @@
-"""Gather batches from a pool of 8-bit images or signals, by the compiled pass of `pixels.c`.
+"""Gather batches from a pool of 8-bit images or signals, by the compiled pass of `pixels.c`, or from a pool of numbers.
 
 The pool is not converted: floats would take four times the memory, and forked workers share the pool. A table has the
 normalised value of each of a channel's 256 levels, so the numbers are exactly those of the plain transform. Crops and
@@ -47,7 +47,7 @@ class PixelPool:
         tensors = (self.pool, positions, crops, self.levels, found)
         addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
         if not getattr(LIBRARY, f"gather_pixels_{NUMBER[found.dtype]}")(ctypes.byref(sizes), *addresses):
-            raise IndexError(f"a position is outside the pool of {len(self.pool)} records")
+            raise _make_position_error(len(self.pool))
         return found
 
 
@@ -60,3 +60,25 @@ def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> Pixel
     prepared = transform.prepare(every.expand(256, channels, *(1,) * (inputs.ndim - 2)))
     levels = prepared.view(256, channels).t().to(dtype).contiguous()
     return PixelPool(inputs.contiguous(), levels, transform.crop_padding)
+
+
+def gather_batch_innermost(pool: Tensor, positions: Tensor) -> Tensor | None:
+    """The numbers (clients, units, batch) of the records at `positions` (clients, batch) in a pool (records, units).
+
+    None if the compiled pass of `linear.c` is missing or cannot read the pool.
+    """
+    known = pool.dtype == torch.float32 and pool.device.type == "cpu" and pool.is_contiguous()
+    if not known or not hasattr(LIBRARY, "gather_turned_float"):
+        return None
+    positions = positions.contiguous()
+    (clients, batch), (records, units) = positions.shape, pool.shape
+    found = pool.new_empty(clients, units, batch)
+    sizes = [ctypes.c_int64(size) for size in (clients, batch, records, units)]
+    addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (pool, positions, found)]
+    if not LIBRARY.gather_turned_float(*sizes, *addresses):
+        raise _make_position_error(records)
+    return found
+
+
+def _make_position_error(records: int) -> IndexError:
+    return IndexError(f"a position is outside the pool of {records} records")
