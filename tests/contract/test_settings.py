@@ -93,7 +93,7 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
     spec = RunSpec(**_flags([entry.name for entry in list_deployed_settings()], [*typed, "--set", "epochs=2"]))
     plan = make_plan(spec, "trial", lambda: 4)
     again = make_plan(read_plan_settings(format_plan_settings(plan)), "trial", lambda: 4)
-    assert plan == again == read_plan(json.loads(json.dumps(plan.as_plain())))
+    assert plan == again == read_plan(json.loads(json.dumps(plan.as_json())))
     run = resolve(replace(spec, data="digits"))
     assert plan.optimiser == run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
     assert (plan.rounds, plan.seed, plan.codec, plan.batch_size) == (3, 5, "f16", 7)
@@ -211,7 +211,7 @@ add_arguments(top)
 typed = RunSpec(**read_given_settings(top.parse_args(["run", "server", "--beta2", "0.5"])))
 plan = make_plan(typed, "trial", lambda: 0)
 plan = make_plan(read_plan_settings(format_plan_settings(plan)), "trial", lambda: 0)
-plan = read_plan(json.loads(json.dumps(plan.as_plain())))
+plan = read_plan(json.loads(json.dumps(plan.as_json())))
 for rule in (resolve(spec).settings.optimiser, plan.optimiser):
     assert adam_arguments(rule, 0.1)["beta2"] == 0.5
 small = ["--data", "circle", "--rounds", "1", "--set", "epochs=1", "--jobs", "1", "--quiet"]

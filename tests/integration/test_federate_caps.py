@@ -14,7 +14,7 @@ from three_sites import SCHEMA, fill_site
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan, read_plan
 from fedlog.flower.site.answer import answer_frame, answer_request
@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> SiteFolder:
 
 def greet(site: SiteFolder, plan: Plan) -> FrameKind:
     payload = encode_hello(make_identity(SCHEMA.digest), plan)
-    return answer_request(Frame(FrameKind.HELLO, run_tag(plan.name), 0, 0, payload), site).kind
+    return answer_request(Frame(FrameKind.HELLO, make_run_tag(plan.name), 0, 0, payload), site).kind
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def greet(site: SiteFolder, plan: Plan) -> FrameKind:
 )
 def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        read_plan(json.loads(json.dumps({**PLAIN.as_plain(), **change})))
+        read_plan(json.loads(json.dumps({**PLAIN.as_json(), **change})))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFold
 def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: SiteFolder) -> None:
     greet(site, PLAIN)
     with pytest.raises(FrameError, match="expected a round from 0 to 2, found: 3"):
-        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 3, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 3, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
 
 
@@ -120,7 +120,7 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
     head[1, 2] = number
     broadcast = find_codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
     with pytest.raises(FrameError, match="expected finite numbers in the broadcast"):
-        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, broadcast), site)
+        answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 1, 0, broadcast), site)
     assert not (site.state / FILE_NAME).exists()
 
 
@@ -129,7 +129,7 @@ def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder
     greet(site, PLAIN)
     payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
     with pytest.raises(FrameError, match="in the greeting of run run-1"):
-        answer_request(Frame(FrameKind.HELLO, run_tag("run-2"), 0, 0, payload), site)
+        answer_request(Frame(FrameKind.HELLO, make_run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1
 
 
@@ -137,10 +137,10 @@ def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -
     plan = replace(PLAIN, rounds=100, optimiser=replace(PLAIN.optimiser, decay="cosine"))
     greet(site, plan)
     with pytest.raises(FrameError, match="trains the body too little"):
-        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 100, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 100, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
     with pytest.raises(WireError):  # the rate of round 1 is all of it; these are no bytes of a head
-        answer_request(Frame(FrameKind.WORK, run_tag("run-1"), 1, 0, b""), site)
+        answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 1, 0, b""), site)
 
 
 def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_more(site: SiteFolder) -> None:
@@ -149,7 +149,7 @@ def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_mo
     said: Counter[str] = Counter()
     for number in range(2 + SPARE_ANSWERS + 3):
         kind = FrameKind.FINISH if number % 4 == 3 else FrameKind.WORK
-        reply = answer_frame(Frame(kind, run_tag("run-1"), 1, 0, bytes([number])), site)
+        reply = answer_frame(Frame(kind, make_run_tag("run-1"), 1, 0, bytes([number])), site)
         said[reply.payload.decode()] += 1
     refused = "this site gives at most 12 different answers in a run, and has given that many"
     assert said.pop(refused) == 3

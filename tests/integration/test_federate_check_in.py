@@ -202,9 +202,9 @@ def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> No
     presence.record_call("north", "pull-messages", 200, NOW)
     presence.record_call("south", "pull-messages", 200, NOW)  # after a restart of the gate
     presence.record_call("south", "deactivate-node", 200, NOW)
-    presence.drop_lost_sites(NOW)
+    presence.mark_lost_sites(NOW)
     assert presence.connected == {"north"}
-    presence.drop_lost_sites(later)
+    presence.mark_lost_sites(later)
     presence.record_call("north", "pull-messages", 200, later)
     told = [(str(e["event"]), str(e["site"])) for e in read_events(tmp_path / "events.jsonl")]
     assert told == [

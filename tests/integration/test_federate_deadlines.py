@@ -152,7 +152,7 @@ def test_a_fixed_deadline_stays_as_it_is() -> None:
     deadline = Deadline(20.0)
     deadline.learn_from_answers([100.0])
     assert (deadline.seconds, deadline.gathering_seconds) == (20, 20)
-    assert deadline.request_lifetime(awaited=True) == deadline.request_lifetime(awaited=False) == 20
+    assert deadline.compute_request_lifetime(awaited=True) == deadline.compute_request_lifetime(awaited=False) == 20
 
 
 def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(

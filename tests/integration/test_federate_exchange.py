@@ -19,7 +19,15 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.check_in import read_check_in_answer
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, run_tag, unwrap_frame, wrap_frame
+from fedlog.flower.protocol.frame import (
+    Frame,
+    FrameError,
+    FrameKind,
+    decode_frame,
+    make_run_tag,
+    unwrap_frame,
+    wrap_frame,
+)
 from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
 from fedlog.flower.server.exchange import Clock, WaitingRules, ask, find_connected_sites
 from fedlog.flower.site.client_app import answer
@@ -32,7 +40,7 @@ FRAMES = st.builds(
     st.integers(0, 255),
     st.binary(max_size=50),
 )
-HELLO = Frame(FrameKind.HELLO, run_tag("r"), 0, 0, b"")
+HELLO = Frame(FrameKind.HELLO, make_run_tag("r"), 0, 0, b"")
 
 
 def payload_of(who: Identity) -> bytes:
@@ -176,7 +184,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
         "expired": Error(3, "Message expired"),
         "failed": Error(2, "<class 'ValueError'>:<'patient 42'>"),
         "gone": Error(5, "Node Unavailable"),
-        "other-run": lambda q: wrap_frame(Frame(FrameKind.WELCOME, run_tag("x"), 0, 0, b"")),
+        "other-run": lambda q: wrap_frame(Frame(FrameKind.WELCOME, make_run_tag("x"), 0, 0, b"")),
         "other-round": lambda q: wrap_frame(Frame(FrameKind.WELCOME, q.run, 7, 0, b"")),
         "other-kind": lambda q: wrap_frame(replace(q, kind=FrameKind.UPLOAD, payload=b"")),
         "refuses": lambda q: wrap_frame(replace(q, kind=FrameKind.REFUSAL, payload=b"no")),

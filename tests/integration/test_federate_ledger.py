@@ -18,7 +18,7 @@ from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.site import create_site
-from fedlog.flower.protocol.frame import run_tag
+from fedlog.flower.protocol.frame import make_run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
@@ -132,7 +132,7 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
     for plan in (replace(PLAIN, name="run-3"), replace(PRIVATE, name="run-4")):
         conduct(post, server, plan)
         assert "cannot find its record" in refusals(server, "east", plan.name)[0]
-        assert not RunState.of_run(east, run_tag(plan.name)).path.exists()
+        assert not RunState.of_run(east, make_run_tag(plan.name)).path.exists()
     assert main(["federate", "site", str(east.path)]) == 2
     assert "hint: run `fedlog federate ledger" in capsys.readouterr().err
     assert main(["federate", "ledger", str(east.path)]) == 2
@@ -156,7 +156,7 @@ def test_a_record_that_is_lost_is_not_made_from_the_runs_that_happen_to_remain(
     east = post.sites["east"]
     for name in ("run-2", "run-3"):
         conduct(post, server, replace(PRIVATE, name=name))
-    shutil.rmtree(RunState.of_run(east, run_tag("run-2")).path)
+    shutil.rmtree(RunState.of_run(east, make_run_tag("run-2")).path)
     (east.state / FILE_NAME).unlink()
     conduct(post, server, replace(PRIVATE, name="run-4"))
     assert "cannot find its record" in refusals(server, "east", "run-4")[0]

@@ -22,10 +22,10 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import remove_site
-from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, make_run_tag
 from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, describe_large_delta, read_plan
 from fedlog.flower.server.rounds import Run
-from fedlog.flower.server.run_folder import PrivateSiteReport, RoundRules, RunFolder, read_report
+from fedlog.flower.server.run_folder import PrivateSiteReport, RoundRules, RunFolder, read_site_report
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.data import load_data
 from fedlog.flower.site.privacy_record import PrivacyRequirement, describe_spending
@@ -100,7 +100,7 @@ def test_a_private_run_counts_at_the_server_and_at_every_site(
     assert guard is not None
     paths = [
         RunFolder.of_run(server, "trial").path,
-        *(RunState.of_run(f, run_tag("trial")).path for f in post.sites.values()),
+        *(RunState.of_run(f, make_run_tag("trial")).path for f in post.sites.values()),
     ]
     for path in paths:
         log = read_log(path / FILE_NAME)
@@ -227,9 +227,9 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
 
 def test_a_site_gives_no_more_than_it_agreed_to_whatever_the_server_asks(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(LOCAL))
-    state = RunState.of_run(post.sites["east"], run_tag("trial"))
+    state = RunState.of_run(post.sites["east"], make_run_tag("trial"))
     blob = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
-    again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob)
+    again = Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, blob)
     with pytest.raises(RunError, match="does not cover another release"):
         answer_request(again, post.sites["east"])
     assert len(read_log(state.path / FILE_NAME).releases) == 2
@@ -376,7 +376,7 @@ def test_a_limit_may_be_changed_and_what_was_spent_before_still_counts(post: Lis
     assert "the limit of this site on all its runs together" in reason
     said = [describe_site_event(event) for event in read_events(east.event_log) if event["event"] == "refused"]
     assert "does not cover another release" in str(said[0])
-    assert not (RunState.of_run(east, run_tag("second")).path).exists()
+    assert not (RunState.of_run(east, make_run_tag("second")).path).exists()
     east.write_config(replace(east.read_config(), privacy="local:9:1e-5"))
     told = str(describe_spending(east))
     assert "the limit is epsilon 9 at delta 1e-05" in told
@@ -395,7 +395,7 @@ def test_a_server_that_asks_for_more_than_a_run_has_does_not_use_up_the_limit_of
     conduct(post, server, plan(LOCAL))
     blob = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
     with pytest.raises(RunError, match="does not cover another release"):
-        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, blob), east)
+        answer_request(Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, blob), east)
     assert len(read_log(east.state / FILE_NAME).releases) == 2
 
 
@@ -403,7 +403,10 @@ def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
     post: Listening, server: ServerFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conduct(post, server, plan(LOCAL))
-    for folder in (RunFolder.of_run(server, "trial").path, RunState.of_run(post.sites["east"], run_tag("trial")).path):
+    for folder in (
+        RunFolder.of_run(server, "trial").path,
+        RunState.of_run(post.sites["east"], make_run_tag("trial")).path,
+    ):
         assert main(["privacy", "spend", str(folder), "--json"]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["guarantee"]["epsilon"] == pytest.approx(20.0, rel=1e-3)
@@ -448,15 +451,15 @@ def test_the_command_refuses_what_it_cannot_promise(
     ],
 )
 def test_promises_that_cannot_be_kept_are_refused(change: dict[str, object], said: str) -> None:
-    wrong = {**plan(CENTRAL).as_plain(), **change}
+    wrong = {**plan(CENTRAL).as_json(), **change}
     with pytest.raises(InputError, match=said):
         read_plan(json.loads(json.dumps(wrong)))
 
 
 def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() -> None:
     for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SumRules(3, 4))):
-        assert read_plan(json.loads(json.dumps(given.as_plain()))) == check_plan(given)
-    assert "promise" not in Plan("trial").as_plain()
+        assert read_plan(json.loads(json.dumps(given.as_json()))) == check_plan(given)
+    assert "promise" not in Plan("trial").as_json()
     assert plan(LOCAL).list_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]
     with pytest.raises(InputError):
-        read_report(b'{"body": "mlp:8", "accuracy": 0.5}', PrivateSiteReport)
+        read_site_report(b'{"body": "mlp:8", "accuracy": 0.5}', PrivateSiteReport)

@@ -25,7 +25,7 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.event_text import describe_site_event
-from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
@@ -149,7 +149,7 @@ def test_bodies_from_files_must_hold_the_same_weights_at_every_site(
     assert first.as_required_body.describe_difference(first) is None
     assert "the same parameters of body package:body" in str(first.as_required_body.describe_difference(other))
     weights_at(tmp_path / "w" / "east" / "w", 3)
-    again = Frame(FrameKind.WORK, run_tag("trial"), 2, 0, b"")
+    again = Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, b"")
     with pytest.raises(InputError, match="found other parameters"):
         answer_request(again, equals.sites["east"])
 
@@ -173,7 +173,7 @@ def test_bodies_that_need_more_than_one_record_are_refused_in_private_runs_befor
     left = events_named(server, "left out")[0]
     assert left["site"] == "east"
     assert "no batch normalisation" in str(left["reason"])
-    assert not (RunState.of_run(equals.sites["east"], run_tag("trial")).path).exists()
+    assert not (RunState.of_run(equals.sites["east"], make_run_tag("trial")).path).exists()
     conduct(equals, server, replace(plan(LOCAL), name="open", promise=None))
     assert events_named(server, "greeted")[-1]["sites"] == sorted(BODIES)
     refuse_body_that_mixes_records(make_body("cnn", (1, 28, 28)))  # dropout is no reason

@@ -22,7 +22,15 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.keys import ROSTER, format_roster_entry, write_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameError, FrameKind, SumOpening, run_tag, wrap_frame
+from fedlog.flower.protocol.frame import (
+    FINISH_EXCHANGE,
+    Frame,
+    FrameError,
+    FrameKind,
+    SumOpening,
+    make_run_tag,
+    wrap_frame,
+)
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.rounds import Run
@@ -52,7 +60,7 @@ def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(kind: FrameKind, round_number: int = 0, exchange: int = 0, payload: bytes = b"") -> Frame:
-    return Frame(kind, run_tag("trial"), round_number, exchange, payload)
+    return Frame(kind, make_run_tag("trial"), round_number, exchange, payload)
 
 
 def greeting(plan: Plan) -> Frame:
@@ -79,7 +87,7 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
     assert answer_request(greeting(plan), east).kind is FrameKind.WELCOME
     assert answer_request(ask(FrameKind.WORK, 1, payload=HEAD), east).kind is FrameKind.UPLOAD
     require(east, "local:8:1e-5")
-    state = RunState.of_run(east, run_tag("trial"))
+    state = RunState.of_run(east, make_run_tag("trial"))
     before = sorted(path for path in state.path.rglob("*") if path.is_file())
     for request in (
         ask(FrameKind.WORK, 1, payload=HEAD),  # its answer is stored, and may never have arrived

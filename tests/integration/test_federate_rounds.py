@@ -34,7 +34,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event
 from fedlog.flower.ops.run import remove_site
-from fedlog.flower.protocol.frame import Frame, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity, read_hello
 from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
 from fedlog.flower.server.exchange import Clock
@@ -138,7 +138,7 @@ def test_a_site_that_states_too_large_a_share_is_capped_and_named(
     assert event["site"] == "east"
     assert event["stated_share"] == pytest.approx(1.0, abs=1e-3)
     assert "east stated 100 % of all records; capped by --largest-share" in str(describe_run_event(event))
-    assert read_plan(plan.as_plain()).largest_share == 0.5
+    assert read_plan(plan.as_json()).largest_share == 0.5
 
 
 def test_a_run_that_was_cut_short_goes_on_to_the_same_numbers(
@@ -303,7 +303,7 @@ def test_a_late_site_joins_and_a_restarted_one_goes_on_with_its_body(post: InPro
         ["north", "south"],
         ["east", "north", "south"],
     ]
-    east = RunState.of_run(post.sites["east"], run_tag("trial"))
+    east = RunState.of_run(post.sites["east"], make_run_tag("trial"))
     assert [step[0] for step in east.list_steps()] == [1, 3, 4]
 
 
@@ -335,7 +335,7 @@ def tamper(post: InProcess) -> None:
             frame = record["frame"]
             if frame[5] == FrameKind.UPLOAD and message.metadata.src_node_id == 10:
                 record["frame"] = Frame(
-                    FrameKind.UPLOAD, run_tag("trial"), frame[14], 0, find_codec("f32").encode(bad)
+                    FrameKind.UPLOAD, make_run_tag("trial"), frame[14], 0, find_codec("f32").encode(bad)
                 ).encode()
             yield message
 
@@ -478,16 +478,16 @@ def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
 @pytest.mark.parametrize(
     ("frame", "says"),
     [
-        (Frame(FrameKind.WORK, run_tag("other"), 1, 0, b""), "greeting first"),
-        (Frame(FrameKind.WORK, run_tag("trial"), 1, 3, b""), "fedlog has no exchange 3 in round 1"),
-        (Frame(FrameKind.WORK, run_tag("trial"), 1, 0, b"noise"), "too short"),
-        (Frame(FrameKind.UPLOAD, run_tag("trial"), 1, 0, b""), "expected a request"),
+        (Frame(FrameKind.WORK, make_run_tag("other"), 1, 0, b""), "greeting first"),
+        (Frame(FrameKind.WORK, make_run_tag("trial"), 1, 3, b""), "fedlog has no exchange 3 in round 1"),
+        (Frame(FrameKind.WORK, make_run_tag("trial"), 1, 0, b"noise"), "too short"),
+        (Frame(FrameKind.UPLOAD, make_run_tag("trial"), 1, 0, b""), "expected a request"),
     ],
 )
 def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, says: str) -> None:
     with pytest.raises(InputError, match=says):
         answer_request(frame, greeted)
-    assert RunState.of_run(greeted, run_tag("trial")).list_steps() == []
+    assert RunState.of_run(greeted, make_run_tag("trial")).list_steps() == []
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, s
 )
 def test_a_plan_that_a_site_would_not_follow_is_refused(values: dict[str, object]) -> None:
     ours = make_identity(SCHEMA.digest)
-    payload = json.dumps({**asdict(ours), "plan": {**PLAN.as_plain(), **values}}).encode()
+    payload = json.dumps({**asdict(ours), "plan": {**PLAN.as_json(), **values}}).encode()
     with pytest.raises(InputError):
         read_hello(payload, ours)
     assert read_hello(encode_hello(ours, PLAN), ours) == PLAN

@@ -22,7 +22,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Command
-from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, decode_frame, read_opening, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, decode_frame, make_run_tag, read_opening
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server import secure_sums
 from fedlog.flower.server.rounds import Run
@@ -135,7 +135,7 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
     assert 0.4 * std < float(noise.square().mean().sqrt()) < 1.9 * std
     shares = guard.make_release_event(1, "statistics").shares
     for folder in post.sites.values():
-        log = read_log(RunState.of_run(folder, run_tag("trial")).path / FILE_NAME)
+        log = read_log(RunState.of_run(folder, make_run_tag("trial")).path / FILE_NAME)
         assert [(release.round, release.shares) for release in log.releases] == [(1, shares), (2, shares)]
         assert log.releases[0].wrap_probability > 0
     report = RunFolder.of_run(server, "trial").read_report()
@@ -258,7 +258,9 @@ def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, serve
     conduct(post, server, replace(SUMS, rounds=1, secure=SumRules(3, 3)))
     everyone = SumOpening(bytes(16), 9, NAMES)
     with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
-        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 1, 0, everyone.prepend_to(_seed())), post.sites["east"])
+        answer_request(
+            Frame(FrameKind.WORK, make_run_tag("trial"), 1, 0, everyone.prepend_to(_seed())), post.sites["east"]
+        )
 
 
 def test_who_is_not_on_the_lists_takes_no_part(post: Watched, server: ServerFolder, tmp_path: Path) -> None:
@@ -306,12 +308,14 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
         with pytest.raises(InputError):
             write_roster(server.path, [entry])
     conduct(post, server, SUMS)
-    outside = Frame(FrameKind.SECURE, run_tag("trial"), 1, 0, bytes([Step.SHARES]))
+    outside = Frame(FrameKind.SECURE, make_run_tag("trial"), 1, 0, bytes([Step.SHARES]))
     with pytest.raises(InputError, match="opening of a secure sum first"):
         answer_request(outside, post.sites["east"])
     unknown = SumOpening(bytes(16), 9, ("east", "north", "nobody"))
     with pytest.raises(InputError, match="list of keys"):
-        answer_request(Frame(FrameKind.WORK, run_tag("trial"), 2, 0, unknown.prepend_to(_seed())), post.sites["east"])
+        answer_request(
+            Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, unknown.prepend_to(_seed())), post.sites["east"]
+        )
 
 
 def _seed() -> bytes:
@@ -319,15 +323,15 @@ def _seed() -> bytes:
 
 
 def _home(folder: SiteFolder) -> Path:
-    return RunState.of_run(folder, run_tag("trial")).path / "secure"
+    return RunState.of_run(folder, make_run_tag("trial")).path / "secure"
 
 
 def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server: ServerFolder) -> None:
     assert SUMS.secure is not None
     needed = max(SUMS.secure.honest, 3)
-    assert RoundRules(2).fewest_sites(SUMS) == needed > 2
-    assert RoundRules(9).fewest_sites(SUMS) == 9
-    assert RoundRules(2).fewest_sites(replace(SUMS, secure=SumRules(5, 6))) == 5
+    assert RoundRules(2).find_minimum_sites(SUMS) == needed > 2
+    assert RoundRules(9).find_minimum_sites(SUMS) == 9
+    assert RoundRules(2).find_minimum_sites(replace(SUMS, secure=SumRules(5, 6))) == 5
     going = Run(post, server, SCHEMA, SUMS, RoundRules(2, 20.0), quick_clock())
     post.absent = set(NAMES[2:])
     with pytest.raises(RunError, match=f"expected at least {needed} sites, found 2"):

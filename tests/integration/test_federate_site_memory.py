@@ -15,7 +15,7 @@ from three_sites import SCHEMA, fill_site
 import fedlog
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.engine_server import create_engine_server
@@ -27,13 +27,15 @@ from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
-HELLO = Frame(FrameKind.HELLO, run_tag("trial"), 0, 0, encode_hello(make_identity(SCHEMA.digest), PLAN))
+HELLO = Frame(FrameKind.HELLO, make_run_tag("trial"), 0, 0, encode_hello(make_identity(SCHEMA.digest), PLAN))
 ROOT = str(Path(fedlog.__file__).parent)
 
 
 def work(number: int) -> Frame:
     """The request of one round, under the first head."""
-    return Frame(FrameKind.WORK, run_tag("trial"), number, 0, create_engine_server(PLAN, SCHEMA, 8).broadcast(0, 1))
+    return Frame(
+        FrameKind.WORK, make_run_tag("trial"), number, 0, create_engine_server(PLAN, SCHEMA, 8).broadcast(0, 1)
+    )
 
 
 def forget_contexts() -> None:
@@ -51,8 +53,8 @@ def test_a_kept_context_gives_the_uploads_of_a_new_one_bit_for_bit(tmp_path: Pat
     kept, anew = greeted_site(tmp_path / "kept"), greeted_site(tmp_path / "anew")
     forget_contexts()
     uploads = [answer_request(work(number), kept).payload for number in (1, 2, 3)]
-    assert load_context(kept, RunState.of_run(kept, run_tag("trial"))) is load_context(
-        kept, RunState.of_run(kept, run_tag("trial"))
+    assert load_context(kept, RunState.of_run(kept, make_run_tag("trial"))) is load_context(
+        kept, RunState.of_run(kept, make_run_tag("trial"))
     )
     for number, upload in zip((1, 2, 3), uploads, strict=True):
         forget_contexts()
@@ -67,7 +69,7 @@ def test_a_message_that_failed_halfway_leaves_nothing_in_the_next_one(tmp_path: 
     def fail(path: Path) -> None:
         raise OSError("disk full")
 
-    cohort = load_context(kept, RunState.of_run(kept, run_tag("trial"))).cohort
+    cohort = load_context(kept, RunState.of_run(kept, make_run_tag("trial"))).cohort
     cohort.save = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="disk full"):
         answer_request(work(2), kept)
@@ -96,7 +98,7 @@ def test_a_changed_table_is_read_again_even_with_its_old_size_and_time(tmp_path:
 def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: str) -> None:
     folder = greeted_site(tmp_path / "east")
     answer_request(work(1), folder)
-    before = load_context(folder, RunState.of_run(folder, run_tag("trial")))
+    before = load_context(folder, RunState.of_run(folder, make_run_tag("trial")))
     if change == "limit":
         with folder.config_file.open("a") as file:
             file.write('privacy = "local:1:1e-6"\n')
@@ -107,7 +109,7 @@ def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: s
         folder.choose_data_and_body(None, "mlp:24,8")
     else:
         folder.schema_file.write_text(folder.schema_file.read_text() + "\n# reviewed\n")
-    after = load_context(folder, RunState.of_run(folder, run_tag("trial")))
+    after = load_context(folder, RunState.of_run(folder, make_run_tag("trial")))
     assert after is not before
 
 
@@ -122,7 +124,7 @@ def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None
     folder, weights = greeted_site(tmp_path / "east"), tmp_path / "body.safetensors"
     weights.write_bytes(b"one")
     folder.choose_data_and_body(None, f"frozen:{weights}")
-    state = RunState.of_run(folder, run_tag("trial"))
+    state = RunState.of_run(folder, make_run_tag("trial"))
     before = load_context(folder, state)
     assert load_context(folder, state) is before
     weights.write_bytes(b"two")
@@ -132,7 +134,7 @@ def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None
 def test_data_that_a_function_makes_are_never_kept(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
     folder.choose_data_and_body("three_sites:no_such_file", None)
-    state = RunState.of_run(folder, run_tag("trial"))
+    state = RunState.of_run(folder, make_run_tag("trial"))
     assert load_context(folder, state) is not load_context(folder, state)
 
 
@@ -202,4 +204,4 @@ def test_a_worker_that_ends_in_the_middle_is_a_refusal_and_no_second_attempt(
         reply = client_app.answer_in_worker(work(1), folder)
         thread.join()
     assert reply.kind is FrameKind.REFUSAL
-    assert RunState.of_run(folder, run_tag("trial")).list_steps() == []
+    assert RunState.of_run(folder, make_run_tag("trial")).list_steps() == []

@@ -29,7 +29,7 @@ from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import remove_site
-from fedlog.flower.protocol.frame import FrameKind, run_tag
+from fedlog.flower.protocol.frame import FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile, encode_welcome, make_identity, read_welcome
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.engine_server import create_engine_server
@@ -247,7 +247,7 @@ def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, ser
 
     def losing(engine, number):  # type: ignore[no-untyped-def]
         if number == 3:
-            state = RunState.of_run(post.sites["east"], run_tag("trial"))
+            state = RunState.of_run(post.sites["east"], make_run_tag("trial"))
             for step in state.list_steps():
                 shutil.rmtree(state._step_folder(step))
         return original(engine, number)
@@ -291,7 +291,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
     kept = RunFolder.of_run(server, "trial").read_uploads()
     assert kept.keys() == set(BODIES)
     assert not any(map(is_same_message, kept.values()))
-    monkeypatch.setattr("fedlog.flower.ops.run.unregister", lambda *_: None)
+    monkeypatch.setattr("fedlog.flower.ops.run.unregister_site", lambda *_: None)
     remove_site(server, "east", "trial", lambda line: None)
     found = state_of(server)
     expected = sum(find_codec("rows").decode(kept[site]).arrays[0].double() for site in ("north", "south"))
@@ -345,7 +345,10 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
         ({"codec_down": "rows+q8"}, "codec rows\\+q8 cannot be used in a private run"),
         ({"codec_down": "rows", "world": World.CLOSED}, "a closed world cannot be used in a private run: the rows"),
         ({"skip_below": 0.1}, "skipping cannot be used in a private run: whether a message is skipped"),
-        ({"codec": "q8", "down": BroadcastForm.DIFFERENCES}, "differences cannot be used in a private run"),
+        (
+            {"codec": "q8", "down": BroadcastForm.DIFFERENCES},
+            "differences cannot be used in a private run, nor with",
+        ),
     ],
 )
 def test_private_plans_refuse_what_shows_classes_or_news(how: dict[str, Any], said: str) -> None:

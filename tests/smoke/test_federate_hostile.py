@@ -23,7 +23,7 @@ from fedlog.flower.ops.processes import (
 )
 from fedlog.flower.ops.server import make_flwr_command, register_site
 from fedlog.flower.ops.site import make_supernode_command
-from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
@@ -108,17 +108,17 @@ def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, st
 def damaged(federation: Federation) -> list[bytes]:
     """Frames that every site must refuse, then a valid greeting with random bytes flipped."""
     ours = make_identity(load_schema(federation.server.schema_file).digest)
-    good = Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
+    good = Frame(FrameKind.HELLO, make_run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
     raw = good.encode()
     bad = [
         raw[:10],
         raw[:-1],
         raw + b"x",
-        Frame(FrameKind.HELLO, run_tag("fuzz"), 0, 0, bytes(70_000)).encode(),
+        Frame(FrameKind.HELLO, make_run_tag("fuzz"), 0, 0, bytes(70_000)).encode(),
         raw[:4] + bytes([7]) + raw[5:],
         raw[:5] + bytes([99]) + raw[6:],
-        Frame(FrameKind.UPLOAD, run_tag("fuzz"), 1, 0, b"").encode(),
-        Frame(FrameKind.WORK, run_tag("a run nobody greeted"), 1, 0, b"").encode(),
+        Frame(FrameKind.UPLOAD, make_run_tag("fuzz"), 1, 0, b"").encode(),
+        Frame(FrameKind.WORK, make_run_tag("a run nobody greeted"), 1, 0, b"").encode(),
     ]
     generator = Key(2).numpy()
     for _ in range(12):

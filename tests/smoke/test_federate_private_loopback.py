@@ -12,7 +12,7 @@ from three_sites import BODIES
 
 from fedlog.cli.main import main
 from fedlog.flower.folders.keys import ROSTER
-from fedlog.flower.protocol.frame import run_tag
+from fedlog.flower.protocol.frame import make_run_tag
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import compute_spending
@@ -44,7 +44,7 @@ def test_local_noise_between_processes(federation: Federation, capsys: pytest.Ca
     assert report["privacy"]["trusted"].startswith("no one")  # type: ignore[index]
     assert report["sites"] == [{"name": name, "body": body} for name, body in BODIES.items()]
     for folder in federation.sites.values():
-        (release,) = read_log(RunState.of_run(folder, run_tag("local")).path / FILE_NAME).releases
+        (release,) = read_log(RunState.of_run(folder, make_run_tag("local")).path / FILE_NAME).releases
         assert compute_spending([release], 1e-5).caveats == ()
 
 
@@ -63,7 +63,7 @@ def test_distributed_noise_under_secure_sums_between_processes(
     assert [event["sites"] for event in federation.events("uploads", "sum")] == [sorted(BODIES)] * 2
     assert RunFolder.of_run(federation.server, "sum").read_uploads() == {}
     for folder in federation.sites.values():
-        home = RunState.of_run(folder, run_tag("sum")).path
+        home = RunState.of_run(folder, make_run_tag("sum")).path
         assert len(list((home / "secure" / "used").iterdir())) == 2 * len(Step)
         assert not (home / "secure" / "sum").exists()
         assert len(read_log(home / FILE_NAME).releases) == 2

@@ -57,7 +57,7 @@ def print_private_report(report: dict[str, Any]) -> None:
         print("privacy: none; secure sums hid each site's part from the server, and the sums are exact")
     if report.get("new_heads") == 0:
         print(
-            "learned nothing: in every round the sum drowned in its noise, and the head is the one that the run began "
+            "learned nothing: in every round the sum was mostly noise, and the head is the one that the run began "
             "with; more records or sites, a larger epsilon, fewer rounds or a narrower clip raise the signal"
         )
     elif "new_heads" in report:

@@ -14,7 +14,7 @@ from fedlog.models.model import UNSEEN
 from fedlog.wire.bits_text import describe_bits
 
 NEVER_MOVED = "the head never changed while this site took part: the federated model learned nothing from the others"
-DROWNED = "the sum drowned in its noise, and the head stays as it was"
+MOSTLY_NOISE = "the sum was mostly noise, and the head stays as it was"
 
 
 def describe_run_event(event: Mapping[str, Any]) -> str | None:
@@ -65,7 +65,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"round {event['round']} of {event['of']}: {describe_bits(event['bits_up'])} up and "
                 f"{describe_bits(event['bits_down'])} down so far, {describe_duration(event['seconds'])}"
                 f"{left if event['round'] < event['of'] else ''}"
-                f"{'; ' + DROWNED if event.get('kept_old_head') else ''}"
+                f"{'; ' + MOSTLY_NOISE if event.get('kept_old_head') else ''}"
             )
         case "finished":
             return f"reports from {_join_names(event['sites'])}"

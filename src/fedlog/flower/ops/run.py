@@ -86,10 +86,10 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     """Run this plan with Flower, and return the report; if the run fails, the RunError says how to continue it."""
     folder.read_config()
     run_folder = RunFolder.of_run(folder, check_plan(plan).name)
-    run_folder.accept_plan(plan)
+    run_folder.store_plan(plan)
     if checkpoint.exists(run_folder.checkpoint):
         say(f"{plan.name} goes on from its checkpoint")
-    if (fewest := rules.fewest_sites(plan)) > rules.minimum:
+    if (fewest := rules.find_minimum_sites(plan)) > rules.minimum:
         say(f"at least {fewest} sites a round: the secure sums of this run need as many")
     if dropped := run_folder.read_dropped_sites():
         say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")

@@ -22,7 +22,7 @@ FEWEST_RECORDS = 10
 
 
 def check_numbers(plan: Plan) -> None:
-    """Refuse a plan with a number that is not finite or far too large, or for which no noise can be computed."""
+    """Raise InputError if a number of the plan is not finite, or too large or too small to run with."""
     for what, value, least, most in _list_bounded_numbers(plan):
         if not least <= value <= most:
             # A whole number may have many thousand digits.
@@ -31,7 +31,7 @@ def check_numbers(plan: Plan) -> None:
 
 
 def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float]]:
-    """Each number of the plan with its name in errors, the least and the largest value that it can have."""
+    """Each number of the plan: (its name in errors, its value, the smallest and the largest allowed value)."""
     for name, value in plan.options.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
@@ -47,11 +47,14 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
             yield "the message norm", plan.promise.message_norm, 1e-6, 1e9
 
 
-def check_gaussians(algorithm: Algorithm) -> None:
-    """Refuse mixtures in which a Gaussian may describe only a few records."""
+def check_mixtures(algorithm: Algorithm) -> None:
+    """Raise InputError if a class may have very many Gaussians, or one of so few records that it reveals them."""
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
-            raise InputError(f"a site sends at most {MOST_GAUSSIANS} Gaussians a class, found: {exchange.parts}")
+            raise InputError(
+                f"a site sends at most {MOST_GAUSSIANS} Gaussians a class, found: {exchange.parts}",
+                hint=f"--set parts={MOST_GAUSSIANS}",
+            )
         if exchange.parts > 1 and (exchange.fewest or 0) < FEWEST_RECORDS:
             raise InputError(
                 f"each of several Gaussians a class needs {FEWEST_RECORDS} records or more, found: {exchange.fewest}",
@@ -59,11 +62,11 @@ def check_gaussians(algorithm: Algorithm) -> None:
             )
 
 
-def check_differences(transport: Transport, *, hidden: bool) -> None:
-    """Refuse `--down differences` in runs that hide a site's figures."""
+def check_broadcast_form(transport: Transport, *, hidden: bool) -> None:
+    """Raise InputError for `--down differences` if the run hides the sites' figures: is private or has secure sums."""
     if hidden and transport.differences:
         raise InputError(
-            "differences cannot be used in a private run or a secure sum of a deployment: its sites compare the bytes "
-            "of two heads to see whether the head has moved, and differences are other bytes every time",
+            "differences cannot be used in a private run, nor with secure sums, of a deployment: its sites compare the "
+            "bytes of two heads to see whether the head has changed, and differences are other bytes every time",
             hint="leave out --down differences; dense codecs such as --codec-down q8 can be used",
         )

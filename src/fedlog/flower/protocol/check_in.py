@@ -1,4 +1,4 @@
-"""The check-in: a site asks the gate whether its clock is right and its key registered, and reports its state.
+"""The check-in: a site asks the server whether its clock is right and its key registered, and reports its state.
 
 The report is one of a few fixed texts, so that no text written by a site can reach the server's log.
 """
@@ -21,7 +21,7 @@ NAMED_SECONDS = 5.0  # a smaller difference between two clocks may be the travel
 
 
 class SiteState(StrEnum):
-    """The states that a site can report to the gate."""
+    """The states that a site can report to the server."""
 
     STARTS = "the site starts"
     STOPS = "stopped at the site"
@@ -35,7 +35,7 @@ class SiteState(StrEnum):
 
 @dataclass(frozen=True)
 class CheckInAnswer:
-    """The gate's answer to a check-in."""
+    """The server's answer to a check-in: whether the site's key is registered, and how far its clock is ahead."""
 
     registered: bool
     ahead_seconds: float  # how far the signed time is ahead of the server's clock; negative: behind, or slow to arrive
@@ -46,11 +46,13 @@ class CheckInAnswer:
 
 
 def read_check_in_answer(payload: bytes) -> CheckInAnswer:
-    """The gate's answer in these bytes; InputError for any other content."""
+    """The server's answer to a check-in, decoded from these bytes; InputError if they are anything else."""
     try:
-        return read_dataclass(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the gate's answer to a check-in")
+        return read_dataclass(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the server's answer to a check-in")
     except ValueError:
-        raise InputError("expected the gate's answer to a check-in, found something else") from None
+        raise InputError(
+            "expected the server's answer to a check-in, found something else", hint="is the server's address right?"
+        ) from None
 
 
 def encode_site_state(news: SiteState | None) -> bytes:
@@ -64,7 +66,7 @@ def read_site_state(payload: bytes) -> SiteState | None:
 
 
 def describe_clock(ahead_seconds: float) -> str | None:
-    """In words, how far a clock is ahead or behind; None for a difference that a message's travel time may explain."""
+    """Say in words how far a clock is ahead or behind; None if the message's travel time may explain the difference."""
     if abs(ahead_seconds) <= NAMED_SECONDS:
         return None
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} the server's"

@@ -42,16 +42,16 @@ ENTRY = "frame"
 
 
 class FrameError(WireError):
-    """The bytes are not a frame, or the frame is not the expected one. The message may be sent to the other side."""
+    """A wrong frame or a refused request. The text says nothing about data, so it may be sent to the other side."""
 
 
 @contextmanager
 def turn_errors_into_refusals() -> Iterator[None]:
-    """Turn an InputError in the block into a FrameError: its message may be sent to the other side."""
+    """Turn an InputError in the block into a FrameError, whose text may be sent to the other side."""
     try:
         yield
     except InputError as error:
-        raise FrameError(error.message) from None
+        raise FrameError(error.message, hint=error.hint) from None
 
 
 class FrameKind(IntEnum):
@@ -71,10 +71,10 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """The content of one Flower message."""
+    """The content of one Flower message: a header, and the payload."""
 
     kind: FrameKind
-    run: bytes  # 8 bytes: see `run_tag`
+    run: bytes  # 8 bytes: see `make_run_tag`
     round_number: int
     exchange: int
     payload: bytes
@@ -85,17 +85,17 @@ class Frame:
         return _HEADER.pack(*header) + self.payload
 
 
-def run_tag(name: str) -> bytes:
-    """The 8 bytes that identify a run in its frames."""
+def make_run_tag(name: str) -> bytes:
+    """The 8 bytes that identify the run of this name in frames."""
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
 def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
-    """The frame in these bytes; FrameError says what is wrong with them."""
+    """Decode a frame; FrameError says what is wrong with the bytes."""
     if len(data) > limit_bytes:
-        raise FrameError(f"expected at most {limit_bytes} bytes, found: {len(data)}")
+        raise FrameError(f"expected a frame of at most {limit_bytes} bytes, found: {len(data)}")
     if len(data) < HEADER_BYTES:
-        raise FrameError(f"expected a header of {HEADER_BYTES} bytes, found: {len(data)}")
+        raise FrameError(f"expected a frame with a header of {HEADER_BYTES} bytes, found: {len(data)}")
     magic, version, kind, run, round_number, exchange, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise FrameError(f"expected a fedlog frame, found bytes that begin with: {magic.hex()}")
@@ -104,36 +104,36 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
     if kind not in FrameKind.__members__.values():
         raise FrameError(f"expected a frame kind from {min(FrameKind)} to {max(FrameKind)}, found: {kind}")
     if length != len(data) - HEADER_BYTES:
-        raise FrameError(f"expected a payload of {length} bytes, found: {len(data) - HEADER_BYTES}")
+        raise FrameError(f"expected a frame with a payload of {length} bytes, found: {len(data) - HEADER_BYTES}")
     return Frame(FrameKind(kind), run, round_number, exchange, data[HEADER_BYTES:])
 
 
 def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
-    """Return the answer; raise FrameError if it is of another kind, or answers another request."""
+    """Return the answer if it is of this kind and belongs to the request; FrameError otherwise."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:
         raise FrameError(f"expected a frame of run {request.run.hex()}, found: {answer.run.hex()}")
     expected, found = ((f.round_number, f.exchange) for f in (request, answer))
     if expected != found:
-        raise FrameError(f"expected round and exchange {expected}, found: {found}")
+        raise FrameError(f"expected a frame of round and exchange {expected}, found: {found}")
     return answer
 
 
 def wrap_frame(frame: Frame) -> RecordDict:
-    """The frame as the content of a Flower message."""
+    """Put the frame into the content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: frame.encode()})})
 
 
 def unwrap_frame(message: Message) -> Frame:
-    """The frame in a Flower message; FrameError if the message holds anything else."""
+    """Take the frame out of a Flower message; FrameError if the message holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
     if not isinstance(record, ConfigRecord) or set(record) != {ENTRY}:
-        raise FrameError(f"expected one record {RECORD} with one entry {ENTRY}, found: {sorted(content)}")
+        raise FrameError(f"expected a message with one record {RECORD} and one entry {ENTRY}, found: {sorted(content)}")
     data = record[ENTRY]
     if not isinstance(data, bytes):
-        raise FrameError(f"expected bytes, found: {type(data).__name__}")
+        raise FrameError(f"expected the bytes of a frame, found: {type(data).__name__}")
     return decode_frame(data)
 
 
@@ -141,7 +141,7 @@ def unwrap_frame(message: Message) -> Frame:
 class SumOpening:
     """The header that starts a secure sum: its session, its number and the sites that take part.
 
-    The server puts it before the broadcast in a WORK frame. The rest is in the plan and in each site's list of keys.
+    The server puts it before the broadcast in a WORK frame. A sum's other rules are in the plan and the list of keys.
     """
 
     session: bytes
@@ -149,14 +149,14 @@ class SumOpening:
     members: tuple[str, ...]
 
     def prepend_to(self, broadcast: bytes) -> bytes:
-        """The payload of a WORK frame: this opening, then the broadcast."""
+        """Encode the payload of a WORK frame: this opening, then the broadcast."""
         text = json.dumps({**asdict(self), "session": self.session.hex()}).encode()
         return len(text).to_bytes(_LENGTH, "little") + text + broadcast
 
 
 @dataclass(frozen=True)
 class _OpeningFacts:
-    """An opening as JSON. Checked before anything is spent: a larger number would fail after a release was counted."""
+    """The JSON fields of a `SumOpening`, with bounds that are checked before any privacy is spent."""
 
     session: Annotated[str, Meta(min_length=2 * SESSION_BYTES, max_length=2 * SESSION_BYTES)]  # as hex digits
     number: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
@@ -164,7 +164,7 @@ class _OpeningFacts:
 
 
 def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
-    """The opening in the payload of a WORK frame, and the broadcast after it; FrameError for any other content."""
+    """Split a WORK frame's payload into the opening of a secure sum and the broadcast; FrameError if it has none."""
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
         facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFacts)

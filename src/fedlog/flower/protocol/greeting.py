@@ -21,11 +21,13 @@ HELLO_LIMIT_BYTES = 65536
 LATEST_SECONDS = 1e12  # no real clock shows a later time, in seconds since 1970
 LONGEST_BODY_NAME = 1000  # a body's name may be the path of a file
 Value = TypeVar("Value")
+SAME_VERSION = "install the same version of fedlog at the server and at every site"
+SAME_SCHEMA = "the server and every site need the same schema.toml; ask the operator which one is right"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The versions and the digest of the schema, in which both sides must agree."""
+    """Versions of fedlog and of frames, and the digest of the schema: server and sites must agree on all three."""
 
     fedlog: str
     frame: int
@@ -45,7 +47,7 @@ class SiteProfile:
 
     @property
     def as_required_body(self) -> RequiredBody:
-        """This site's body, in the form in which other sites' bodies are compared with it."""
+        """This site's body as the one that the other sites must have too."""
         return RequiredBody(self.body, self.digest)
 
 
@@ -57,7 +59,7 @@ class RequiredBody:
     digest: str | None
 
     def describe_difference(self, profile: SiteProfile) -> str | None:
-        """How a site's body differs from the required one, in words; None if both have the same digest."""
+        """Say in words how a site's body differs from the required one; None if the digests are equal."""
         if self.digest == profile.digest:
             return None
         if self.name != profile.body:
@@ -66,33 +68,33 @@ class RequiredBody:
 
 
 def make_identity(schema_digest: str) -> Identity:
-    """The versions of this installation, with the digest of its schema."""
+    """The versions of this installation, with this digest of its schema."""
     return Identity(__version__, VERSION, schema_digest)
 
 
 def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
-    """The payload of a HELLO frame; `now` is the time on the server's clock."""
-    return json.dumps({**asdict(ours), "plan": plan.as_plain(), **_time_field(now)}).encode()
+    """Encode the payload of a HELLO frame; `now` is the time on the server's clock."""
+    return json.dumps({**asdict(ours), "plan": plan.as_json(), **_make_time_field(now)}).encode()
 
 
 def read_hello(payload: bytes, ours: Identity) -> Plan:
-    """The plan in a HELLO payload; FrameError if versions or schema differ, or if no site accepts the plan."""
+    """Read the plan from a HELLO payload; FrameError if versions or schema differ, or if the plan is not valid."""
     check_identity(ours, read_identity(payload), "the server")
     with turn_errors_into_refusals():
-        return read_plan(_parse(payload, "a plan").get("plan"))
+        return read_plan(_read_all_fields(payload, "a plan").get("plan"))
 
 
 def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = None) -> bytes:
-    """The payload of a WELCOME frame; `now` is the time on the site's clock."""
+    """Encode the payload of a WELCOME frame; `now` is the time on the site's clock."""
     facts = {name: value for name, value in asdict(profile).items() if value}
-    return json.dumps({**asdict(ours), **facts, **_time_field(now)}).encode()
+    return json.dumps({**asdict(ours), **facts, **_make_time_field(now)}).encode()
 
 
 def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
-    """The site's profile in a WELCOME payload; FrameError if versions or schema differ, or if there is no profile."""
+    """Read a site's profile from a WELCOME payload; FrameError if it is missing, or if versions or schema differ."""
     check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
-    profile = _read(payload, SiteProfile, what)
+    profile = _read_fields(payload, SiteProfile, what)
     if not is_body_name(profile.body):
         raise FrameError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
     return profile
@@ -104,39 +106,42 @@ def is_body_name(value: str) -> bool:
 
 
 def read_identity(payload: bytes) -> Identity:
-    """The other side's versions and schema in a greeting; FrameError if they are missing."""
-    return _read(payload, Identity, "fedlog, frame and schema")
+    """Read the other side's versions and schema digest from a greeting; FrameError if they are missing."""
+    return _read_fields(payload, Identity, "fedlog, frame and schema")
 
 
 def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
-    """Refuse another minor version of fedlog, another frame version or another schema."""
-    if _minor_version(theirs.fedlog) != _minor_version(ours.fedlog):
-        raise FrameError(f"expected fedlog {_minor_version(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}")
+    """Raise FrameError if `who` has another minor version of fedlog, another frame version or another schema."""
+    if _find_minor_version(theirs.fedlog) != _find_minor_version(ours.fedlog):
+        raise FrameError(
+            f"expected fedlog {_find_minor_version(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}",
+            hint=SAME_VERSION,
+        )
     if theirs.frame != ours.frame:
-        raise FrameError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}")
+        raise FrameError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}", hint=SAME_VERSION)
     if theirs.schema != ours.schema:
-        raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}")
+        raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}", hint=SAME_SCHEMA)
 
 
 def read_time(payload: bytes) -> float | None:
-    """The time on the other side's clock in a greeting, in seconds since 1970; None if there is none."""
-    found = _parse(payload, "a time").get("time")
+    """Read the time on the other side's clock from a greeting, in seconds since 1970; None if there is none."""
+    found = _read_all_fields(payload, "a time").get("time")
     # Compared before it is converted: JSON has whole numbers that no float holds.
     return float(found) if isinstance(found, int | float) and abs(found) < LATEST_SECONDS else None
 
 
-def _time_field(now: float | None) -> dict[str, float]:
-    """The current time as a field of a greeting; no field if it is None."""
+def _make_time_field(now: float | None) -> dict[str, float]:
+    """The field of a greeting with the time `now`; no field if it is None."""
     return {} if now is None else {"time": round(now, 3)}
 
 
-def _parse(payload: bytes, what: str) -> dict[str, Any]:
-    """The fields of a greeting, not checked yet; FrameError if the payload is not a JSON object or is too large."""
-    return _read(payload, dict[str, Any], what)
+def _read_all_fields(payload: bytes, what: str) -> dict[str, Any]:
+    """Read all fields of a greeting, unchecked; FrameError if the payload is not a JSON object or is too large."""
+    return _read_fields(payload, dict[str, Any], what)
 
 
-def _read(payload: bytes, kind: type[Value], what: str) -> Value:
-    """The fields of `kind` in a greeting, which may have other fields too; FrameError if one is missing or wrong."""
+def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
+    """Read the fields of the class `kind` from a greeting; FrameError, which calls them `what`, if one is wrong."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
@@ -145,6 +150,6 @@ def _read(payload: bytes, kind: type[Value], what: str) -> Value:
         raise FrameError(f"expected {what} in a greeting, found: {error}") from None
 
 
-def _minor_version(version: str) -> str:
+def _find_minor_version(version: str) -> str:
     """The part of a version that must be equal, such as 0.9: before 1.0, a minor version may change the messages."""
     return ".".join(version.split(".")[:2])

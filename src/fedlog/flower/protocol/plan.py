@@ -16,7 +16,7 @@ from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_name
-from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_differences, check_gaussians, check_numbers
+from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_broadcast_form, check_mixtures, check_numbers
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
@@ -42,7 +42,7 @@ SettingValue = str | int | float
 
 @dataclass(frozen=True)
 class SumRules(Section):
-    """The rules for a run's secure sums: how many honest survivors each needs, and how many sites it has at most."""
+    """The rules for a run's secure sums: how many honest sites must stay to the end, and how many may take part."""
 
     honest: int
     sites: Annotated[int, Meta(le=10_000)]
@@ -78,7 +78,7 @@ class Plan(Section):
     secure: SumRules | None = None
 
     def list_changes(self, later: Plan) -> list[str]:
-        """The settings that differ in the later plan and must not; empty if a run with that plan may continue this one.
+        """The settings that differ in `later` and must not; if there are none, it may continue a run of this plan.
 
         Only the number of rounds may differ, and not even that with a privacy promise or a falling learning rate: both
         depend on the number of rounds.
@@ -89,7 +89,7 @@ class Plan(Section):
 
     @property
     def transport(self) -> Transport:
-        """How the messages of the run are encoded."""
+        """How the messages of the run are encoded and what broadcasts contain."""
         return Transport(
             self.codec,
             self.codec_down,
@@ -100,7 +100,7 @@ class Plan(Section):
 
     @property
     def feature_clip(self) -> str | None:
-        """The clip that every site applies to its features; None if there is none."""
+        """The bound to which every site clips its features, such as `l2:1`; None if they are not clipped."""
         return self.clip if self.promise is None else self.promise.clip
 
     @property
@@ -112,30 +112,30 @@ class Plan(Section):
 
     @property
     def hides_figures(self) -> bool:
-        """Whether a site does not tell the server its accuracy and its number of records."""
+        """Whether sites keep their accuracy and their number of records secret from the server."""
         return self.promise is not None or self.secure is not None
 
     def build_algorithm(self, n_class: int, width: int) -> Algorithm:
-        """The run's method, for heads of this shape."""
+        """The run's method, for this number of classes and this width of the features."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
-        built = registry.make_method(self.method, self.model_plan(n_class, width), options)
+        built = registry.make_method(self.method, self.make_model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
     def build_protection(self, n_class: int, width: int) -> Protection | None:
-        """How the uploads are protected; None for a run without privacy."""
+        """The clipping and the noise that protect the uploads; None for a run without privacy."""
         promise_rules.check_noise_fits_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
-        algorithm, shape = self.build_algorithm(n_class, width), self.model_plan(n_class, width)
+        algorithm, shape = self.build_algorithm(n_class, width), self.make_model_plan(n_class, width)
         return promise_rules.plan_protection(
             self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest
         )
 
     @staticmethod
-    def model_plan(n_class: int, width: int) -> ModelPlan:
-        """The part of the model that all sites share: the head and nothing below it."""
+    def make_model_plan(n_class: int, width: int) -> ModelPlan:
+        """The part of the model that all sites share: the head (the last layer) and nothing below it."""
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
-    def as_plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The plan as JSON values; settings that are None are left out."""
         values = {**asdict(self), "options": dict(self.options)}
         return {name: value for name, value in values.items() if value is not None}
@@ -144,8 +144,8 @@ class Plan(Section):
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     """The checked plan of a run with these settings.
 
-    It takes the settings that are marked as deployed; the sites choose their data and bodies. `count_sites` counts the
-    sites on the list of keys, and is called only if the run has secure sums.
+    Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites on the
+    list of keys, and is called only if the run has secure sums.
     """
     promise = promise_rules.resolve_promise(spec, NoiseSource.DISCRETE)
     sums = promise_rules.resolve_secure_sums(spec, promise, spec.refused_share)
@@ -176,7 +176,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
 
 
 def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
-    """The plan as settings of the Flower app; an unset one is an empty text, so that `flwr run` can still set it."""
+    """The plan as settings of the Flower app; those without a value are empty, so that `flwr run` can set them."""
     values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
     if plan.promise is not None:
         values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
@@ -188,13 +188,16 @@ def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
 
 
 def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
-    """The settings of a run, from those of the Flower app; InputError names a setting that cannot be used."""
+    """Read the settings of a run from those of the Flower app; InputError names a setting that cannot be used."""
     known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
         options = parse_json(str(given.get("options", "{}")))
     except ValueError as error:
-        raise InputError(f"the app's settings: options must be JSON: {error}") from None
+        raise InputError(
+            f"expected options as a JSON object in the app's settings, found: {error}",
+            hint="""for example options = '{"epochs": 3}'""",
+        ) from None
     values = {name: value for name, value in given.items() if name in known}
     spec = spec_from_values({**values, "options": options}, "the app's settings")
     # Without a recipe the settings come from a complete plan, and nothing has to be filled in.
@@ -202,7 +205,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
 
 
 def check_plan(plan: Plan) -> Plan:
-    """Return the plan; refuse one that no site would accept."""
+    """Return the plan; raise InputError if it cannot be deployed."""
     check_site_name(plan.name)  # it names a folder at every site
     # A site refuses any other method: a server must not be able to ask for a site's body, or to make the site import a
     # function.
@@ -214,14 +217,14 @@ def check_plan(plan: Plan) -> Plan:
         )
     promise_rules.check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
     promise_rules.check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
-    check_differences(plan.transport, hidden=plan.hides_figures)
+    check_broadcast_form(plan.transport, hidden=plan.hides_figures)
     if plan.clip is not None:
         parse_clip(plan.clip)
     check_numbers(plan)
     if plan.promise is not None:
         _check_promise(plan.promise)
     algorithm = plan.build_algorithm(2, 2)
-    check_gaussians(algorithm)
+    check_mixtures(algorithm)
     promise_rules.check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
     check_transport_fits_method(algorithm, plan.transport)
     plan.build_protection(2, 2)
@@ -229,7 +232,7 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _check_promise(promise: Promise) -> None:
-    """Refuse a promise that only the simulator can make."""
+    """Raise InputError for a privacy promise that only the simulator can make."""
     if promise.unit is Unit.PAPER:
         raise InputError(
             f"a deployment promises record or client privacy, found: {promise.unit}",
@@ -237,12 +240,13 @@ def _check_promise(promise: Promise) -> None:
         )
     if promise.noise is not NoiseSource.DISCRETE or promise.calibration is not Calibration.EXACT:
         raise InputError(
-            f"a deployment needs discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}"
+            f"a deployment needs discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}",
+            hint="leave out the settings noise and calibration; `fedlog run` simulates the other kinds",
         )
 
 
 def describe_large_delta(promise: Promise | None, records: int, sites: int) -> str | None:
-    """A warning if delta is above 1/n, for n protected records or sites; else None."""
+    """A warning if delta is above 1/n, where n is the number of protected records or sites; else None."""
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites
@@ -250,5 +254,5 @@ def describe_large_delta(promise: Promise | None, records: int, sites: int) -> s
 
 
 def read_plan(values: object) -> Plan:
-    """The plan in these JSON values; InputError if they are not a plan that a site accepts."""
+    """Read a plan from JSON values; InputError if they are not a plan that can be deployed."""
     return check_plan(read_dataclass(Plan, values, "a plan"))

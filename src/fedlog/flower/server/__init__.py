@@ -1,1 +1,1 @@
-"""The server of a run: the gate that sites call at, the rounds, and the server's files."""
+"""The server of a run: the gate that takes the sites' calls, the rounds, and the server's files."""

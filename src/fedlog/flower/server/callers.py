@@ -33,12 +33,12 @@ class Caller:
 
     @property
     def is_recent(self) -> bool:
-        """Whether Flower accepts a call that was signed at that time."""
+        """Whether the signed time is close enough to the present for Flower to accept the call."""
         return -BEHIND_SECONDS < self.ahead_seconds < AHEAD_SECONDS
 
 
 def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str, str]:
-    """The headers with which a Flower SuperNode signs a call that it makes now."""
+    """The HTTP headers that sign a call made at the time `now`, in the way of Flower's SuperNodes."""
     time = now.isoformat().encode("ascii")
     form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     values = {
@@ -50,7 +50,7 @@ def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str
 
 
 def verify_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
-    """The caller who signed these headers, however long ago; None if the signature is missing or wrong."""
+    """The caller who signed these headers, even if long ago; None if the signature is missing or wrong."""
     given = {name.lower(): value for name, value in headers}
     try:
         key = serialization.load_pem_public_key(b64decode(given[PUBLIC_KEY], validate=True))
@@ -104,7 +104,7 @@ LOGGED_AGAIN_SECONDS = 60.0
 
 
 def read_gate_file(path: Path) -> dict[str, Any]:
-    """The values in a file that the gate writes every few seconds; empty if it has not run."""
+    """Read one of the JSON files that the gate writes every few seconds; empty if the gate has not run."""
     try:
         return dict(parse_json(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -112,7 +112,7 @@ def read_gate_file(path: Path) -> dict[str, Any]:
 
 
 def read_connected_sites(presence_file: Path) -> frozenset[str]:
-    """The sites that were connected when the gate last wrote its file; none if it has not run."""
+    """The sites that were connected when the gate last wrote this file; none if the gate has not run."""
     return frozenset(map(str, read_gate_file(presence_file).get("connected", ())))
 
 
@@ -127,7 +127,7 @@ class Presence:
     _logged: dict[tuple[str, str], dt.datetime] = field(default_factory=dict)  # site and event -> when
 
     def record_call(self, site: str, call: str, status: int, now: dt.datetime) -> None:
-        """Record a call of a registered site, which the SuperLink answered with this HTTP status."""
+        """Record that a registered site made this call, and that the SuperLink answered with this HTTP status."""
         self.last_call[site] = now
         if call == "deactivate-node" and status == 200:
             if site in self.connected:
@@ -140,23 +140,23 @@ class Presence:
     def count_refusal(self, reason: str, site: str | None, now: dt.datetime, **fields: Value) -> None:
         """Count a refused call, and log it if a registered site made it."""
         self.refusals[reason] += 1
-        if site is not None and self._is_new(site, reason, now):
+        if site is not None and self._should_log(site, reason, now):
             self._log("call refused", site=site, reason=reason, **fields)
 
     def record_site_state(self, site: str, news: SiteState, now: dt.datetime) -> None:
         """Log the state that a registered site reports."""
-        if self._is_new(site, news.name, now):
+        if self._should_log(site, news.name, now):
             self._log("news", site=site, news=str(news))
 
-    def drop_lost_sites(self, now: dt.datetime) -> None:
-        """Log the connected sites that have not called for a while, and count them as lost."""
+    def mark_lost_sites(self, now: dt.datetime) -> None:
+        """Log sites that have not called for a while as lost, and no longer count them as connected."""
         for site in sorted(self.connected):
             if (now - self.last_call[site]).total_seconds() > LOST_SECONDS:
                 self.connected.discard(site)
                 self._log("lost", site=site, seconds=LOST_SECONDS)
 
-    def as_plain(self) -> dict[str, object]:
-        """The connected sites, last calls and refusals as plain values, for the presence file."""
+    def as_json(self) -> dict[str, object]:
+        """The connected sites, last calls and refusals as JSON values, for the presence file."""
         calls = {site: when.isoformat(timespec="seconds") for site, when in sorted(self.last_call.items())}
         return {
             "connected": sorted(self.connected),
@@ -164,8 +164,8 @@ class Presence:
             "refusals": dict(sorted(self.refusals.items())),
         }
 
-    def _is_new(self, site: str, what: str, now: dt.datetime) -> bool:
-        """Whether to log this event of this site: no, if the same one was logged in the last minute."""
+    def _should_log(self, site: str, what: str, now: dt.datetime) -> bool:
+        """Whether to log this event: not if the same event of the same site was logged in the last minute."""
         before = self._logged.get((site, what))
         if before is not None and (now - before).total_seconds() < LOGGED_AGAIN_SECONDS:
             return False

@@ -1,9 +1,9 @@
 """The engine's server of a run: create, restore and save it, and make the frames that carry its broadcasts.
 
-A broadcast is the same for all sites, or has only the changes since the site's last one. The server assumes that a site
-has received a broadcast once the site has answered it. If a site did not answer, or its upload is not in the server's
-memory, the server assumes nothing: it tells the site to forget earlier messages, sends a whole broadcast and gets a
-whole upload.
+A broadcast is the same for all sites, or has only the changes since the last one that the site received. The server
+assumes that a site has received a broadcast once the site has answered it. If a site did not answer, or the server
+holds no upload of it, the server tells the site to forget earlier messages, sends a whole broadcast and gets a whole
+upload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedlog.data.schema import Schema
 from fedlog.engine.clients import check_method_fits_labels
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
-from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameKind, run_tag
+from fedlog.flower.protocol.frame import FINISH_EXCHANGE, Frame, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -31,7 +31,7 @@ def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: 
     algorithm = plan.build_algorithm(schema.n_class, width)
     check_method_fits_labels(algorithm, numbers=schema.number is not None)
     initial = {HEAD: draw_initial_head(width, schema.n_class, key)}
-    shape = Plan.model_plan(schema.n_class, width)
+    shape = Plan.make_model_plan(schema.n_class, width)
     guard = plan.build_protection(schema.n_class, width)
     return Server.create(
         algorithm,
@@ -64,7 +64,7 @@ def save_engine_server(run_folder: RunFolder, server: Server, round_number: int)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the uploads in the newest sum, by site: the last upload of every site if the server remembers uploads."""
+    """Return site -> upload in the newest sum; `known` are the stored uploads, used for sites that sent no new one."""
     summed = uploads if server.memory is None else server.memory
     newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
@@ -73,7 +73,7 @@ def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: M
 def make_work_frames(
     server: Server, run: str, step: tuple[int, int], participants: Mapping[str, SiteProfile], sites: Collection[str]
 ) -> dict[str, Frame]:
-    """Return the WORK frame of one exchange for each of these sites, and count its bits in the ledger."""
+    """Return for each site the frame that asks for its upload in `step` (round, exchange), and count its bits."""
     number, at = step
     # A broadcast counts for the round that made it, as in the simulator, once for each site it is sent to.
     made = max(0, number - 1) if at == 0 else number
@@ -81,7 +81,7 @@ def make_work_frames(
     new = set() if link is None else {name for name in sites if not link.knows(name)}
     sent = _make_broadcasts(server, made, participants, sites)
     kinds = {name: FrameKind.WORK_ANEW if name in new else FrameKind.WORK for name in sites}
-    return {name: Frame(kinds[name], run_tag(run), number, at, sent[name]) for name in sites}
+    return {name: Frame(kinds[name], make_run_tag(run), number, at, sent[name]) for name in sites}
 
 
 def make_finish_frames(
@@ -89,17 +89,17 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Return the FINISH frame for each of these sites, with the head after this round, and count its bits.
 
-    The server does not remember these broadcasts: if the run goes on, it goes on from the ones before.
+    These broadcasts are not stored as received: if the run is continued later, differences refer to those before.
     """
     before = None if server.downlink is None else dict(server.downlink.copies)
     sent = _make_broadcasts(server, number, participants, sites)
     if server.downlink is not None and before is not None:
         server.downlink.copies = before
-    return {name: Frame(FrameKind.FINISH, run_tag(run), number + 1, FINISH_EXCHANGE, sent[name]) for name in sites}
+    return {name: Frame(FrameKind.FINISH, make_run_tag(run), number + 1, FINISH_EXCHANGE, sent[name]) for name in sites}
 
 
 def forget_sites(server: Server, sites: Iterable[str]) -> None:
-    """Forget which broadcasts these sites have received: each gets a whole one next."""
+    """Forget which broadcasts these sites have received, so that each gets a whole broadcast next."""
     for site in sites:
         if server.downlink is not None:
             server.downlink.forget(site)
@@ -108,7 +108,7 @@ def forget_sites(server: Server, sites: Iterable[str]) -> None:
 def _make_broadcasts(
     server: Server, number: int, participants: Mapping[str, SiteProfile], sites: Collection[str]
 ) -> dict[str, bytes]:
-    """Return the broadcast that this round made for each of these sites, and count its bits in the ledger."""
+    """Return for each site the broadcast with the head after round `number`, and count its bits."""
     if server.downlink is None:
         return dict.fromkeys(sites, server.broadcast(number, len(sites)))
     server.downlink.whole = frozenset(site for site, profile in participants.items() if not profile.closed_world)
@@ -116,4 +116,4 @@ def _make_broadcasts(
 
 
 def _save_no_clients(folder: Path) -> None:
-    """Do nothing: a server's checkpoint holds no clients, since each site keeps its state itself."""
+    """Do nothing: a server's checkpoint holds no state of clients, because each site keeps its own."""

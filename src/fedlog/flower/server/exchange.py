@@ -62,7 +62,7 @@ class WaitingRules:
     heard: Callable[[], Collection[str]] = frozenset  # the sites that still call at the gate
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
-        """Return the sites to wait for at this moment."""
+        """Return which of the asked sites to wait for, without those that the operator has dropped by now."""
         return set(asked if self.awaited is None else self.awaited) - set(self.dropped())
 
 
@@ -74,7 +74,7 @@ class SilentSites:
     _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
     def take_late_answers(self, grid: MessageGrid, now: float) -> list[float]:
-        """Collect late answers, wait for their sites again from now on, and return the seconds since each was asked."""
+        """Collect late answers, and count their sites as answering again; return how many seconds each answer took."""
         taken = []
         for message in list(grid.pull_messages(list(self._unanswered))) if self._unanswered else []:
             site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
@@ -84,7 +84,7 @@ class SilentSites:
         return taken
 
     def select_awaited(self, sites: Collection[str], minimum: int) -> set[str]:
-        """Return the sites to wait for: those that are not silent, or all sites if these are fewer than the minimum."""
+        """Return the sites to wait for: those that are not silent, or all if fewer than `minimum` are not silent."""
         awaited = set(sites) - set(self.since)
         return awaited if len(awaited) >= minimum else set(sites)
 
@@ -99,7 +99,7 @@ class SilentSites:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of the server; tests pass another one, so that they need not wait."""
+    """The server's clock; a test passes one of its own, so that it need not wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -150,7 +150,7 @@ def ask(
 
 @dataclass
 class _OpenRequest:
-    """A request under way: each site is in one of `sites`, `overdue`, `answers`, `refused` and `late`."""
+    """A request whose answers are still coming: each site is in `sites`, `overdue`, `answers`, `refused` or `late`."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
@@ -164,7 +164,7 @@ class _OpenRequest:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take_message(self, message: Message, took: float) -> None:
-        """Store a message that came `took` seconds after the request as an answer, a refusal or a late site."""
+        """Store a message, which came `took` seconds after the request: an answer, a refusal, or an error of Flower."""
         # Flower sends its own errors from the SuperLink's node, so the site is found by the request's number.
         site = self.sites.pop(message.metadata.reply_to_message_id, None)
         if site is None:
@@ -182,12 +182,12 @@ class _OpenRequest:
                 self.refused[site] = error.message
 
     def mark_refused(self, sites: Collection[str], reason: str) -> None:
-        """Mark these sites as refused, for this reason."""
+        """Count these sites as refused, for this reason."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 
     def is_awaiting(self) -> bool:
-        """Whether a site that is waited for has not answered yet."""
+        """Whether the answer of a site that must be waited for is missing."""
         return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
 
     def make_replies(self) -> Replies:
@@ -201,9 +201,9 @@ class _OpenRequest:
 def _send_requests(
     grid: MessageGrid, nodes: Mapping[str, int], requests: Mapping[str, Frame], wait: WaitingRules, elapsed: float
 ) -> dict[str, str]:
-    """Send the requests and return message -> site for those that Flower took.
+    """Send the requests, and return message id -> site for the messages that Flower accepted.
 
-    `elapsed` is how many seconds ago they were sent for the first time.
+    `elapsed` is how many seconds ago the requests were sent for the first time.
     """
     messages = [
         Message(
@@ -221,7 +221,7 @@ def _send_requests(
 
 
 def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
-    """Return the frame in a site's message; InputError for an error, a refusal, another node or another kind."""
+    """Return the frame in a site's message; InputError if it is an error or a refusal, or not the expected answer."""
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
@@ -262,14 +262,14 @@ SHORTEST_OPEN_SECONDS = 10.0
 
 @dataclass
 class Deadline:
-    """The deadline of the next request: `fixed` if the operator set one, else computed from the slowest answers."""
+    """How long to wait for answers: `fixed` seconds if the operator set them, else computed from earlier answers."""
 
     fixed: float | None = None
     slowest: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_ROUNDS))  # seconds, round by round
 
     @property
     def seconds(self) -> float:
-        """How long to wait for answers."""
+        """How long to wait for the answers to the next request."""
         if self.fixed is not None:
             return self.fixed
         if not self.slowest:
@@ -278,11 +278,11 @@ class Deadline:
 
     @property
     def gathering_seconds(self) -> float:
-        """How long to wait for sites to connect if there are too few of them."""
+        """How long to wait for more sites to connect if there are too few."""
         return FIRST_SECONDS if self.fixed is None else self.fixed
 
-    def request_lifetime(self, awaited: bool) -> float:
-        """How long a site can answer a request; `awaited`: whether the server waits for this site."""
+    def compute_request_lifetime(self, awaited: bool) -> float:
+        """How many seconds a site has to answer a request; `awaited` is whether the server waits for this site."""
         if self.fixed is not None:
             return self.fixed
         if awaited:

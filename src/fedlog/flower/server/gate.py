@@ -83,7 +83,7 @@ def _count_bytes(first_line: int, headers: list[tuple[bytes, bytes]], body: byte
 
 @dataclass(frozen=True)
 class Gate:
-    """An ASGI application that forwards calls to one SuperLink, and refuses those of strangers or above a size."""
+    """An ASGI application that forwards signed calls to Flower's SuperLink, and refuses unsigned or too large ones."""
 
     upstream: str  # https://127.0.0.1:PORT
     client: httpx.AsyncClient
@@ -109,7 +109,7 @@ class Gate:
                 # Written here: at the end uvicorn raises the signal again, and `main` does not go on after it.
                 writing.cancel()
                 self.presence.connected.clear()
-                self._write()
+                self._write_files()
             await send({"type": event["type"] + ".complete"})
             if event["type"] == "lifespan.shutdown":
                 return
@@ -117,14 +117,14 @@ class Gate:
     async def _keep_writing(self) -> None:
         """Write the counts and the connected sites every few seconds, for `status`, the metrics and the status page."""
         while True:
-            self.presence.drop_lost_sites(dt.datetime.now(dt.UTC))
+            self.presence.mark_lost_sites(dt.datetime.now(dt.UTC))
             with suppress(OSError):  # a full disk must not stop the gate; it writes again in a few seconds
-                self._write()
+                self._write_files()
             await asyncio.sleep(WRITE_SECONDS)
 
-    def _write(self) -> None:
+    def _write_files(self) -> None:
         counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
-        for path, content in ((self.traffic, counted), (self.presence_file, self.presence.as_plain())):
+        for path, content in ((self.traffic, counted), (self.presence_file, self.presence.as_json())):
             if path is not None:
                 write_json(path, content)
 
@@ -156,7 +156,7 @@ class Gate:
             await self._forward(path.decode("ascii"), headers, receive, send, site)
 
     async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
-        """Tell a site whether its clock and its key are right; if it is registered, log the state that it reports."""
+        """Answer whether a site's key is registered and its clock right; log the state that it reports."""
         try:
             news = read_site_state(await _read_body(receive, LIMIT_BYTES))
         except TooLargeError:
@@ -225,7 +225,7 @@ async def _send_answer(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the gate until a signal; `fedlog federate server` starts it as `python -m fedlog.flower.server.gate`."""
+    """Run the gate until Ctrl-C or SIGTERM; `fedlog federate server` starts it as a program of its own."""
     parser = argparse.ArgumentParser(prog="fedlog-gate", description=main.__doc__)
     parser.add_argument("folder", type=Path, help="the server's folder")
     parser.add_argument("upstream_port", type=int, help="the port of the SuperLink on the loopback")

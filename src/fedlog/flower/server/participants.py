@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from fedlog.data.schema import Schema
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask, find_connected_sites
@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass
 class Participants:
-    """The sites that were greeted and take part in one run."""
+    """The sites that take part in one run: each got the plan and answered with its profile."""
 
     grid: MessageGrid
     plan: Plan
@@ -36,8 +36,8 @@ class Participants:
     wall_clock: Callable[[], float] = time.time
     width: int = 0  # of the features, the same at all sites; 0 until the first greetings have decided it
 
-    def gather(self, minimum: int, patience_seconds: float) -> dict[str, int]:
-        """Greet new sites until enough take part or `patience_seconds` are over; return the sites that take part."""
+    def gather_sites(self, minimum: int, patience_seconds: float) -> dict[str, int]:
+        """Send the plan to new sites until enough take part or `patience_seconds` are over; return site -> node."""
         end = self.clock.now() + patience_seconds
         refused: set[str] = set()
         while True:
@@ -51,7 +51,7 @@ class Participants:
                 return present
             self.clock.sleep(LOOK_SECONDS)
 
-    def choose_width(self) -> None:
+    def choose_feature_width(self) -> None:
         """Choose the feature width that most sites have, and leave out the other sites."""
         # If two widths are equally common, the first site by name decides.
         widths = Counter(self.known[name].width for name in sorted(self.known))
@@ -62,7 +62,7 @@ class Participants:
         self._leave_out_other_bodies()
 
     def _leave_out_other_bodies(self) -> None:
-        """If the run needs equal bodies, leave out sites with another body than most: features must mean the same."""
+        """If the run needs equal bodies, leave out the sites whose body is not the one that most sites have."""
         if not self.plan.needs_equal_bodies:
             return
         found = Counter(profile.digest for _, profile in sorted(self.known.items())).most_common(1)[0][0]
@@ -73,7 +73,7 @@ class Participants:
                 self._leave_out(site, reason)
 
     def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
-        """Log that a site's clock is off, if a message's travel time does not explain the difference."""
+        """Log if a site's clock is off by more than the message's travel time can explain."""
         shown, now = read_time(payload), self.wall_clock()
         if shown is None:
             return
@@ -86,10 +86,10 @@ class Participants:
         del self.known[site]
 
     def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
-        """Greet new sites, add those that can take part, and return those that refused or cannot."""
+        """Send the plan to new sites, add those that can take part, and return the others that have answered."""
         ours = make_identity(self.schema.digest)
         sent = self.wall_clock()
-        frame = Frame(FrameKind.HELLO, run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
+        frame = Frame(FrameKind.HELLO, make_run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         wait = WaitingRules(seconds, dropped=self.run_folder.read_dropped_sites, heard=self.heard)
         replies = ask(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
@@ -106,7 +106,7 @@ class Participants:
                 self.known[site] = profile
                 self._check_clock(site, answer.payload, sent)
             except FrameError as error:
-                reasons[site] = error.message
+                reasons[site] = error.one_line
         for site, reason in sorted(reasons.items()):
             self.log("left out", site=site, reason=reason)
         for site in replies.silent:

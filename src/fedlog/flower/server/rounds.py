@@ -41,7 +41,7 @@ from fedlog.flower.server.exchange import (
     ask,
 )
 from fedlog.flower.server.participants import Participants
-from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_reports
+from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_site_reports
 from fedlog.flower.server.secure_sums import ServerSecureSums
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
@@ -66,13 +66,13 @@ class Run:
     deadline: Deadline = field(init=False)
 
     def __post_init__(self) -> None:
-        reports = self._log_event, self._find_heard
+        reports = self._log_event, self._read_connected_sites
         self.participants = Participants(self.grid, self.plan, self.schema, self.run_folder, self.clock, *reports)
         self.deadline = Deadline(self.rules.deadline_seconds)
 
     def conduct(self) -> None:
-        """Conduct the run from its start, or from its checkpoint if it has one, to the sites' reports."""
-        self.run_folder.accept_plan(self.plan)
+        """Conduct the run from its start or its checkpoint until the sites have sent their reports."""
+        self.run_folder.store_plan(self.plan)
         server, done = self._restore() or (self._begin(), 0)
         self._conduct_opening(server, done)
         empty, ending = 0, RunEnding(done)
@@ -104,9 +104,9 @@ class Run:
     @property
     def minimum(self) -> int:
         """The fewest sites that a round needs."""
-        return self.rules.fewest_sites(self.plan)
+        return self.rules.find_minimum_sites(self.plan)
 
-    def _find_heard(self) -> frozenset[str]:
+    def _read_connected_sites(self) -> frozenset[str]:
         return read_connected_sites(self.folder.presence_file)
 
     def _log_event(self, event: str, **fields: Value) -> None:
@@ -115,7 +115,7 @@ class Run:
             self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 
     def _restore(self) -> tuple[Server, int] | None:
-        """Return the server and the last finished round of the checkpoint; None without one."""
+        """Return the server and the last finished round from the checkpoint; None if there is no checkpoint."""
         if not checkpoint.exists(self.run_folder.checkpoint):
             return None
         self.participants.width = self.run_folder.read_feature_width()
@@ -134,7 +134,7 @@ class Run:
                 f"expected at least {self.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
                 hint="`fedlog federate status` shows who is connected",
             )
-        self.participants.choose_width()
+        self.participants.choose_feature_width()
         return create_engine_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
 
     def _save(self, server: Server, number: int) -> None:
@@ -142,8 +142,8 @@ class Run:
         save_engine_server(self.run_folder, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
-        """Return the connected sites that take part; they may be too few if others do not connect in time."""
-        return self.participants.gather(self.minimum, self.deadline.gathering_seconds)
+        """Return site -> node of the sites that take part; wait for more if they are fewer than the minimum."""
+        return self.participants.gather_sites(self.minimum, self.deadline.gathering_seconds)
 
     def _conduct_opening(self, server: Server, done: int) -> None:
         """Conduct the exchange before the first round, if the method has one and no round is done yet."""
@@ -153,14 +153,14 @@ class Run:
         participants = self.participants.known.values()
         if len({profile.digest or profile.body for profile in participants}) > 1:
             raise RunError(
-                f"expected one body at all sites, since {self.plan.method} opens with untrained features, "
+                f"expected one body at all sites, since {self.plan.method} begins with untrained features, "
                 f"found: {', '.join(sorted({profile.body for profile in participants}))}",
-                hint="--set first_head=random",
+                hint="choose the same body at all sites, or --set first_head=random",
             )
         self._conduct_exchange(server, 0, 0, opening)
 
     def _conduct_round(self, server: Server, number: int) -> dict[str, Value]:
-        """Conduct one round and return its record; `full` is 0 if too few sites took part for a new head."""
+        """Conduct one round and return its record; in it, `full` is 0 if too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._conduct_exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
@@ -184,7 +184,10 @@ class Run:
         return record
 
     def _conduct_exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
-        """Ask the sites for uploads and sum them; return whether enough uploads came for a new head."""
+        """Ask the sites for uploads and sum them; return whether enough uploads came for a new head.
+
+        `number` is that of the round, and `at` that of the exchange in its round.
+        """
         nodes = self._gather_sites()
         if len(nodes) < self.minimum:
             self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
@@ -227,10 +230,10 @@ class Run:
         awaited: Collection[str],
         seconds: float | None = None,
     ) -> Replies:
-        """Ask these sites within the deadline, or within `seconds`, and store how long each of them took."""
-        lifetimes = {site: self.deadline.request_lifetime(site in awaited) for site in nodes}
+        """Ask these sites, wait until the deadline or for `seconds`, and store how long each site took."""
+        lifetimes = {site: self.deadline.compute_request_lifetime(site in awaited) for site in nodes}
         patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
-        wait = WaitingRules(patience, awaited, lives, self.run_folder.read_dropped_sites, self._find_heard)
+        wait = WaitingRules(patience, awaited, lives, self.run_folder.read_dropped_sites, self._read_connected_sites)
         replies = ask(self.grid, nodes, requests, kind, wait, self.clock)
         for site, took in replies.seconds.items():
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
@@ -241,7 +244,7 @@ class Run:
         self._log_event("uploads", round=number, sites=sites, seconds=seconds)
 
     def _sum_uploads(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
-        """Sum the uploads and return the sites with refused uploads; raise RunError if these are too many."""
+        """Sum the uploads, and return the sites whose uploads could not be used; RunError if these are too many."""
         known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
         try:
@@ -286,7 +289,10 @@ class Run:
         rounds = self.run_folder.read_rounds()
         if not (self.run_folder.read_uploads() or any(line["full"] for line in rounds)):
             why = "" if ending.reason is None else f": {ending.reason}"
-            raise RunError(f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}")
+            raise RunError(
+                f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}",
+                hint="`fedlog federate status` shows which sites are connected, and why others were left out",
+            )
         nodes = self._gather_sites()
         number = ending.round
         requests = make_finish_frames(server, self.plan.name, number, self.participants.known, nodes)
@@ -295,11 +301,14 @@ class Run:
         replies = self._ask(nodes, requests, FrameKind.REPORT, nodes, patience)
         forget_sites(server, replies.refused)
         self._log_missing(replies, number, patience)
-        sites, wrong = read_reports(self.plan, replies.answers)
+        sites, wrong = read_site_reports(self.plan, replies.answers)
         for site, reason in wrong.items():
             self._log_event("refused", site=site, round=number, reason=reason)
         if not sites:
-            raise RunError(f"expected reports of the sites after the last round, found none within {patience:.0f} s")
+            raise RunError(
+                f"expected reports of the sites after the last round, found none within {patience:.0f} s",
+                hint=f"when the sites are back, the same command with --name {self.plan.name} asks them again",
+            )
         self._save(server, number)
         write_json(self.run_folder.report_file, make_run_report(self.plan, server, ending, sites, self.run_folder))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])

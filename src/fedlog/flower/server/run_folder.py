@@ -42,20 +42,29 @@ class RoundRules:
 
     def __post_init__(self) -> None:
         if not 0 <= self.refused_share < 1:
-            raise InputError(f"the refused share must be at least 0 and below 1, found: {self.refused_share}")
+            raise InputError(
+                f"the refused share must be at least 0 and below 1, found: {self.refused_share}",
+                hint=f"--refused-share {REFUSED_SHARE}",
+            )
         if self.minimum < 1:
-            raise InputError(f"the minimum number of sites in a round must be at least 1, found: {self.minimum}")
+            raise InputError(
+                f"the minimum number of sites in a round must be at least 1, found: {self.minimum}",
+                hint="--minimum-sites 2",
+            )
         if not (self.deadline_seconds is None or self.deadline_seconds > 0):
-            raise InputError(f"the deadline of a round must be above 0 seconds, found: {self.deadline_seconds}")
+            raise InputError(
+                f"the deadline of a round must be above 0 seconds, found: {self.deadline_seconds}",
+                hint="--deadline 600, or leave it out",
+            )
 
-    def fewest_sites(self, plan: Plan) -> int:
-        """The fewest sites that a round needs: the operator's minimum, or more if a secure sum needs more."""
+    def find_minimum_sites(self, plan: Plan) -> int:
+        """The fewest sites that a round of this plan needs: the operator's minimum, or more for secure sums."""
         return self.minimum if plan.secure is None else max(self.minimum, FEWEST, plan.secure.honest)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder in which the server keeps a run."""
+    """The server's folder of one run."""
 
     path: Path
 
@@ -72,47 +81,47 @@ class RunFolder:
         """The folder of the run with this name."""
         return cls(folder.runs / name)
 
-    def accept_plan(self, plan: Plan) -> None:
-        """Write the plan into the folder; refuse if the folder is that of a run with another plan."""
+    def store_plan(self, plan: Plan) -> None:
+        """Write the plan into the folder; InputError if the folder has a run that began with another plan."""
         path = self.path / PLAN
         if path.exists() and (changed := self.read_plan().list_changes(plan)):
             raise InputError(
                 f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
                 hint=f"{path} has the earlier values; give a new run another --name",
             )
-        write_json(path, plan.as_plain())
+        write_json(path, plan.as_json())
 
     def read_plan(self) -> Plan:
         """The plan of the run."""
         return read_plan(json.loads((self.path / PLAN).read_text()))
 
     def read_report(self) -> dict[str, Any] | None:
-        """The report of a finished run; None if it is not finished."""
+        """The report of the run; None if the run is not finished."""
         found: dict[str, Any] | None = read_json(self.report_file, None)
         return found
 
     def add_round(self, line: Mapping[str, Any]) -> None:
-        """Append the line of one round to the file of rounds."""
+        """Append the record of one round to `rounds.jsonl`."""
         append_line(self.path / ROUNDS, json.dumps(line))
 
     def read_rounds(self) -> list[dict[str, Any]]:
-        """The lines of the rounds so far."""
+        """The records of the rounds so far."""
         path = self.path / ROUNDS
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def count_new_heads(self) -> int:
-        """The number of rounds with a new head: enough sites took part, and the sum did not drown in its noise."""
+        """The number of rounds with a new head: enough sites took part, and their sum was not mostly noise."""
         return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.read_rounds())
 
     def record_release(self, protection: Protection | None, round_number: int, exchange: str) -> None:
-        """Record the release of one exchange in a private run; RunError if the run's budget does not cover it."""
+        """If the run is private, record one exchange as a release; BudgetSpentError if the budget does not cover it."""
         if protection is not None:
             self.path.mkdir(parents=True, exist_ok=True)
             start_or_resume_log(self.release_log, protection.budget)
             record_release(self.release_log, protection.make_release_event(round_number, exchange))
 
     def read_privacy_spent(self) -> dict[str, object] | None:
-        """The guarantee for all releases of the run, as JSON values; None if nothing was released."""
+        """The privacy guarantee for all releases of the run so far, as JSON values; None if nothing was released."""
         log = read_log(self.release_log)
         found = compute_spending(log.events, log.budget.delta).guarantee
         return None if found is None else found.as_json()
@@ -126,12 +135,12 @@ class RunFolder:
         return int(json.loads(self.width_file.read_text()))
 
     def read_required_body(self) -> RequiredBody | None:
-        """The body that every site must have; None if they may differ."""
+        """The body that every site must have; None if the sites may have different ones."""
         found = read_json(self.body_file, None)
         return None if found is None else RequiredBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Store only the uploads that the head was made from, so that a site can be removed from the head later."""
+        """Store the uploads that the head was made from, and no others, so that a site can be removed from it later."""
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -172,13 +181,13 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class PrivateSiteReport:
-    """A site's report in a run that hides figures: they stay at the site."""
+    """A site's report in a run that is private or has secure sums: its figures stay at the site."""
 
     body: str
 
 
-def read_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
-    """Return the values in a REPORT payload; raise FrameError if they are not a report of this kind."""
+def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
+    """Return the values in the payload of a REPORT frame; FrameError if they are not a report of this class."""
     what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
     try:
         report = read_dataclass(kind, parse_json(payload[:65536]), what)
@@ -190,14 +199,14 @@ def read_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> d
     return {name: value for name, value in asdict(report).items() if value is not None}
 
 
-def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the readable reports, and for each site with an unreadable report what is wrong with it."""
+def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the reports of the sites, and site -> what is wrong with its report for those that cannot be read."""
     kind = PrivateSiteReport if plan.hides_figures else SiteReport
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
     for site, answer in sorted(answers.items()):
         try:
-            sites.append({"name": site, **read_report(answer.payload, kind)})
+            sites.append({"name": site, **read_site_report(answer.payload, kind)})
         except FrameError as error:
             wrong[site] = error.message
     return sites, wrong
@@ -206,7 +215,7 @@ def read_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[st
 def make_run_report(
     plan: Plan, server: Server, ending: RunEnding, sites: list[dict[str, Any]], run_folder: RunFolder
 ) -> dict[str, Any]:
-    """Return the report of the run; if it ended early, with the number of planned rounds and the reason."""
+    """Return the report of the run; if the run ended early, the report says so, with the reason."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
         "run": plan.name,

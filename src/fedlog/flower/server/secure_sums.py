@@ -14,7 +14,7 @@ from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.keys import index_member_keys, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, make_run_tag
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
@@ -43,7 +43,7 @@ class ServerSecureSums:
     def make_sum(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
-        """Make a secure sum, update the server's state with it, and return the sites in it; None if it failed."""
+        """Make a secure sum, apply it to the server's state, and return the sites in it; None if the sum failed."""
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:
@@ -51,7 +51,10 @@ class ServerSecureSums:
             return None
         pattern = server.patterns[exchange.name]
         if pattern is None:
-            raise RunError(f"expected uploads to sum in {exchange.name}, found none: {server.algorithm.name}")
+            raise RunError(
+                f"expected a method that sends uploads in {exchange.name}, found: {server.algorithm.name}",
+                hint="choose another --method, or leave out --aggregation secure",
+            )
         shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]
         opening = self._open_sum(members)
         keys, coordinates = index_member_keys(roster, members), sum(prod(shape) for shape in shapes)
@@ -77,9 +80,9 @@ class ServerSecureSums:
         nodes: Nodes,
         names: Mapping[int, str],
     ) -> tuple[SecureSumResult, tuple[str, ...]]:
-        """Take the steps of a secure sum with the sites, and return the sum and the sites in it."""
+        """Go through all steps of a secure sum with the sites; return the sum and the sites in it."""
         state = ServerRound(terms)
-        frames = {name: self._frame(FrameKind.WORK, step, payload) for name in nodes}
+        frames = {name: self._make_frame(FrameKind.WORK, step, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
         while True:
             state = self._take_replies(server, state, replies, step[0])
@@ -93,13 +96,13 @@ class ServerSecureSums:
             for payload in outgoing.values():
                 server.ledger.count(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
             frames = {
-                names[n]: self._frame(FrameKind.SECURE, step, bytes([state.step]) + part)
+                names[n]: self._make_frame(FrameKind.SECURE, step, bytes([state.step]) + part)
                 for n, part in outgoing.items()
             }
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
     def _take_replies(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
-        """Return the state of the sum after these replies; log the sites that refused or did not answer."""
+        """Return the state of the secure sum after these replies; log the sites that refused or did not answer."""
         for site, reason in sorted(replies.refused.items()):
             self.log("refused", site=site, round=round_number, reason=reason)
         for site in replies.silent:
@@ -113,11 +116,11 @@ class ServerSecureSums:
                 self.log("refused", site=site, round=round_number, reason=error.message)
         return state
 
-    def _frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
-        return Frame(kind, run_tag(self.run), step[0], step[1], payload)
+    def _make_frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
+        return Frame(kind, make_run_tag(self.run), step[0], step[1], payload)
 
     def _open_sum(self, members: tuple[str, ...]) -> SumOpening:
-        """Return the opening of a new sum; its number is stored first, so that it is never used again."""
+        """Return the opening of a new secure sum. Its number is stored first, so that no two sums have the same."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -50,7 +50,7 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
-    """Conduct a run with the settings of `[tool.flwr.app.config]` and `flwr run --run-config`."""
+    """Conduct a run; its settings come from `[tool.flwr.app.config]` and `flwr run --run-config`."""
     torch.set_num_threads(1)
     folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
     name = str(context.run_config.get("name"))
@@ -74,7 +74,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
-    """The plan and the rules from the settings of the app; InputError names a setting that cannot be used."""
+    """Read the plan and the waiting rules from the app's settings; InputError names a setting that cannot be used."""
     spec = read_plan_settings(settings)
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
@@ -84,12 +84,13 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
         return plan, RoundRules(int(settings["minimum-sites"]), deadline, share)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"the app's settings: a number is missing or wrong: {error}", hint="use `fedlog federate run`"
+            f"expected minimum-sites and deadline-seconds as numbers in the app's settings, found: {error}",
+            hint="use `fedlog federate run`",
         ) from None
 
 
 def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
-    """The plan and the rules as settings of the app; `flwr run --run-config` may change any of them."""
+    """Write the plan and the waiting rules as settings of the app; `flwr run --run-config` may change any of them."""
     usual = rules.refused_share == RoundRules.refused_share
     return {
         **format_plan_settings(plan),
@@ -100,7 +101,7 @@ def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
-    """Write the app's folder for `flwr run`, and return it."""
+    """Write the folder of the Flower app, which `flwr run` starts, and return it."""
     write_file(folder / "pyproject.toml", PROJECT + format_toml(settings))
     write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):

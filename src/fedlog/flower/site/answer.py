@@ -27,7 +27,7 @@ from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.keys import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, run_tag, turn_errors_into_refusals
+from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag, turn_errors_into_refusals
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
 from fedlog.flower.site.context import SiteContext, check_plain_runs, check_training
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
@@ -184,8 +184,8 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     config = folder.read_config()
     ours = make_identity(load_schema(folder.schema_file).digest)
     plan = read_hello(request.payload, ours)
-    if request.run != run_tag(plan.name):  # one run must not have several states here, each with its own caps
-        expected = run_tag(plan.name).hex()
+    if request.run != make_run_tag(plan.name):  # one run must not have several states here, each with its own caps
+        expected = make_run_tag(plan.name).hex()
         raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
     refuse_unacceptable_plan(context)
@@ -195,7 +195,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     state = RunState.of_run(folder, request.run)
     if context.protection is not None:
         refuse_run_beyond_limit(folder, state.path, context.protection.make_release_event(1, plan.method))
-    state.accept_plan(plan, context.profile)
+    state.store_plan(plan, context.profile)
     folder.log("welcome", run=plan.name, method=plan.method, rounds=plan.rounds, body=context.body.name)
     _check_clock(context, request.payload)
     # In a private run nothing leaves in the greeting but facts about the body; the clock is checked at the check-in.

@@ -26,7 +26,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteConfig, SiteFolder
-from fedlog.flower.protocol.frame import FrameError, run_tag
+from fedlog.flower.protocol.frame import FrameError, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan, describe_large_delta
 from fedlog.flower.site.data import compute_body_digest, load_body, load_data
@@ -141,7 +141,7 @@ class SiteContext:
     def local_only_method(self) -> Algorithm:
         """The method of training alone, with the run's epochs and learning rate."""
         options = {n: getattr(self.algorithm, n) for n in registry.list_options("local") if hasattr(self.algorithm, n)}
-        return registry.make_method("local", self.plan.model_plan(self.schema.n_class, self.body.width), options)
+        return registry.make_method("local", self.plan.make_model_plan(self.schema.n_class, self.body.width), options)
 
     @cached_property
     def cohort(self) -> Cohort:
@@ -221,8 +221,8 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
     """Raise InputError if the site has begun as many plain runs in the last 24 hours as its caps allow."""
-    own = RunState.of_run(folder, run_tag(plan.name)).plan_file
-    if caps.plain_runs is None or not _is_plain(plan.as_plain()) or own.exists():
+    own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
+    if caps.plain_runs is None or not _is_plain(plan.as_json()) or own.exists():
         return
     begun = 0
     for path in folder.state.glob("*/plan.json"):

@@ -125,7 +125,7 @@ def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, Sc
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,
-        "run": context.plan.as_plain(),
+        "run": context.plan.as_json(),
         "kept": name,
     }
     if context.plan.promise is not None:

@@ -46,7 +46,7 @@ class RunState:
         """Return the folder of the run with this tag."""
         return cls(folder.state / run.hex())
 
-    def accept_plan(self, plan: Plan, profile: SiteProfile) -> None:
+    def store_plan(self, plan: Plan, profile: SiteProfile) -> None:
         """Store the plan and the site's profile; refuse if this run began with another plan or another body."""
         if self.plan_file.exists():
             if changed := self.plan().list_changes(plan):
@@ -55,7 +55,7 @@ class RunState:
                 )
             self.check_body(profile)
         agreed = {
-            "plan": plan.as_plain(),
+            "plan": plan.as_json(),
             "body": profile.body,
             "digest": profile.digest,
             "closed_world": profile.closed_world,
