@@ -33,7 +33,7 @@ def _to_tensor(values: ArrayLike) -> torch.Tensor:
 
 
 class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
-    """The base of both estimators: `partial_fit` sums records into `moments_`, `_solve` solves the head from them."""
+    """The base class of the estimators: `partial_fit` sums records into `moments_`, `_solve` solves the head."""
 
     moments_: Moments
 
@@ -75,7 +75,7 @@ class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
         return both._add(other.moments_)
 
     def _add(self, moments: Moments) -> Self:
-        """Add these sums to those so far, if there are any, and solve the head."""
+        """Add these sums to the sums of earlier records, if there are any, and solve the head."""
         self.moments_ = self.moments_ + moments if hasattr(self, "moments_") else moments
         return self._solve()
 

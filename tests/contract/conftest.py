@@ -12,7 +12,7 @@ from method_options import OPTIONS
 from fedlog.data.federation import Federation
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.models.body import Body
-from fedlog.testing.trial import Models, Trial, read_models, small_body, small_federation
+from fedlog.testing.trial import Models, Trial, make_small_body, make_small_federation, read_models
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Small:
 
     def federation(self, sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
         """Clients with so many training records; those in `one_class` hold records of class 1 only."""
-        return small_federation(sizes, one_class)
+        return make_small_federation(sizes, one_class)
 
     def body(self, name: str = "mlp:6,5") -> Body:
         """A multilayer perceptron with two layers and 5 features."""
-        return small_body(name)
+        return make_small_body(name)
 
     def simulation(self, method: str, federation: Federation, *args: Any, **settings: Any) -> Simulation:
         """A run of two rounds, in float64 within a client's training, unless told otherwise."""
-        return Trial(method, OPTIONS.get(method, {})).simulation(federation, *args, **settings)
+        return Trial(method, OPTIONS.get(method, {})).make_simulation(federation, *args, **settings)
 
     def models(self, simulation: Simulation, *, closing: bool = False) -> Models:
         """Every client's model after the run, by the client's name."""

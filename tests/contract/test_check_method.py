@@ -110,11 +110,11 @@ class Idle(Wrapped):
 
 BROKEN = {
     Unweighted: "unequal clients",
-    Drawing: "repeats",
-    Remembering: "repeats",
-    InPlace: "repeats|arguments stay",
+    Drawing: "same seed repeats",
+    Remembering: "same seed repeats",
+    InPlace: "same seed repeats|arguments unchanged",
     CountingPadding: "backends agree",
-    AnyBody: "separate starts|different bodies",
+    AnyBody: "separate first parameters|different bodies",
     Headless: "",
     Idle: "learns",
 }

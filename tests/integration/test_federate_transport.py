@@ -41,7 +41,7 @@ from fedlog.models.model_folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
 from fedlog.settings.training import BroadcastForm, World
-from fedlog.wire.codec import find_codec, is_same_message
+from fedlog.wire.codec import find_codec, is_unchanged_message
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
@@ -290,7 +290,7 @@ def test_a_site_can_leave_after_it_said_that_nothing_is_new(
     run(post, server, plan).conduct()
     kept = RunFolder.of_run(server, "trial").read_uploads()
     assert kept.keys() == set(BODIES)
-    assert not any(map(is_same_message, kept.values()))
+    assert not any(map(is_unchanged_message, kept.values()))
     monkeypatch.setattr("fedlog.flower.ops.run.unregister_site", lambda *_: None)
     remove_site(server, "east", "trial", lambda line: None)
     found = state_of(server)
@@ -343,8 +343,8 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
         ({"codec": "rows"}, "codec rows cannot be used in a private run: the rows it sends show which classes"),
         ({"codec": "q8+zstd"}, "cannot be used in a private run: the length"),
         ({"codec_down": "rows+q8"}, "codec rows\\+q8 cannot be used in a private run"),
-        ({"codec_down": "rows", "world": World.CLOSED}, "a closed world cannot be used in a private run: the rows"),
-        ({"skip_below": 0.1}, "skipping cannot be used in a private run: whether a message is skipped"),
+        ({"codec_down": "rows", "world": World.CLOSED}, "--world closed cannot be used in a private run: the rows"),
+        ({"skip_below": 0.1}, "--skip-below cannot be used in a private run: whether a message is skipped"),
         (
             {"codec": "q8", "down": BroadcastForm.DIFFERENCES},
             "differences cannot be used in a private run, nor with",

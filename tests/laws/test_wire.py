@@ -121,7 +121,7 @@ def test_a_forged_size_is_refused_before_anything_is_allocated(shape: tuple[int,
     blob = _sealed(b"fl" + struct.pack("<BBBH", 1, Kind.STATISTICS, 1, 1) + array + b"\0" * 64)
     tracemalloc.start()
     try:
-        with pytest.raises(WireError, match=r"too large|cut short"):
+        with pytest.raises(WireError, match=r"must have at most \d+ entries|cut short"):
             CODEC.decode(blob)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -146,9 +146,9 @@ def test_bytes_behind_the_last_array_are_refused_even_under_a_right_checksum() -
 
 
 def test_what_a_frame_cannot_tell_is_refused_when_encoding() -> None:
-    with pytest.raises(WireError, match="too many arrays"):
+    with pytest.raises(WireError, match=f"at most {MAX_ARRAYS} arrays, found: {MAX_ARRAYS + 1}"):
         CODEC.encode(Message(Kind.SIGNS, (torch.ones(1, dtype=torch.bool),) * (MAX_ARRAYS + 1)))
-    with pytest.raises(WireError, match="has an array that is too large"):
+    with pytest.raises(WireError, match=f"an array of a message must have at most {MAX_DIMENSIONS} dimensions"):
         CODEC.encode(Message(Kind.SIGNS, (torch.ones((1,) * (MAX_DIMENSIONS + 1)),)))
 
 

@@ -247,7 +247,7 @@ def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> 
 @pytest.mark.parametrize(
     ("transport", "said"),
     [
-        ({"codec": "f32", "differences": True}, "cannot carry differences"),
+        ({"codec": "f32", "differences": True}, "cannot send a broadcast as the difference"),
         ({"codec": "q8", "closed_world": True}, "sends all rows"),
         ({"skip_below": -1.0}, "0 or more"),
         ({"codec_down": "f31"}, "unknown codec: f31"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.errors import InputError
-from fedlog.files.cache import cache_folder
+from fedlog.files.cache import find_cache_folder
 from fedlog.files.names import did_you_mean
 
 DATA_VARIABLE = "FEDLOG_DATA"
@@ -75,7 +75,7 @@ class FileState(Enum):
 
 def data_folder(given: Path | None = None) -> Path:
     """The folder of the data sets: the one given, else $FEDLOG_DATA, else the platform's user cache."""
-    return cache_folder(DATA_VARIABLE) if given is None else given.expanduser()
+    return find_cache_folder(DATA_VARIABLE) if given is None else given.expanduser()
 
 
 def hash_file(path: Path) -> str:

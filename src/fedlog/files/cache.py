@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 
-def cache_folder(variable: str = "FEDLOG_CACHE") -> Path:
-    """The folder named by this environment variable; if it is not set, the platform's user cache."""
+def find_cache_folder(variable: str = "FEDLOG_CACHE") -> Path:
+    """The folder that this environment variable names; if it is not set, fedlog's folder in the user's cache."""
     given = os.environ.get(variable)
     return Path(given).expanduser() if given else platformdirs.user_cache_path("fedlog")

@@ -77,14 +77,14 @@ def append_line(path: Path, line: str) -> None:
 
 
 def move_file(draft: Path, path: Path) -> None:
-    """Rename a finished draft to its final path, replacing what was there."""
+    """Rename a finished draft to the file's final path, replacing the file that was there."""
     _sync_content(draft)
     os.replace(draft, path)
     sync_names(path.parent)
 
 
 def move_folder(draft: Path, folder: Path) -> None:
-    """Rename a finished folder of files to its final path, replacing what was there."""
+    """Rename a finished folder to its final path, replacing the folder that was there."""
     sync_folder(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
@@ -143,5 +143,5 @@ def is_disk_full_error(error: BaseException) -> bool:
 
 
 def is_disk_nearly_full(folder: Path) -> bool:
-    """Whether the disk of this folder has hardly any room left."""
+    """Whether the disk of this folder has less than 16 MiB free."""
     return shutil.disk_usage(folder).free < LEAST_FREE_BYTES

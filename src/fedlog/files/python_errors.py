@@ -1,4 +1,4 @@
-"""Rewrite errors for Python programs: messages name settings as flags, `--epsilon 1`; a program has `epsilon=1`."""
+"""Rewrite errors for Python programs: messages name settings as flags, `--epsilon 1`; programs write `epsilon=1`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VALUE = rf"\d[\w.+-]*|[A-Z]+(?:=[A-Z]+)?\b|[\w-]+[:=./][\w:=.,/-]*[\w]|(?:{_WOR
 _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")
 
 
-def write_as_arguments(text: str) -> str:
+def write_flags_as_arguments(text: str) -> str:
     """The text with flags written as Python arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
     return _FLAG.sub(_to_argument, text)
 
@@ -63,7 +63,7 @@ def rewrite_flags_in_errors() -> Iterator[None]:
     except FedlogError as error:
         if _flags_wanted.get():
             raise
-        error.message = write_as_arguments(error.message)
-        error.hint = None if error.hint is None else write_as_arguments(error.hint)
+        error.message = write_flags_as_arguments(error.message)
+        error.hint = None if error.hint is None else write_flags_as_arguments(error.hint)
         error.args = (error.message,)
         raise

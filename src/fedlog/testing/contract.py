@@ -27,11 +27,11 @@ from fedlog.testing.trial import (
     drop_seconds,
     find_largest_gap,
     make_dropout_body,
+    make_small_body,
+    make_small_federation,
     read_models,
     replace_test_records,
     run_all_rounds,
-    small_body,
-    small_federation,
 )
 
 Check = Callable[[Trial], None]
@@ -65,27 +65,27 @@ def check_method(method: str | registry.Factory, **options: Any) -> None:
 def contract_checks() -> tuple[Check, ...]:
     """The checks that `check_method` runs, in their order; each takes a `Trial`."""
     return (
-        check_members,
-        check_repeats,
+        check_description,
+        check_same_seed_repeats,
         check_learns,
-        check_arguments_stay,
+        check_arguments_unchanged,
         check_order_of_clients,
         check_unequal_clients,
         check_round_without_data,
         check_partial_participation,
-        check_separate_starts,
+        check_separate_first_parameters,
         check_different_bodies,
         check_resume,
-        check_bits,
+        check_bits_counted,
         check_test_records_unseen,
         check_closing,
         check_backends_agree,
     )
 
 
-def check_members(trial: Trial) -> None:
-    """Check that the method has a name, at least one exchange in a round, and texts as advice."""
-    algorithm = trial.algorithm()
+def check_description(trial: Trial) -> None:
+    """Check the facts that a method states: its name, its exchanges in a round, and its lines of advice."""
+    algorithm = trial.make_algorithm()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
     assert algorithm.schedule.round, "its schedule has no exchange in a round"
@@ -95,14 +95,14 @@ def check_members(trial: Trial) -> None:
         assert isinstance(line, str), f"advice must be texts, found: {line!r}"
 
 
-def check_repeats(trial: Trial) -> None:
+def check_same_seed_repeats(trial: Trial) -> None:
     """Check that the same seed gives exactly the same run, even if other random numbers were drawn before."""
-    federation = small_federation([4, 9, 13])
+    federation = make_small_federation([4, 9, 13])
     found = []
     for start in (1, 2):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(start)
-            simulation = trial.simulation(federation)
+            simulation = trial.make_simulation(federation)
             found.append((run_all_rounds(simulation), read_models(simulation)))
             again = find_largest_gap(found[-1][1], read_models(simulation))
             assert again == 0, "deploying the same state twice gives different models: does the method keep state?"
@@ -112,10 +112,10 @@ def check_repeats(trial: Trial) -> None:
 
 
 def check_learns(trial: Trial) -> None:
-    """Check that models depend on the training records, and have a head for every class."""
-    federation = small_federation([8, 9, 13])
+    """Check that models depend on the training records, and that their heads have a row for every class."""
+    federation = make_small_federation([8, 9, 13])
     other = replace(federation, train=replace(federation.train, labels=(federation.train.labels + 1) % N_CLASS))
-    simulations = [trial.simulation(each) for each in (federation, other)]
+    simulations = [trial.make_simulation(each) for each in (federation, other)]
     for simulation in simulations:
         run_all_rounds(simulation)
     models, others = (read_models(simulation) for simulation in simulations)
@@ -127,9 +127,9 @@ def check_learns(trial: Trial) -> None:
         assert shape == expected, f"the head of {client} must have shape {expected}, found {shape}"
 
 
-def check_arguments_stay(trial: Trial) -> None:
+def check_arguments_unchanged(trial: Trial) -> None:
     """Check that `hear`, `open`, `step`, `broadcast` and `deploy` do not change their arguments."""
-    simulation = trial.simulation(small_federation([4, 9]))
+    simulation = trial.make_simulation(make_small_federation([4, 9]))
     run_all_rounds(simulation)
     algorithm, server = simulation.algorithm, simulation.server.state
     kept = _copy_values(server)
@@ -149,10 +149,10 @@ def check_arguments_stay(trial: Trial) -> None:
 
 
 def check_order_of_clients(trial: Trial) -> None:
-    """Check that the order of the clients does not matter."""
-    federation = small_federation([4, 9, 13, 6])
+    """Check that models and bits do not depend on the order of the clients."""
+    federation = make_small_federation([4, 9, 13, 6])
     turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
-    one, other = (trial.simulation(each, participation=0.75) for each in (federation, turned))
+    one, other = (trial.make_simulation(each, participation=0.75) for each in (federation, turned))
     first, second = run_all_rounds(one), run_all_rounds(other)
     gap = find_largest_gap(read_models(one), read_models(other))
     assert gap < 1e-5, f"with the clients in another order, models differ by {gap:g}"
@@ -163,15 +163,18 @@ def check_order_of_clients(trial: Trial) -> None:
 
 
 def check_unequal_clients(trial: Trial) -> None:
-    """Check clients with no record, one record or one class; a client with no record must not affect the others."""
-    federation = small_federation([0, 1, 7, 23], one_class=[2])
-    whole = trial.simulation(federation)
+    """Check a run in which clients have no record, one record or one class.
+
+    A client without records must not affect the others.
+    """
+    federation = make_small_federation([0, 1, 7, 23], one_class=[2])
+    whole = trial.make_simulation(federation)
     records = run_all_rounds(whole)
     assert [record["records_per_client"] for record in records] == [[6, 6, 6, 6]] * 2
     assert not any(record["refused"] for record in records), f"an upload is unusable: {records[0]['refused']}"
     models = read_models(whole)
     _require_finite(models)
-    without = trial.simulation(replace(federation, shards=federation.shards[1:]))
+    without = trial.make_simulation(replace(federation, shards=federation.shards[1:]))
     run_all_rounds(without)
     left = read_models(without)
     gap = find_largest_gap({name: models[name] for name in left}, left)
@@ -180,10 +183,10 @@ def check_unequal_clients(trial: Trial) -> None:
 
 def check_round_without_data(trial: Trial) -> None:
     """Check that a run goes on after a round in which only a client without data takes part."""
-    federation = small_federation([0, 0, 0, 8])
-    pooled = trial.algorithm().training is TrainingRecords.POOLED
+    federation = make_small_federation([0, 0, 0, 8])
+    pooled = trial.make_algorithm().training is TrainingRecords.POOLED
     for seed in range(3):
-        simulation = trial.simulation(federation, participation=0.25, seed=seed)
+        simulation = trial.make_simulation(federation, participation=0.25, seed=seed)
         if pooled or simulation.draw_participants(1) != [3]:
             break
     assert [record["participants"] for record in run_all_rounds(simulation)] == [1, 1]
@@ -191,37 +194,37 @@ def check_round_without_data(trial: Trial) -> None:
 
 
 def check_partial_participation(trial: Trial) -> None:
-    """Check that every upload has the same size, also if half of the clients take part, and models stay finite."""
-    federation = small_federation([5, 8, 12, 6])
-    everyone, half = (trial.simulation(federation, participation=share, rounds=3) for share in (1.0, 0.5))
+    """Check that uploads have the same size whether all or half of the clients take part, and models stay finite."""
+    federation = make_small_federation([5, 8, 12, 6])
+    everyone, half = (trial.make_simulation(federation, participation=share, rounds=3) for share in (1.0, 0.5))
     sent = {record.bits_up / record.participants for simulation in (everyone, half) for record in simulation.rounds()}
     assert len(sent) == 1, f"uploads must have the same size in all rounds, found: {sorted(sent)} bits"
     _require_finite(read_models(half))
 
 
-def check_separate_starts(trial: Trial) -> None:
-    """Check that different first parameters are accepted by a method for any body, and refused by the others."""
-    _check_start(
+def check_separate_first_parameters(trial: Trial) -> None:
+    """Check that clients may start from different parameters exactly if the method says that bodies may differ."""
+    _check_accepted_or_refused(
         trial,
-        "separate starts",
-        lambda options: trial.simulation(
-            small_federation([5, 8, 6]), options=options, initialisation=Initialisation.SEPARATE
+        "different first parameters",
+        lambda options: trial.make_simulation(
+            make_small_federation([5, 8, 6]), options=options, initialisation=Initialisation.SEPARATE
         ),
     )
 
 
 def check_different_bodies(trial: Trial) -> None:
-    """Check that different bodies are accepted by a method for any body, and refused by the others."""
-    bodies = [small_body("mlp:6,5"), small_body("mlp:7,5"), small_body("mlp:5")]
-    _check_start(
+    """Check that clients may have different networks exactly if the method says that bodies may differ."""
+    bodies = [make_small_body("mlp:6,5"), make_small_body("mlp:7,5"), make_small_body("mlp:5")]
+    _check_accepted_or_refused(
         trial,
         "different bodies",
-        lambda options: trial.simulation(small_federation([5, 8, 6]), bodies, options=options),
+        lambda options: trial.make_simulation(make_small_federation([5, 8, 6]), bodies, options=options),
     )
 
 
-def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]) -> None:
-    algorithm = trial.algorithm()
+def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]) -> None:
+    algorithm = trial.make_algorithm()
     if algorithm.bodies is Bodies.SAME:
         try:
             make(None)
@@ -235,7 +238,7 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
             if "first_head" not in registry.list_options(trial.method):
                 return
         else:
-            raise AssertionError(f"the method has an opening exchange, but it accepts {what}")
+            raise AssertionError(f"the method's opening exchange needs equal bodies, but it accepts {what}")
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
     assert len(run_all_rounds(simulation)) == 2
     _require_finite(read_models(simulation))
@@ -243,8 +246,8 @@ def _check_start(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | No
 
 def check_resume(trial: Trial) -> None:
     """Check that a resumed run is exactly the same as an uninterrupted one."""
-    federation = small_federation([4, 9, 13, 6])
-    straight, before, after = (trial.simulation(federation, participation=0.75, rounds=4) for _ in range(3))
+    federation = make_small_federation([4, 9, 13, 6])
+    straight, before, after = (trial.make_simulation(federation, participation=0.75, rounds=4) for _ in range(3))
     expected = run_all_rounds(straight)
     rounds = before.rounds()
     found = [drop_seconds(next(rounds)), drop_seconds(next(rounds))]
@@ -257,25 +260,25 @@ def check_resume(trial: Trial) -> None:
     assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
 
 
-def check_bits(trial: Trial) -> None:
-    """Check that all bits of a round are counted under a kind of message."""
-    for record in run_all_rounds(trial.simulation(small_federation([5, 8, 6]))):
+def check_bits_counted(trial: Trial) -> None:
+    """Check that the bits by kind of message add up to all bits of a round."""
+    for record in run_all_rounds(trial.make_simulation(make_small_federation([5, 8, 6]))):
         booked, sent = sum(record["bits_by_kind"].values()), record["bits_up"] + record["bits_down"]
         assert booked == sent, f"{sent} bits were sent, but {booked} were counted by kind of message"
 
 
 def check_test_records_unseen(trial: Trial) -> None:
-    """Check that training and closing do not use test records."""
-    federation = small_federation([5, 8, 12])
-    one, other = (trial.simulation(each) for each in (federation, replace_test_records(federation)))
+    """Check that neither the rounds nor the closing phase use test records."""
+    federation = make_small_federation([5, 8, 12])
+    one, other = (trial.make_simulation(each) for each in (federation, replace_test_records(federation)))
     run_all_rounds(one), run_all_rounds(other)
     gap = find_largest_gap(read_models(one, closing=True), read_models(other, closing=True))
     assert gap == 0, f"the models depend on the test records: other test records change them by {gap:g}"
 
 
 def check_closing(trial: Trial) -> None:
-    """Check that the closing phase is evaluated separately and does not change the run."""
-    simulation = trial.simulation(small_federation([5, 8, 12]))
+    """Check that the closing phase (training after the last round) does not change the models that clients keep."""
+    simulation = trial.make_simulation(make_small_federation([5, 8, 12]))
     has_closing = bool(simulation.algorithm.schedule.closing)
     run_all_rounds(simulation)
     before = read_models(simulation)
@@ -288,12 +291,12 @@ def check_closing(trial: Trial) -> None:
 
 
 def check_backends_agree(trial: Trial) -> None:
-    """Check that every backend trains as the plain loop does, on shards of very different sizes."""
-    federation = small_federation([0, 1, 7, 23], one_class=[2])
+    """Check that every backend trains to the same parameters as the loop over clients, for shards of any size."""
+    federation = make_small_federation([0, 1, 7, 23], one_class=[2])
     stacked = [choice for choice in BackendChoice if choice not in (BackendChoice.LOOP, BackendChoice.MIXED)]
     for choices in (stacked, [BackendChoice.MIXED]):
-        simulation = trial.simulation(federation, [make_dropout_body(choices[0])] * 4)
-        if not _trains(simulation):
+        simulation = trial.make_simulation(federation, [make_dropout_body(choices[0])] * 4)
+        if not _has_training(simulation):
             continue
         # Two rounds first, so that losses get real class means and global means.
         run_all_rounds(simulation)
@@ -302,9 +305,12 @@ def check_backends_agree(trial: Trial) -> None:
 
 
 def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -> None:
-    """Check that one backend agrees with the loop in every phase of the method, after the rounds of the simulation."""
+    """Check that one backend gives the same parameters and features as the loop, in every phase of the method.
+
+    The training starts from the state after the rounds of `simulation`.
+    """
     federation, bodies = simulation.federation, simulation.bodies
-    engines = [trial.simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
+    engines = [trial.make_simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
     clients = list_clients(federation, bodies, simulation.algorithm)
     loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)
@@ -325,7 +331,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
 
 
 def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """(training tasks of all clients, name) for each exchange of a round, the opening and the closing phase."""
+    """The training tasks of all clients, and a name, for each exchange and for the closing phase of a method."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
@@ -342,8 +348,8 @@ def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
     yield [Task(c, model, schedule.closing, key.child(c.name)) for c in clients], "closing"
 
 
-def _trains(simulation: Simulation) -> bool:
-    """Whether clients train in any exchange of the method, or in its closing; statistics alone need no training."""
+def _has_training(simulation: Simulation) -> bool:
+    """Whether clients train in any exchange of the method, or in its closing phase."""
     schedule = simulation.algorithm.schedule
     exchanges = (*schedule.round, *([schedule.opening] if schedule.opening else []))
     return bool(schedule.closing) or any(exchange.phases for exchange in exchanges)
@@ -355,7 +361,7 @@ def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
 
 
 def _broadcasts_add_up(simulation: Simulation) -> bool:
-    """Whether a client needs all earlier broadcasts to use one."""
+    """Whether a client can use a broadcast only if it has received all earlier ones."""
     return simulation.algorithm.schedule.audience is Audience.EVERYONE
 
 

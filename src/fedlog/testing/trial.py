@@ -36,8 +36,8 @@ Model = dict[str, Tensor]
 Models = dict[str, Model]
 
 
-def small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
-    """Clients c0, c1, ... with these numbers of training records; those in `one_class` have only class 1."""
+def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
+    """A federation of clients c0, c1, ... with these numbers of training records; those in `one_class` have class 1."""
     generator = Key(5).child("small").torch()
     inputs, labels, shards = [], [], []
     start = 0
@@ -73,13 +73,13 @@ def replace_classes_by_numbers(federation: Federation) -> Federation:
 
 
 def replace_test_records(federation: Federation) -> Federation:
-    """The federation with noise as test records, and with other labels."""
+    """The federation with other test records: noise as inputs, and changed labels."""
     labels = (federation.test.labels + 1) % N_CLASS
     noise = torch.randn(federation.test.inputs.shape, generator=Key(6).torch())
     return replace(federation, test=Records(noise, labels))
 
 
-def small_body(name: str = "mlp:6,5") -> Body:
+def make_small_body(name: str = "mlp:6,5") -> Body:
     """A body from the catalog for 4 inputs; by default two layers and 5 features."""
     return make_body(name, (4,))
 
@@ -104,7 +104,7 @@ class Trial:
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def simulation(
+    def make_simulation(
         self,
         federation: Federation,
         bodies: Sequence[Body] | None = None,
@@ -113,33 +113,34 @@ class Trial:
         options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Simulation:
-        """A run of two rounds, unless `settings` say otherwise, with training in float64."""
+        """Make a simulated run of the method: two rounds unless `settings` say otherwise, trained in float64."""
         if self.predicts_numbers:
             federation = replace_classes_by_numbers(federation)
-        bodies = bodies or [small_body()] * len(federation.shards)
+        bodies = bodies or [make_small_body()] * len(federation.shards)
         plan = model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
-        algorithm = registry.make_method(self.method, plan, {**self._shorten(), **self.options, **(options or {})})
+        algorithm = registry.make_method(self.method, plan, {**self._make_options(), **(options or {})})
         asked = RunSettings(**{"rounds": 2, **settings})
         return Simulation(algorithm, federation, bodies, plan, engine, asked).start()
 
     @property
     def predicts_numbers(self) -> bool:
         """Whether the method predicts a number instead of a class."""
-        plan = model_plan(small_federation([4, 4]), [small_body()] * 2)
-        return predicts_numbers(registry.make_method(self.method, plan, {**self._shorten(), **self.options}))
+        plan = model_plan(make_small_federation([4, 4]), [make_small_body()] * 2)
+        return predicts_numbers(registry.make_method(self.method, plan, self._make_options()))
 
-    def algorithm(self) -> Algorithm:
-        """The method made for a small federation."""
-        return self.simulation(small_federation([4, 4])).algorithm
+    def make_algorithm(self) -> Algorithm:
+        """Make the method for a small federation."""
+        return self.make_simulation(make_small_federation([4, 4])).algorithm
 
-    def _shorten(self) -> dict[str, Any]:
+    def _make_options(self) -> dict[str, Any]:
         known = registry.list_options(self.method)
-        return {name: value for name, value in SHORT_TRAINING.items() if name in known}
+        short = {name: value for name, value in SHORT_TRAINING.items() if name in known}
+        return {**short, **self.options}
 
 
 def run_all_rounds(simulation: Simulation) -> list[dict[str, Any]]:
-    """Run all remaining rounds and return their records, without times."""
+    """Run all remaining rounds and return the record of each, without its seconds."""
     return [drop_seconds(record) for record in simulation.rounds()]
 
 
@@ -157,7 +158,7 @@ def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
 
 
 def find_largest_gap(one: Models, other: Models) -> float:
-    """The largest difference of two entries of any client's model; infinite if clients or parameters differ."""
+    """The largest difference between the models of a client; infinite if clients or parameter names differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")
     return max(

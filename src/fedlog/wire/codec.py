@@ -12,7 +12,7 @@ from fedlog.wire.frame import MAGIC, Float32, WireError
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Float16Numbers, Float32Numbers, QuantisedNumbers
 
-__all__ = ["CODECS", "Codec", "Float32", "WireError", "find_codec", "is_same_message", "refuse_revealing_codec"]
+__all__ = ["CODECS", "Codec", "Float32", "WireError", "find_codec", "is_unchanged_message", "refuse_revealing_codec"]
 
 
 class Codec(Protocol):
@@ -20,7 +20,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the registry."""
+        """The name of the codec, which users write."""
 
     @property
     def number(self) -> int:
@@ -45,7 +45,7 @@ class Codec(Protocol):
         """
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` if they are not one. `known` as for `encode`."""
+        """The message in these bytes; `WireError` if they are not a message. A difference is added to `known`."""
 
 
 _ALL: tuple[Codec, ...] = (
@@ -78,8 +78,8 @@ def refuse_revealing_codec(name: str, where: str) -> None:
         )
 
 
-def is_same_message(blob: bytes) -> bool:
-    """Whether these bytes are a message of kind SAME: it has no content and says that the last message is unchanged."""
+def is_unchanged_message(blob: bytes) -> bool:
+    """Whether these bytes are a message of kind SAME, which says only that the last message is still valid."""
     at = {frame.VERSION: 3, compact.VERSION: 4}.get(blob[2] if len(blob) > 4 else 0)
     return at is not None and blob[:2] == MAGIC and blob[at] == Kind.SAME
 

@@ -29,7 +29,7 @@ from fedlog.wire.numbers import Float32Numbers, Floats, NumberFormat
 
 MAX_WHOLE_COUNT = 2**53  # float64 is exact for whole numbers up to this one
 VERSION = 2
-_HEAD = struct.Struct("<2sBBBB")
+_HEADER = struct.Struct("<2sBBBB")
 _DIFFERENCE, _COMPRESSED = 1, 2  # flags
 _BITS, _WHOLE, _WIDE_WHOLE, _FLOATS, _MEANS = range(5)  # layouts
 _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # flags in the same byte as the layout
@@ -47,7 +47,7 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether they have fractions (the counts of a decayed posterior do)."""
+    """The bytes of the counts, and whether some are fractions (when a method lets old counts decay)."""
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
@@ -58,16 +58,18 @@ def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.flo
     if not fractional:
         counts = np.array([reader.read_varint() for _ in range(rows)], np.float64)
         if (counts > MAX_WHOLE_COUNT).any():
-            raise WireError(f"the message has a count above {MAX_WHOLE_COUNT}")
+            raise WireError(f"the counts of a message must be at most {MAX_WHOLE_COUNT}, found: {counts.max():g}")
         return counts
     counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
     if not np.isfinite(counts).all() or (counts < 0).any():
-        raise WireError("the message has a count that is negative or not finite")
+        raise WireError(
+            f"the counts of a message must be finite and 0 or more, found: {counts.min()} to {counts.max()}"
+        )
     return counts
 
 
 def compress(body: bytes) -> bytes:
-    """The body as one zstandard frame without its magic number."""
+    """The body compressed with zstandard, as one frame without zstandard's magic number."""
     settings = zstandard.ZstdCompressionParameters(
         compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
     )
@@ -80,7 +82,7 @@ def decompress(body: bytes) -> bytes:
     try:
         size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if size > limit:  # zstandard gives an unknown size as the largest possible number
-            raise WireError(f"the message would become too large when decompressed: more than {limit} bytes")
+            raise WireError(f"a decompressed message must have at most {limit} bytes, this one has more")
         opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
         return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -101,7 +103,7 @@ class CompactCodec:
 
     @property
     def name(self) -> str:
-        """The parts joined with `+`, for example rows+q8+zstd; `rows` alone means rows of f32."""
+        """The codec's name: its parts joined with `+`, for example rows+q8+zstd; `rows` alone means rows of f32."""
         plain = self.rows and self.numbers.name == "f32"
         parts = [*(["rows"] if self.rows else []), *([] if plain else [self.numbers.name])]
         return "+".join([*parts, *(["zstd"] if self.compressed else [])])
@@ -113,7 +115,7 @@ class CompactCodec:
 
     @property
     def differences(self) -> bool:
-        """Whether it can carry differences. f32 cannot: known + (new - known) would round, and f32 must be exact."""
+        """Whether a message can be sent as the difference to an earlier one. f32 must be exact, so it cannot."""
         return not isinstance(self.numbers, Float32Numbers)
 
     @property
@@ -122,7 +124,7 @@ class CompactCodec:
         return self.numbers.rounding
 
     def _codec_for(self, kind: int) -> CompactCodec:
-        """The codec for messages of that kind: moments stay float32, since a variance is a small difference of them."""
+        """The codec for messages of that kind: moments are always float32, so that variances stay precise."""
         return replace(self, numbers=Float32Numbers()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
@@ -141,18 +143,18 @@ class CompactCodec:
             smaller = compress(body)
             if len(smaller) < len(body) <= frame.max_decoded_size(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
-        head = _HEAD.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
-        return frame.add_checksum(head + body, starting_checksum(known))
+        header = _HEADER.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
+        return frame.add_checksum(header + body, starting_checksum(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` if they are not one. A difference is added to `known`."""
-        codec, number, flags = frame.read_head(_HEAD, VERSION, blob)
+        """The message in these bytes; `WireError` if they are not a message. A difference is added to `known`."""
+        codec, number, flags = frame.read_header(_HEADER, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
+            raise WireError(f"expected a message in codec {self.number} ({self.name}), found: codec {codec}")
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
-        kind, body = frame.open_frame(_HEAD, blob, number, starting_checksum(known if number == Kind.SAME else old))
+        kind, body = frame.open_frame(_HEADER, blob, number, starting_checksum(known if number == Kind.SAME else old))
         return self._codec_for(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
 
     def _require_known(self, kind: int, known: Message | None) -> Message:
@@ -169,7 +171,7 @@ class CompactCodec:
         count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
-            raise WireError(f"the message has {count} arrays, expected {expected}")
+            raise WireError(f"expected a message with {expected} arrays, found: {count}")
         for at in range(count):
             array = self._unpack_array(kind, reader, None if known is None else known.arrays[at], allowance)
             allowance -= array.numel()
@@ -228,7 +230,7 @@ class CompactCodec:
         if max(prod(shape), rows) > allowance:
             raise WireError(f"an array is too large for its message: shape {shape}")
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
-            return _unpack_whole(reader, sort, shape)
+            return _unpack_whole_numbers(reader, sort, shape)
         if sort == _FLOATS and not marks & ~_SIGNED:
             present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
             matrix = self._read_matrix(reader, present, columns, bool(marks & _SIGNED))
@@ -241,7 +243,10 @@ class CompactCodec:
     def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
         old = None if known is None else split_counts_and_means(known)
         if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
-            raise WireError("the message takes its counts from an earlier message that the receiver does not have")
+            raise WireError(
+                "the message refers to the counts of an earlier message that the receiver does not have",
+                hint="the sender must send the whole message once",
+            )
         present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
         if marks & _SAME_COUNTS and old is not None:
@@ -278,7 +283,7 @@ def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
     return found
 
 
-def _unpack_whole(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
+def _unpack_whole_numbers(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
     entries = prod(shape)
     if sort == _BITS:
         return torch.from_numpy(reader.read_bits(entries)).reshape(shape)

@@ -28,7 +28,7 @@ from fedlog.wire.message import Kind, Message
 
 MAGIC = b"fl"
 VERSION = 1  # of f32
-_HEAD = struct.Struct("<2sBBBH")
+_HEADER = struct.Struct("<2sBBBH")
 _FLOAT32, _INT64, _BIT = 1, 2, 3
 MAX_ARRAYS = 2**16 - 1  # MobileNetV2 alone has 260
 MAX_DIMENSIONS = 8
@@ -49,7 +49,7 @@ def can_send_difference(message: Message, known: Message) -> bool:
 
 
 def starting_checksum(known: Message | None) -> int:
-    """The start value of a frame's checksum: 0, or the checksum of the known message that the frame refers to."""
+    """The start value of a frame's checksum: 0, or the checksum of the earlier message that the frame refers to."""
     found = 0
     for array in () if known is None else known.arrays:
         exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
@@ -62,62 +62,63 @@ class WireError(InputError):
 
 
 def max_decoded_size(size: int) -> int:
-    """The largest number of entries, or of decompressed bytes, that a body of `size` bytes may stand for."""
+    """The limit on entries, or on decompressed bytes, of a message whose body has `size` bytes."""
     return _FREE + _PER_BYTE * size
 
 
 def add_checksum(framed: bytes, start: int) -> bytes:
-    """The head and body followed by their checksum, which starts from the value `start`."""
+    """A frame's header and body (`framed`), followed by their CRC-32, which starts from the value `start`."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
-def read_head(head: struct.Struct, version: int, blob: bytes) -> list[Any]:
-    """The fields of the head after magic and version; `WireError` if magic or version is wrong."""
-    if len(blob) < head.size + _CRC.size:
-        raise WireError(f"the message is too short: {len(blob)} bytes")
-    magic, found, *rest = head.unpack_from(blob)
+def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
+    """The fields of a frame's header after magic number and version; `WireError` if one of these is wrong."""
+    if len(blob) < header.size + _CRC.size:
+        raise WireError(f"a message must have at least {header.size + _CRC.size} bytes, found: {len(blob)}")
+    magic, found, *rest = header.unpack_from(blob)
     if magic != MAGIC or found != version:
         raise WireError(
-            f"this is not a fedlog message of version {version}: its magic is {magic!r}, its version {found}",
+            f"expected a fedlog message of version {version} with magic number {MAGIC!r}, "
+            f"found: version {found}, magic number {magic!r}",
             hint="both sides need versions of fedlog that speak the same protocol",
         )
     return rest
 
 
-def open_frame(head: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
+def open_frame(header: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
     """The kind and the body of a frame; `WireError` if its checksum, started from `start`, is wrong."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
         raise WireError("the message's checksum does not match its content, or the earlier message that it refers to")
     if kind not in Kind._value2member_map_:
         raise WireError(f"the message has an unknown kind: {kind}")
-    return Kind(kind), framed[head.size :]
+    return Kind(kind), framed[header.size :]
 
 
 def check_arrays(message: Message) -> None:
     """Raise a `WireError` if a message has more arrays, dimensions or entries than a frame can carry."""
     if len(message.arrays) > MAX_ARRAYS:
-        raise WireError(f"the message has too many arrays: {len(message.arrays)} (at most {MAX_ARRAYS})")
+        raise WireError(f"a message must have at most {MAX_ARRAYS} arrays, found: {len(message.arrays)}")
     for array in message.arrays:
         if array.ndim > MAX_DIMENSIONS or array.numel() > MAX_ENTRIES:
             raise WireError(
-                f"the message has an array that is too large: shape {tuple(array.shape)} "
-                f"(at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries)"
+                f"an array of a message must have at most {MAX_DIMENSIONS} dimensions and {MAX_ENTRIES} entries, "
+                f"found: shape {tuple(array.shape)}"
             )
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape that a frame states, as a tuple; `WireError` if it is too large."""
+    """An array's shape, as a frame states it; `WireError` if it has too many dimensions or entries."""
     if len(shape) > MAX_DIMENSIONS:
-        raise WireError(f"an array has too many dimensions: {len(shape)} (at most {MAX_DIMENSIONS})")
+        raise WireError(f"an array of a message must have at most {MAX_DIMENSIONS} dimensions, found: {len(shape)}")
     # Zeros are left out of the product, so that they hide no huge size: strides are products of the other sizes.
     if prod(size for size in shape if size) > MAX_ENTRIES:
-        raise WireError(f"an array is too large: shape {tuple(shape)} (at most {MAX_ENTRIES} entries)")
+        raise WireError(f"an array of a message must have at most {MAX_ENTRIES} entries, found: shape {tuple(shape)}")
     return tuple(shape)
 
 
 def encode_varint(number: int) -> bytes:
-    """A whole number, 0 or more, in LEB128: 7 bits a byte, lowest first; the top bit says that another byte follows."""
+    """A whole number, 0 or more, in LEB128: 7 bits a byte, lowest first; the top bit means that more bytes follow."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -127,7 +128,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_zigzag(number: int) -> int:
-    """0, -1, 1, -2, 2, ... as 0, 1, 2, 3, 4, ...: small numbers of either sign stay small."""
+    """The zigzag code: 0, -1, 1, -2, 2, ... become 0, 1, 2, 3, 4, ..., so that small negative numbers stay small."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
@@ -180,7 +181,7 @@ class Reader:
         """Read `count` truth values, 8 in a byte, lowest bit first; `WireError` if a bit after the last one is set."""
         raw = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         if count % 8 and raw[-1] >> (count % 8):
-            raise WireError("bits after the last truth value must be 0")
+            raise WireError("the unused bits after the last truth value must be 0, found: a 1")
         return np.unpackbits(raw, count=count, bitorder="little").astype(bool)
 
 
@@ -223,16 +224,16 @@ class Float32:
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message; `WireError` if it has more arrays, dimensions or entries than a frame can carry."""
         check_arrays(message)
-        head = _HEAD.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
+        header = _HEADER.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = b"".join(_pack_array(array) for array in message.arrays)
-        return add_checksum(head + body, starting_checksum(known) if message.kind is Kind.SAME else 0)
+        return add_checksum(header + body, starting_checksum(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
-        """The message in these bytes; `WireError` if they are not one."""
-        number, codec, count = read_head(_HEAD, VERSION, blob)
+        """The message in these bytes; `WireError` if they are not a message."""
+        number, codec, count = read_header(_HEADER, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"the message is in codec number {codec}, expected {self.number} ({self.name})")
-        kind, body = open_frame(_HEAD, blob, number, starting_checksum(known) if number == Kind.SAME else 0)
+            raise WireError(f"expected a message in codec {self.number} ({self.name}), found: codec {codec}")
+        kind, body = open_frame(_HEADER, blob, number, starting_checksum(known) if number == Kind.SAME else 0)
         reader = Reader(body)
         arrays = tuple(_unpack_array(reader) for _ in range(count))
         reader.require_end()

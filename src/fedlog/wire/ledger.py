@@ -26,7 +26,7 @@ class Ledger:
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
     def count(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
-        """Count an encoded message, once for each copy sent; in a secure sum, `kind` is the name of a step."""
+        """Count the bits of an encoded message, `copies` times; in a secure sum, `kind` is the name of a step."""
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
 
@@ -55,5 +55,5 @@ class Ledger:
 
     @staticmethod
     def from_rows(rows: list[tuple[int, str, str, int]]) -> Ledger:
-        """The ledger that `as_rows` came from."""
+        """The ledger with these rows, which `as_rows` returned."""
         return Ledger(Counter({(at, Direction(way), kind): bits for at, way, kind, bits in rows}))

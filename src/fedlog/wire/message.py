@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A message: its kind, and its arrays as the kind says."""
+    """A message between client and server: its kind, and the arrays that `Kind` lists for it."""
 
     kind: Kind
     arrays: tuple[Tensor, ...]
@@ -98,7 +98,7 @@ def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
 
 
 def _means_to_mean_scatter(message: Message) -> tuple[Tensor, ...]:
-    """The parts of the scatter of a client's class means, which can be added up over clients."""
+    """A client's terms of the scatter of class means, which can be added up over clients."""
     scatter = MeanScatter.of(*message.arrays)
     return scatter.sums, scatter.outer, scatter.holders
 
@@ -116,7 +116,7 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
 
 
 def make_contribution(message: Message) -> Contribution:
-    """The contribution of an upload: parameters times their records, means as sums, signs as votes."""
+    """Convert an upload so that it can be added up: parameters times records, means to sums, signs to votes."""
     if message.kind not in _LIFTS:
         raise InputError(f"messages of kind {message.kind.name} cannot be summed")
     make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution

@@ -21,7 +21,7 @@ BLOCK = 128  # entries that share one scale
 
 
 class NumberFormat(Protocol):
-    """A format of floats. `rounding`: the largest error in the norm of a row, as a multiple of its largest entry."""
+    """How floats are written as bytes. `rounding` bounds the error in a row's norm, relative to its largest entry."""
 
     @property
     def name(self) -> str: ...
@@ -30,15 +30,15 @@ class NumberFormat(Protocol):
     def rounding(self) -> float: ...
 
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
-        """The bytes of the rows that are `present`; `signed` if some entry is negative."""
+        """The bytes of the rows that the mask `present` marks; `signed` says whether some entry is negative."""
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """Read a matrix of so many rows and columns."""
+        """Read a matrix with this number of rows and columns; `signed` as it was when they were packed."""
 
 
 @dataclass(frozen=True)
 class Float32Numbers:
-    """float32: 4 bytes each, unchanged."""
+    """float32: each entry as 4 bytes, unchanged."""
 
     name: str = "f32"
     rounding: float = 2.0**-24
@@ -138,7 +138,7 @@ def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> 
 
 
 def _round_up_to_bfloat16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """The numbers as bfloat16, rounded up, so that no entry needs more than the largest code."""
+    """The scales as bfloat16, rounded up, so that no entry needs more than the largest code."""
     with np.errstate(over="ignore"):
         words = values.astype(np.float32)
     words = np.where(words.astype(np.float64) < values, np.nextafter(words, np.float32(np.inf)), words)

@@ -33,10 +33,13 @@ class Transport:
         down = self.broadcast_codec
         if self.differences and not down.differences:
             able = ", ".join(name for name, each in CODECS.items() if each.differences)
-            raise InputError(f"codec {down.name} cannot carry differences", hint=f"--codec-down with one of {able}")
+            raise InputError(
+                f"codec {down.name} cannot send a broadcast as the difference to the last one",
+                hint=f"--codec-down with one of {able}",
+            )
         if self.closed_world and "rows" not in down.name.split("+"):
             raise InputError(
-                f"a closed world sends only some rows, but codec {down.name} sends all rows",
+                f"--world closed sends each client only the rows of its classes, but codec {down.name} sends all rows",
                 hint="--codec-down with a codec of rows, such as rows or rows+q8",
             )
         if self.skip_below is not None and not 0 <= self.skip_below < math.inf:
@@ -44,12 +47,12 @@ class Transport:
 
     @cached_property
     def upload_codec(self) -> Codec:
-        """The codec of uploads."""
+        """The codec for messages from clients to the server."""
         return find_codec(self.codec)
 
     @cached_property
     def broadcast_codec(self) -> Codec:
-        """The codec of broadcasts."""
+        """The codec for messages from the server to clients."""
         return find_codec(self.codec_down or self.codec)
 
     @property
@@ -61,13 +64,13 @@ class Transport:
         """Raise an InputError if messages show which classes a client holds; `where` names the mode in the error."""
         if self.closed_world:
             raise InputError(
-                f"a closed world cannot be used in {where}: the rows that a client gets show which classes it holds",
+                f"--world closed cannot be used in {where}: the rows that a client gets show which classes it holds",
                 hint="leave out --world closed",
             )
         if self.skip_below is not None:
             raise InputError(
-                f"skipping cannot be used in {where}: whether a message is skipped depends on the client's records, "
-                "and the privacy accounting does not cover that",
+                f"--skip-below cannot be used in {where}: whether a message is skipped depends on the client's "
+                "records, and the privacy accounting does not cover that",
                 hint="leave out --skip-below",
             )
         refuse_revealing_codec(self.codec, where)
@@ -78,7 +81,10 @@ PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for eve
 
 
 def relative_change(message: Message, known: Message) -> float:
-    """The distance of a message from an earlier one, over the earlier one's norm; infinite if not comparable."""
+    """The L2 distance between a message and an earlier one, divided by the norm of the earlier one.
+
+    Infinite if their kinds or shapes differ, or the earlier one is zero.
+    """
     if not can_send_difference(message, known):
         return math.inf
     pairs = [(a.to(torch.float64), b.to(torch.float64)) for a, b in zip(message.arrays, known.arrays, strict=True)]
@@ -88,7 +94,7 @@ def relative_change(message: Message, known: Message) -> float:
 
 
 def zero_other_classes(message: Message, classes: frozenset[int]) -> Message:
-    """A head or statistics with all rows but those of these classes set to zero; other messages unchanged."""
+    """The message with the rows of all other classes set to zero, if it is a head or statistics; else unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message
     rows = torch.zeros(message.arrays[0].shape[0], dtype=torch.bool)

@@ -24,7 +24,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.tasks import Backend, Settings, Task
-from fedlog.files.cache import cache_folder
+from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file
 from fedlog.models.body import HEAD, Body, draw_initial_head
 from fedlog.models.masked_dropout import collect_parameters
@@ -103,7 +103,7 @@ def _name_processor() -> str:
 
 def cache_file() -> Path:
     """The file in which timings are cached."""
-    return cache_folder() / "backends.json"
+    return find_cache_folder() / "backends.json"
 
 
 def _read() -> dict[str, dict[str, float]]:

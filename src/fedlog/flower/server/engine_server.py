@@ -22,7 +22,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.settings.promise import make_limits
-from fedlog.wire.codec import is_same_message
+from fedlog.wire.codec import is_unchanged_message
 
 
 def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
@@ -66,7 +66,7 @@ def save_engine_server(run_folder: RunFolder, server: Server, round_number: int)
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return site -> upload in the newest sum; `known` are the stored uploads, used for sites that sent no new one."""
     summed = uploads if server.memory is None else server.memory
-    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_same_message(upload)}}
+    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
 
 

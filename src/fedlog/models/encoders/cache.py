@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedlog.files.cache import cache_folder
+from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file
 
 RECORDS_OF_A_FILE = 1024
@@ -62,7 +62,7 @@ class FeatureCache:
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
         self._encoder = encoder
-        self._folder = (folder or cache_folder() / "features") / encoder.digest[:32]
+        self._folder = (folder or find_cache_folder() / "features") / encoder.digest[:32]
 
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
         """(n, *input_shape) -> (n, width) float32; features that are not in the cache are computed and added."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedlog.data.sources import hash_file
 from fedlog.errors import InputError
-from fedlog.files.cache import cache_folder
+from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import digest_json
 from fedlog.models.encoders import efficientnet
@@ -110,7 +110,7 @@ def find_principal_directions(name: str) -> Tensor:
     random ones. There are no more than these: further directions would differ from machine to machine.
     """
     network, _ = parse_pretrained(name)
-    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
+    path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
     with suppress(OSError, SafetensorError, KeyError):
         return load_file(path)["directions"]
     weights = _read_weights(network)["_fc.weight"].to(torch.float64)
@@ -140,7 +140,7 @@ def _make_missing_error(network: Network) -> InputError:
 
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
     """The folded weights from the cache; folded and added to it if they are missing."""
-    path = cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
+    path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     # A file that is missing, damaged or folded by another rule is written anew.
     with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
         if (file.metadata() or {}).get("folding") == FOLDING:
