@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -159,6 +160,7 @@ def _refuse_incomplete(method: str, missing: list[str]) -> None:
         )
 
 
+@cache
 def _option_types(make: Factory) -> dict[str, Any]:
     """The types of the options that have annotations in the constructor."""
     sources: list[Any] = [make.__init__ if inspect.isclass(make) else make]

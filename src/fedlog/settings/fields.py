@@ -80,17 +80,14 @@ class Section:
     """The base class of groups of settings; it checks each value against its type and bounds."""
 
     def __post_init__(self) -> None:
-        hints = type_hints(type(self))  # type: ignore[arg-type]
+        kind = type(self)
+        hints, defaults = type_hints(kind), _check_defaults(kind)  # type: ignore[arg-type]
         for entry in fields(self):
             value, hint = getattr(self, entry.name), hints[entry.name]
-            if value is None and NoneType not in list_accepted_types(hint) and entry.default is not MISSING:
+            if value is None and defaults.get(entry.name) is not None and NoneType not in list_accepted_types(hint):
                 value = entry.default  # in a file, null and "not set" are the same
-            try:
-                object.__setattr__(self, entry.name, check_value(entry.name, value, hint))
-            except InputError as error:
-                if error.hint is None and "info" in entry.metadata:
-                    raise InputError(error.message, hint=f"{entry.name}: {find_setting_info(entry).help}") from None
-                raise
+            checked = defaults[entry.name] if value is entry.default else _check_setting(entry, value, hint)
+            object.__setattr__(self, entry.name, checked)
 
     def take_section(self, section: type[Value]) -> Value:
         """The settings of one section, if this class inherits from it."""
@@ -103,6 +100,14 @@ def type_hints(kind: Any) -> dict[str, Any]:
     """The types of a dataclass's fields by name, with their bounds."""
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
+
+
+@cache
+def _check_defaults(kind: Any) -> dict[str, Any]:
+    """The defaults of a section's settings, converted to their types: once, since most settings keep their default."""
+    hints = type_hints(kind)
+    given = [entry for entry in fields(kind) if entry.default is not MISSING]
+    return {entry.name: _check_setting(entry, entry.default, hints[entry.name]) for entry in given}
 
 
 def list_accepted_types(hint: Any) -> tuple[Any, ...]:
@@ -136,6 +141,16 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     if isinstance(found, float) and not math.isfinite(found):
         raise InputError(f"{name.replace('_', ' ')} must be a finite number, found: {value}")
     return found
+
+
+def _check_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
+    """The value converted to the setting's type; an InputError has the setting's help as hint, if it has no other."""
+    try:
+        return check_value(entry.name, value, hint)
+    except InputError as error:
+        if error.hint is None and "info" in entry.metadata:
+            raise InputError(error.message, hint=f"{entry.name}: {find_setting_info(entry).help}") from None
+        raise
 
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
