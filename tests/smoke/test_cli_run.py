@@ -378,7 +378,7 @@ def test_a_body_of_ones_own_comes_from_the_python_path(
 
 def test_starting_imports_only_what_is_needed(tmp_path: Path) -> None:
     """`--help` does not import PyTorch; a run with the loop imports neither PyTorch's compiler nor scikit-learn."""
-    run = [*SHORT, "--backend", "loop", "--out", str(tmp_path / "r"), "--quiet"]
+    run = [*SHORT, "--data", "digits", "--backend", "loop", "--out", str(tmp_path / "r"), "--quiet"]
     script = f"""
 import sys
 from fedlog.cli.main import main
@@ -395,7 +395,7 @@ print(loaded("torch", "numpy", "matplotlib"))
 import fedlog.cli.run_work
 print(loaded("matplotlib", "scipy.stats"))
 print(main({run!r}))
-print(loaded("torch._dynamo", "sympy", "sklearn", "flwr", "polars", "pooch"))
+print(loaded("torch._dynamo", "sympy", "sklearn", "scipy.stats", "scipy.optimize", "flwr", "polars", "pooch"))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
-from fedlog.data.readers import HAR_SIGNALS, read_cifar10, read_cifar100, read_har, read_idx
+from fedlog.data.readers import HAR_SIGNALS, read_cifar10, read_cifar100, read_digits, read_har, read_idx
 from fedlog.errors import InputError
 
 
@@ -31,6 +32,13 @@ def har_folder(folder: Path, rows: int = 4) -> Path:
     (folder / "train" / "y_train.txt").write_text("".join(f"{row % 6 + 1}\n" for row in range(rows)))
     (folder / "train" / "subject_train.txt").write_text("".join(f"{row % 30 + 1}\n" for row in range(rows)))
     return folder
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    pixels, labels = read_digits()
+    expected = load_digits()
+    np.testing.assert_array_equal(pixels, expected.data)
+    np.testing.assert_array_equal(labels, expected.target)
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 2)])

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedlog.api.progress import Progress
 from fedlog.cli.command import count_cores
+from fedlog.cli.run_summary import show_summary
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
@@ -56,8 +57,6 @@ def train_and_report(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:
-        from fedlog.cli.run_summary import show_summary  # imported after the training: it imports slow parts of scipy
-
         show_summary(console, summary, folder, report)
         if args.profile:
             _show_profile(console, records.read_rounds(folder / RECORDS))

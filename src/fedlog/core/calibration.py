@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedlog.errors import InputError
@@ -63,6 +62,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     As in Platt (1999), one imagined record of each class is added, so that a few records without a mistake do not make
     the model certain. Classes that the logits rule out get no imagined record.
     """
+    from scipy.optimize import minimize_scalar  # here: slow to import, and most runs do not need it
+
     if not len(labels):
         raise InputError("a temperature needs validation records, found: none")
     values = logits.to(torch.float64)

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
-from fedlog.data.readers import read_cifar10, read_cifar100, read_har, read_idx
+from fedlog.data.readers import read_cifar10, read_cifar100, read_digits, read_har, read_idx
 from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require_files
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
@@ -64,12 +62,9 @@ CIRCLE_TEST_RECORDS = 1000
 
 def digits_pools() -> UndividedData:
     """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; of each class every fourth is for test."""
-    # Imported here, because scikit-learn takes a second to load and other data sets do not need it.
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    inputs = torch.from_numpy(found.images.astype(np.float32) / 16).reshape(-1, 1, 8, 8)
-    labels = torch.from_numpy(found.target.astype(np.int64))
+    pixels, target = read_digits()
+    inputs = torch.from_numpy(pixels.astype(np.float32) / 16).reshape(-1, 1, 8, 8)
+    labels = torch.from_numpy(target)
     rank_in_class = torch.empty_like(labels)
     for label in range(10):
         of_class = labels == label
@@ -152,6 +147,9 @@ def number_recordings(windows: Tensor) -> Tensor:
         [numbers.setdefault(one.tobytes(), len(numbers)) for one in part.contiguous().numpy()]
         for part in (windows[..., :half], windows[..., half:])
     ]
+    from scipy.sparse import coo_array  # here: slow to import, and only this data set needs it
+    from scipy.sparse.csgraph import connected_components
+
     ones = np.ones(len(windows), dtype=np.int8)
     joined = coo_array((ones, (np.array(halves[0]), np.array(halves[1]))), shape=(len(numbers), len(numbers)))
     _, of_half = connected_components(joined, directed=False)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import cast
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 
 from fedlog.errors import InputError
@@ -194,4 +193,6 @@ def _find_root(rising: Callable[[float], float], start: float) -> float:
         step *= 2
     if low == high:
         return low
+    from scipy.optimize import brentq  # here: slow to import, and most runs do not need it
+
     return cast(float, brentq(rising, low, high, xtol=1e-15, rtol=4 * np.finfo(float).eps, maxiter=500))

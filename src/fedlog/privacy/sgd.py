@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from fedlog.core.clip import shorten_rows
@@ -125,6 +124,8 @@ def _find_root_of_falling_function(falling: Callable[[float], float], smallest: 
         )
     if falling(low) <= 0:
         return low
+    from scipy.optimize import brentq  # here: slow to import, and most runs do not need it
+
     return float(brentq(falling, low, high, xtol=1e-10))
 
 

@@ -22,7 +22,7 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, t
+from scipy.special import gammaincinv, stdtrit
 
 from fedlog.experiments.tables.significance import CONFIDENCE, Estimate, Mean
 
@@ -48,7 +48,7 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
     if mean.error is None:
         return Estimate(mean.value, None, None)
     shared = splits.judged_share if splits.redrawn else 0.0
-    half = float(t.ppf((1 + confidence) / 2, mean.seeds - 1)) * mean.error * math.sqrt(1 + mean.seeds * shared)
+    half = float(stdtrit(mean.seeds - 1, (1 + confidence) / 2)) * mean.error * math.sqrt(1 + mean.seeds * shared)
     half = min(half, 1.0)  # no share can be further off
     return Estimate(mean.value, mean.value - half, mean.value + half)
 
@@ -102,7 +102,7 @@ def estimate_from_rows(
     variance = math.fsum(part.variance for part in parts)
     # Degrees of freedom of the sum of these variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in parts if part.variance)
-    half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance)
     if kind is RowValueKind.DIFFERENCE:
         half = max(half, RULE_OF_THREE / sum(len(np.unique(site.rows)) for site in sites))
     half = min(half, 1.0)  # no share can be further off
@@ -178,7 +178,8 @@ def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[
     if not _have_same_rows(each):
         explained = float(np.mean([_compute_variance_explained_by_rows(judged, by_class) for judged in present]))
     freedom = len(present) - 1
-    if spread <= explained * float(chi2.ppf(CHANCE_LEVEL, freedom)) / freedom:
+    chi_squared = 2 * float(gammaincinv(freedom / 2, CHANCE_LEVEL))  # the quantile
+    if spread <= explained * chi_squared / freedom:
         return _Variance(0.0, freedom)
     return _Variance((spread - explained) / len(present), freedom)
 

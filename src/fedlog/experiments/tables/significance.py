@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from scipy.stats import rankdata, t
+from scipy.special import stdtrit
+
+from fedlog.core.classification import average_ranks
 
 LEVEL = 0.01  # the paper's significance level
 CONFIDENCE = 0.95
@@ -58,7 +60,7 @@ class Mean:
         """(low, high): Student's interval of 95 % around the mean; (None, None) for one seed."""
         if self.error is None:
             return None, None
-        half = float(t.ppf((1 + CONFIDENCE) / 2, self.seeds - 1)) * self.error
+        half = float(stdtrit(self.seeds - 1, (1 + CONFIDENCE) / 2)) * self.error
         return self.value - half, self.value + half
 
 
@@ -81,7 +83,7 @@ def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative)
         return 1.0
     signed = nonzero if side is Alternative.GREATER else -nonzero
     # Doubled, so that the middle ranks of ties are whole numbers too.
-    ranks = np.rint(2 * rankdata(np.abs(signed))).astype(int)
+    ranks = np.rint(2 * average_ranks(np.abs(signed))).astype(int)
     counts = _count_rank_sums(ranks)
     observed = int(ranks[signed > 0].sum())
     return float(counts[observed:].sum() / counts.sum())
@@ -256,5 +258,5 @@ def estimate_difference_from_printed(ours: Mean, printed: float, printed_error: 
     if own + other == 0:
         return Estimate(value, value, value)
     freedom = (own + other) ** 2 / (own**2 / (ours.seeds - 1) + other**2 / (printed_seeds - 1))
-    half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(own + other)
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(own + other)
     return Estimate(value, value - half, value + half)
