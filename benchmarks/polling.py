@@ -53,7 +53,7 @@ class LoopSite:
         while not self._pull():
             self.pauses.sleep(3)
         self.ready_at = self.now + self.work
-        with self.pauses.answering():
+        with self.pauses.record_wait():
             flower._push_messages(state=self, object_store=None, send=None, push_object=None)  # type: ignore[arg-type]
         return self.now
 
@@ -84,7 +84,7 @@ def measure(sites: int, work: float, rounds: int, ours: bool, seed: int) -> dict
         loop.pauses = (
             ShorterPauses(loop.sleep, loop.look_at_clock)
             if ours
-            else SimpleNamespace(sleep=loop.sleep, answering=nullcontext)
+            else SimpleNamespace(sleep=loop.sleep, record_wait=nullcontext)
         )
     clock, extra, before = 3.0, [], flower.time
     try:

@@ -30,7 +30,7 @@ from fedlog.flower.site.supernode import (
     SHORTEST_PAUSE_SECONDS,
     GuardStarter,
     ShorterPauses,
-    replace_flower_parts,
+    patch_supernode,
 )
 
 
@@ -55,7 +55,7 @@ def wait_for_message(clock: FakeClock, pauses: ShorterPauses, after: float) -> t
         pauses.sleep(FLOWER_IDLE_SECONDS)
         calls += 1
     late = clock.now - there
-    with pauses.answering():
+    with pauses.record_wait():
         pauses.sleep(FLOWER_ANSWER_SECONDS)
         assert clock.slept[-1] == ANSWER_SECONDS
     return late, calls
@@ -135,7 +135,7 @@ def test_a_message_wakes_the_program_and_its_wait_is_remembered(monkeypatch: pyt
     clock, shared = FakeClock(), list[object]()
     monkeypatch.setattr(supernode, "ShorterPauses", clock.pauses)
     monkeypatch.setattr(start_client_internal, "_push_messages", lambda **given: (shared.append(given), clock.sleep(9)))
-    replace_flower_parts()
+    patch_supernode()
     programs, pauses = start_client_internal.subprocess, start_client_internal.time
     assert isinstance(programs, GuardStarter)
     assert isinstance(pauses, ShorterPauses)
@@ -170,14 +170,14 @@ def test_flower_still_sleeps_where_the_pauses_are_replaced(monkeypatch: pytest.M
 def test_heartbeats_go_out_often_enough_to_miss_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower takes a site for gone after two of the intervals that it announces."""
     keep_flowers_parts(monkeypatch)
-    replace_flower_parts()
+    patch_supernode()
     longest = (heartbeat.HEARTBEAT_DEFAULT_INTERVAL - heartbeat.HEARTBEAT_CALL_TIMEOUT) * 0.9
     gone_after = HEARTBEAT_PATIENCE_INTERVALS * fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL
     assert (HEARTBEAT_SECONDS, fleet_http_client.HEARTBEAT_CALL_TIMEOUT) == (15, HEARTBEAT_PATIENCE)
     assert gone_after / longest > 6  # five can come late, where it was two
     assert isinstance(start_client_internal.subprocess, GuardStarter)
     with pytest.raises(RunError, match="expected subprocess in"):
-        replace_flower_parts()  # not as Flower has it any more
+        patch_supernode()  # not as Flower has it any more
 
 
 @pytest.mark.parametrize("name", ["plain", "with:separator"])

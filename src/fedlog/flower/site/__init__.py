@@ -1,1 +1,1 @@
-"""A site's work on one message."""
+"""What a site does in a run: it answers the server's messages one by one, and keeps its state on disk."""

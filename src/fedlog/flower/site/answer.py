@@ -60,8 +60,8 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     try:
         return answer_request(request, folder)
     except FrameError as error:
-        folder.log("refused", reason=error.message, round=request.round_number)
-        # The message of a FrameError says nothing about the site's data, so it may be sent.
+        folder.log("refused", reason=error.one_line, round=request.round_number)
+        # The message of a FrameError says nothing about the site's data, so it may be sent. The hint is for this site.
         return replace(request, kind=FrameKind.REFUSAL, payload=error.message.encode("ascii", "replace")[:200])
     except Exception as error:
         if is_disk_full_error(error):
@@ -98,7 +98,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
         context.folder.log("answered again", run=context.plan.name, round=request.round_number, kind=kind.name)
         return replace(request, kind=kind, payload=stored)
     if request.kind in WORK_KINDS:
-        return replace(request, kind=kind, payload=do_work(request, context, state))
+        return replace(request, kind=kind, payload=do_local_work(request, context, state))
     state.count_answer(context.most_answers)
     if not context.plan.hides_figures:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
@@ -117,9 +117,9 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
     """
     digest, context = _kept.pop(state.path, (None, None))
     if context is None or digest is None or digest != _digest_sources(context, state):
-        context = SiteContext(folder, folder.read_config(), state.plan())
+        context = SiteContext(folder, folder.read_config(), state.read_plan())
         digest = _digest_sources(context, state)
-        if context != SiteContext(folder, folder.read_config(), state.plan()):
+        if context != SiteContext(folder, folder.read_config(), state.read_plan()):
             digest = None  # a file changed after it was read, so the digest is not that of this context
     if digest is not None:
         _kept[state.path] = (digest, context)
@@ -129,7 +129,7 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
 
 
 def _digest_sources(context: SiteContext, state: RunState) -> str | None:
-    """Return the digest of the files that a context is made from; None if some of it comes from no readable file."""
+    """Return the digest of all files that a context is made from; None if one of them cannot be read."""
     folder, data = context.folder, Path(context.config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]
     files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
@@ -145,9 +145,9 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
 
 
 def refuse_unacceptable_plan(context: SiteContext) -> None:
-    """Refuse a plan that promises less than this site requires, or needs something that the site lacks.
+    """Raise FrameError for a plan that promises less than this site requires, or needs something that the site lacks.
 
-    The data are not read, so that a FrameError tells nothing about them.
+    The data are not read, so that the error tells nothing about them.
     """
     config, plan = context.config, context.plan
     try:
@@ -166,17 +166,17 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
         if plan.promise is not None:
             refuse_body_that_mixes_records(context.body)
     except InputError as error:
-        raise FrameError(error.message) from None
+        raise FrameError(error.message, hint=error.hint) from None
 
 
 @contextmanager
 def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
-    """Turn an InputError in the block into a FrameError with this sentence; its text goes to the site's log."""
+    """Turn an InputError in the block into a FrameError that says only this sentence; log the details at the site."""
     try:
         yield
     except InputError as error:
-        context.folder.log("warning", run=context.plan.name, reason=error.message)
-        raise FrameError(sentence) from None
+        context.folder.log("warning", run=context.plan.name, reason=error.one_line)
+        raise FrameError(sentence, hint="the warning before this line has the details") from None
 
 
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
@@ -212,8 +212,8 @@ def _check_clock(context: SiteContext, hello: bytes) -> None:
         context.folder.log("warning", run=context.plan.name, reason=reason)
 
 
-def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
-    """Do the local work of one exchange and return the upload, after the site's new state is saved."""
+def do_local_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
+    """Train as the request's exchange says, save the site's new state, and return the upload."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
@@ -268,7 +268,7 @@ def do_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
 
 
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
-    """Return the exchange that the request names, with the learning rates of its round."""
+    """Return the method's exchange that the request names, with the learning rates of its round."""
     algorithm = context.algorithm
     if request.round_number > context.plan.rounds:
         raise FrameError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
@@ -281,7 +281,7 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
 
 
 def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
-    """Give a broadcast to the cohort; with `anew`, the cohort first forgets which messages it received and sent.
+    """Let the cohort receive a broadcast; with `anew`, it first forgets which messages it received and sent before.
 
     Numbers that are not finite are refused here, before the answer is counted as a release.
     """

@@ -29,14 +29,14 @@ _worker: tuple[str, bytes] | None = None  # the worker's socket, and the secret 
 
 
 @app.train()  # type: ignore[untyped-decorator]
-def train(message: Message, context: Context) -> Message:
-    """Return the reply to one message; the site's folder is given by `--node-config`."""
+def answer_message(message: Message, context: Context) -> Message:
+    """Return the reply to a Flower message; the node's configuration says where the site's folder is."""
     folder = SiteFolder(Path(str(context.node_config["folder"])))
     return Message(wrap_frame(answer(message, folder)), reply_to=message)
 
 
 def answer(message: Message, folder: SiteFolder) -> Frame:
-    """Return the frame to send back; a REFUSAL if the message holds no frame."""
+    """Return the frame to send back: a REFUSAL if the message holds no frame, else the answer to the frame."""
     try:
         request = unwrap_frame(message)
     except FrameError as error:
@@ -46,7 +46,7 @@ def answer(message: Message, folder: SiteFolder) -> Frame:
 
 
 def use_worker(socket: str, secret: bytes) -> None:
-    """Pass the frames of this process to the worker at this socket from now on."""
+    """From now on, pass the frames that reach this process to the worker at this socket."""
     global _worker
     _worker = (socket, secret)
 

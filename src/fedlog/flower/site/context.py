@@ -50,7 +50,7 @@ SPARE_ANSWERS = 10
 
 @dataclass(frozen=True)
 class SiteContext:
-    """A site in one run. Each part is made once, when it is first needed."""
+    """What a site needs to take part in one run: data, body, method. Each part is made when it is first needed."""
 
     folder: SiteFolder
     config: SiteConfig
@@ -73,7 +73,7 @@ class SiteContext:
 
     @cached_property
     def data(self) -> Site:
-        """The site's data, split and scaled; if single records are protected, each row is scaled by itself."""
+        """The site's data, split and scaled; if single records are protected, each row is scaled without the others."""
         if self.plan.promise is None:
             return load_data(self.folder, self.config)
         try:
@@ -94,7 +94,7 @@ class SiteContext:
 
     @cached_property
     def profile(self) -> SiteProfile:
-        """The facts about itself that the site tells the server; the digest is that of the body before any training."""
+        """The facts that the site tells the server about itself; they include the digest of its untrained body."""
         key = Key(self.plan.seed).child("initial", "body")
         digest = compute_body_digest(self.body, key, self.schema.shape) if self.plan.needs_equal_bodies else None
         return SiteProfile(self.body.name, self.body.width, digest, self.closed_world)
@@ -106,12 +106,12 @@ class SiteContext:
 
     @property
     def closed_world(self) -> bool:
-        """Whether this site receives only the head's rows of its classes: the run offers it, and the site chose it."""
+        """Whether this site receives only the rows of the head for its own classes, as both run and site must allow."""
         return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
 
     @cached_property
     def protection(self) -> Protection | None:
-        """The protection of the uploads; None in a run without privacy."""
+        """The clipping and the noise that protect the uploads; None in a run without privacy."""
         return self.plan.build_protection(self.schema.n_class, self.body.width)
 
     @cached_property
@@ -121,7 +121,7 @@ class SiteContext:
 
     @cached_property
     def plan_error(self) -> InputError | None:
-        """The error if the site's caps or its target do not allow this plan; None if they do."""
+        """The error if the plan exceeds the site's caps, or if its method does not fit the kind of label; else None."""
         try:
             # The shape of the head does not matter here, so the body need not be loaded yet.
             algorithm = self.plan.build_algorithm(2, 2)
@@ -133,7 +133,7 @@ class SiteContext:
 
     @cached_property
     def most_answers(self) -> int | None:
-        """The most different answers that the site gives in this run, from its cap of rounds; None without that cap."""
+        """The largest number of different answers in a run, by the site's cap on rounds; None without that cap."""
         rounds = self.config.caps.rounds
         return None if rounds is None else rounds * len(self.algorithm.schedule.round) + SPARE_ANSWERS
 
@@ -145,15 +145,15 @@ class SiteContext:
 
     @cached_property
     def cohort(self) -> Cohort:
-        """The cohort of this one site, in the state that the last message left it in."""
+        """This site as a cohort of one client, in the state after the last message."""
         return self.make_cohort(self.algorithm, self.protection)
 
     def restart_cohort(self) -> None:
-        """Put the cohort back to the start of the run."""
+        """Put the cohort back into its state at the start of the run."""
         self.__dict__.pop("cohort", None)
 
     def make_cohort(self, algorithm: Algorithm, protection: Protection | None) -> Cohort:
-        """Return the cohort of this one site at the start of a run."""
+        """Return this site as a cohort of one client, in the state at the start of a run."""
         federation = self.data.federation
         shard = self.data.shard
         # Also if there is no training record: an error would tell the server so.
@@ -165,7 +165,9 @@ class SiteContext:
     def make_secure_sums(self, state: RunState) -> SiteSecureSums:
         """Return this site's side of the run's secure sums; raise FrameError in a run without secure sums."""
         if self.plan.secure is None:
-            raise FrameError("expected a request of a run without secure sums, found a step of a secure sum")
+            raise FrameError(
+                f"expected no step of a secure sum in {self.plan.name}, which has no secure sums, found one"
+            )
         return SiteSecureSums(self.folder, self.plan.secure, self.protection, state)
 
     def log_warnings(self) -> None:
@@ -187,25 +189,37 @@ class SiteContext:
 def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig) -> None:
     """Raise InputError if the plan asks for more than the site's caps allow."""
     if caps.rounds is not None and plan.rounds > caps.rounds:
-        raise InputError(f"this site allows {caps.rounds} rounds a run, found: {plan.rounds}")
+        raise InputError(
+            f"this site allows {caps.rounds} rounds a run, found: {plan.rounds}",
+            hint=_say_how_to_allow("fewer rounds", f"--rounds {plan.rounds}"),
+        )
     phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
     epochs = sum(phase.epochs for phase in (*phases, *algorithm.schedule.closing))
     if caps.epochs is not None and epochs > caps.epochs:
-        raise InputError(f"this site allows {caps.epochs} epochs a round, found: {epochs}")
+        raise InputError(
+            f"this site allows {caps.epochs} epochs a round, found: {epochs}",
+            hint=_say_how_to_allow("fewer epochs", f"--epochs {epochs}"),
+        )
     local = _is_private(plan) and plan.promise is not None and plan.promise.trust is Trust.LOCAL
     if caps.only is AcceptedRuns.SECURE and plan.secure is None and not local:
-        raise InputError("this site takes part in runs with a secure sum or with local noise only")
+        raise InputError(
+            "this site takes part in runs with a secure sum or with local noise only",
+            hint=_say_how_to_allow("--aggregation secure, or with --trust local", "--remove only"),
+        )
     if caps.only is AcceptedRuns.PRIVATE and not _is_private(plan):
-        raise InputError("this site takes part in private runs only")
+        raise InputError(
+            "this site takes part in private runs only",
+            hint=_say_how_to_allow(f"--privacy and epsilon {WEAKEST_EPSILON:g} or less", "--remove only"),
+        )
     first = algorithm.schedule.opening or algorithm.schedule.round[0]
     check_training(caps, plan, first.phases, config)
 
 
 def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
-    """Raise InputError if these phases, the first ones that train the body, change it too little.
+    """Raise InputError if the first training phases of a run change the body too little to hide single rows.
 
-    It is checked for the plan, and again for the step that really comes first: the learning rate may fall during a run,
-    and a server may ask for the last round first.
+    This is checked for the plan, and again for the step that really comes first: the learning rate may fall during a
+    run, and a server may ask for the last round first.
     """
     hides = plan.secure is not None or _is_private(plan)
     if hides or caps.untrained or _has_fixed_body(config):
@@ -214,9 +228,13 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
         raise InputError(
             "this plan trains the body too little before it sends exact statistics: the server knows the untrained "
             "body from its seed, and could trace the statistics back to rows",
-            hint="a plan with more training, with secure sums or with noise; or allow it at this site: `fedlog "
-            "federate caps DIR --remove untrained`",
+            hint=_say_how_to_allow("more training, secure sums or noise", "--remove untrained"),
         )
+
+
+def _say_how_to_allow(plan: str, flags: str) -> str:
+    """The hint for a refused plan: what the operator can change in the plan, and what the site in its caps."""
+    return f"start a run with {plan}; or allow it at this site: `fedlog federate caps DIR {flags}`"
 
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
@@ -231,17 +249,18 @@ def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
         begun += recent and _is_plain(stored)
     if begun >= caps.plain_runs:
         raise InputError(
-            f"this site begins {caps.plain_runs} runs without noise of its own in 24 hours, and has begun {begun}"
+            f"this site begins {caps.plain_runs} runs without noise of its own in 24 hours, and has begun {begun}",
+            hint=_say_how_to_allow("secure sums or local noise, or wait", f"--plain-runs {begun + 1}"),
         )
 
 
 def _is_private(plan: Plan) -> bool:
-    """Whether a plan has enough noise to hide something, no matter who adds it."""
+    """Whether a plan has enough noise to hide something, whoever adds the noise."""
     return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
 
 
 def _is_plain(plan: dict[str, Any]) -> bool:
-    """Whether a run with this stored plan shows the server exact, or nearly exact, statistics of a single site."""
+    """Whether a run of this plan, given as JSON values, shows the server nearly exact statistics of a single site."""
     promise = plan.get("promise")
     hides = promise is not None and promise["trust"] != Trust.CENTRAL and promise["epsilon"] <= WEAKEST_EPSILON
     return plan.get("secure") is None and not hides

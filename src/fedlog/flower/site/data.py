@@ -33,7 +33,7 @@ def load_data(
     preparation: Preparation = Preparation.TOGETHER,
     bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
-    """Return the site's data, split and scaled, as features if the body is an encoder."""
+    """Return the site's data, split and scaled; if the body is an encoder, its features in place of the inputs."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
@@ -44,9 +44,9 @@ def load_data(
 
 
 def _refuse_wide_image_range(schema: Schema, body: str) -> None:
-    """Raise InputError if the schema's range of images is more than 0 to 1 and the body is an image encoder.
+    """Raise InputError if the body is an image encoder, and the schema allows pixel values outside of 0 to 1.
 
-    The schema decides, not the rows: one bright image would otherwise refuse all the others in a private run.
+    The schema is checked, not the rows: in a private run, one row must not decide whether the others are refused.
     """
     parts, agreed = split_name(body), schema.input_range
     if parts is None or parts.encoder == IDENTITY or agreed is None or len(schema.input_shape) != 3:
@@ -59,13 +59,15 @@ def _refuse_wide_image_range(schema: Schema, body: str) -> None:
 
 
 def parse_shares(text: str | None) -> HeldOutShares:
-    """Return the shares of the rows for validation and test from `VALIDATION,TEST`; the defaults for None."""
+    """Read the shares of the rows for validation and test from `VALIDATION,TEST`; None gives the defaults."""
     if text is None:
         return HeldOutShares()
     try:
         validation, test = map(float, text.split(","))
     except ValueError:
-        raise InputError(f"expected the shares VALIDATION,TEST, as in 0.2,0.2, found: {text!r}") from None
+        raise InputError(
+            f"expected the shares VALIDATION,TEST, as in 0.2,0.2, found: {text!r}", hint="--hold-out 0.2,0.2"
+        ) from None
     return HeldOutShares(validation, test)
 
 
@@ -76,19 +78,22 @@ def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None
     """
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
-        raise InputError(f"expected a body without a clip, since the run has the clip {clip}, found: {name}")
+        raise InputError(
+            f"expected a body without a clip, since the run has the clip {clip}, found: {name}",
+            hint=f"--body {name.partition('@')[0]}",
+        )
     return make_body(name if clip is None else f"{name}@{clip}", find_encoded_shape(name, input_shape))
 
 
 def refuse_trained_body(config: SiteConfig) -> None:
-    """Refuse a frozen body if its file says that a run has trained it."""
+    """Raise InputError for a frozen body whose file says that a run has trained it."""
     name = config.body or DEFAULT_BODY
     if name.startswith(FROZEN):
         refuse_trained_weights(Path(name.removeprefix(FROZEN)))
 
 
 def refuse_body_that_mixes_records(body: Body) -> None:
-    """Refuse a body in which the records of a batch influence each other.
+    """Raise InputError for a body in which the records of a batch influence each other.
 
     Batch normalisation cannot train on one record, and its error would tell the server how many records there are. The
     means that it keeps of its batches are not counted in the privacy of a run either.
@@ -116,7 +121,7 @@ def _trains_on_one_record(body: Body) -> bool:
 
 
 def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
-    """The SHA-256 of an untrained body: of its architecture, its clip and every parameter.
+    """The SHA-256 digest of an untrained body: of its architecture, its clip and all its parameters.
 
     For an encoder the content of its file counts, not the file's path.
     """
@@ -128,7 +133,7 @@ def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> 
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """Check the site's data and body before anything is started; return a line that sums them up, and any warning.
+    """Check the site's data and body before anything is started; return a line that sums them up, with any warning.
 
     A site that requires record privacy may lack rows for training, validation or test; any other site must have some
     of each.

@@ -34,7 +34,7 @@ ONE = (0,)  # a site's cohort has one client
 
 @dataclass(frozen=True, eq=False)
 class ScoredModel:
-    """A model with its figures on validation and test rows."""
+    """A model's parameters, with its figures on validation and test rows."""
 
     params: Params
     validation: Metrics | NumberMetrics
@@ -42,7 +42,7 @@ class ScoredModel:
 
     @property
     def validation_score(self) -> float:
-        """How good the model is on validation rows; higher is better: its accuracy, or for numbers minus its error."""
+        """The score on validation rows, higher is better: the accuracy, or minus the error if it predicts numbers."""
         if isinstance(self.validation, NumberMetrics):
             return -(math.inf if self.validation.rmse is None else self.validation.rmse)
         return self.validation.accuracy or 0.0
@@ -51,26 +51,26 @@ class ScoredModel:
 def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
-    The cohort has heard the last broadcast. If single records are protected, the federated model is always kept, and
-    the local-only one is saved beside it under a name that says so.
+    The cohort has received the last broadcast. If single records are protected, the federated model is always kept,
+    and the local-only one is saved in a second folder, `RUN.local-only`.
     """
     models = {
-        "federated": _score(context, _make_personal_model(cohort, context.algorithm)),
-        "local-only": _score(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
+        "federated": _score_model(context, _make_personal_model(cohort, context.algorithm)),
+        "local-only": _score_model(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
     }
     # A tie keeps the federated model; test rows decide nothing. If records are protected, nothing is chosen: the
     # local-only model saw them without noise, and the choice itself would tell something about them.
     kept = "federated" if context.protects_records else max(models, key=lambda name: models[name].validation_score)
     folder = context.folder.models / context.plan.name
-    _save(context, folder, kept, models)
+    _save_model(context, folder, kept, models)
     beside = folder.with_name(f"{folder.name}.local-only") if context.protects_records else None
     if beside is not None:
-        _save(context, beside, "local-only", models)
+        _save_model(context, beside, "local-only", models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
-    moved = {} if context.protection is None else {"head_moved": state.has_head_moved(request.payload)}
+    moved = {} if context.protection is None else {"head_moved": state.has_head_changed(request.payload)}
     unseen = _find_unseen_classes(context)
     write_json(folder / "report.json", {"kept": kept, **moved, UNSEEN: unseen, **figures})
-    report = json.dumps(_report(context, kept, models)).encode()
+    report = json.dumps(_make_report(context, kept, models)).encode()
     state.save_step((request.round_number, request.exchange), request.payload, report, cohort.save)
     context.folder.log(
         "finished",
@@ -96,8 +96,10 @@ def _find_unseen_classes(context: SiteContext) -> list[str]:
     return [name for at, name in enumerate(context.schema.label_values) if at not in seen]
 
 
-def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) -> dict[str, str | int | float | None]:
-    """Return the report for the server: figures over all test rows, or only the body if the run hides figures."""
+def _make_report(
+    context: SiteContext, kept: str, models: Mapping[str, ScoredModel]
+) -> dict[str, str | int | float | None]:
+    """Return the report for the server: figures over all test rows, or only the body's name if they are hidden."""
     if context.plan.hides_figures:
         return {"body": context.body.name}
     return {
@@ -110,18 +112,18 @@ def _report(context: SiteContext, kept: str, models: Mapping[str, ScoredModel]) 
     }
 
 
-def _name_figures(name: str, model: ScoredModel) -> dict[str, float | None]:
-    """A model's test accuracy under a name made from a template: `federated_{}` gives `federated_accuracy`.
+def _name_figures(template: str, model: ScoredModel) -> dict[str, float | None]:
+    """Name -> figure of a model on test rows; from the template `federated_{}` the name is `federated_accuracy`.
 
-    For a model that predicts numbers: the share of test rows inside the model's intervals, and the error `rmse`.
+    For a model that predicts numbers, accuracy is the share of rows inside its intervals, and there is also `rmse`.
     """
     if isinstance(model.test, NumberMetrics):
-        return {name.format("accuracy"): model.test.inside, name.format("rmse"): model.test.rmse}
-    return {name.format("accuracy"): model.test.accuracy}
+        return {template.format("accuracy"): model.test.inside, template.format("rmse"): model.test.rmse}
+    return {template.format("accuracy"): model.test.accuracy}
 
 
-def _save(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Save the model in the folder, with a note on its origin and on which part of it is protected."""
+def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
+    """Save the model of this name in the folder, with a note that says where it comes from and how it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,
@@ -148,7 +150,7 @@ def _describe_protection(promise: Promise, name: str, protects_records: bool) ->
     return f"the head is protected by the run's promise ({promised}); the body is not: it was trained without noise"
 
 
-def _score(context: SiteContext, params: Params) -> ScoredModel:
+def _score_model(context: SiteContext, params: Params) -> ScoredModel:
     """Return the model with these parameters, and its figures on the site's validation and test rows."""
     federation, shard, number = context.data.federation, context.data.shard, context.schema.number
     model = Model(context.body, params, context.schema, None, federation.transform, {})
@@ -170,7 +172,7 @@ def _score(context: SiteContext, params: Params) -> ScoredModel:
 def _train_alone(context: SiteContext, rounds: int) -> Params:
     """Train the site's local-only model: the same body, epochs and number of rounds, but no head from other sites.
 
-    The guard keeps a training that diverges from raising an error, which a private run must not do.
+    In a private run a training that diverges raises no error, because an error would tell something about the rows.
     """
     if context.schema.number is not None:
         return _solve_alone(context)
@@ -183,7 +185,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _solve_alone(context: SiteContext) -> Params:
-    """Solve the regression on this site's training rows alone; without rows, the result is the method's first head."""
+    """Solve the regression on this site's training rows alone; a site without rows gets the method's first head."""
     cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
     cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round

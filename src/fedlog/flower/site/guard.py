@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 
 FLOWER_VERSION = "1.41.0"
+INSTALL_FLOWER = f"pip install flwr=={FLOWER_VERSION}"
 GUARDED = "flower-superexec"
 WAKE_PIPE = "FEDLOG_WAKE_PIPE"  # the variable that holds the descriptor of the pipe on which a new task is announced
 NAP_SECONDS = 3.0  # the longest sleep between two looks for a task, as long as a SuperNode's between two calls
@@ -38,23 +39,25 @@ PRELOADED = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_
 
 
 def check_flower_version() -> None:
-    """Refuse another version of Flower: the names that we replace are internal, and may be elsewhere in it."""
+    """Raise RunError unless Flower has the version whose internal functions we replace."""
     import flwr
 
     if flwr.__version__ != FLOWER_VERSION:
-        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}")
+        raise RunError(f"expected flwr {FLOWER_VERSION} at this site, found: {flwr.__version__}", hint=INSTALL_FLOWER)
 
 
-def replace_part(module: Any, name: str, ours: object, expected: object = callable) -> None:
-    """Replace a part of a module of Flower; RunError if the part is not the expected one, by default any function."""
+def patch_flower(module: Any, name: str, ours: object, expected: object = callable) -> None:
+    """Replace the attribute `name` of a Flower module by `ours`; RunError if it is not `expected`, or no function."""
     found = getattr(module, name, None)
     if not (callable(found) if expected is callable else found == expected):
-        raise RunError(f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found: {found!r}")
+        raise RunError(
+            f"expected {name} in {module.__name__} as of flwr {FLOWER_VERSION}, found: {found!r}", hint=INSTALL_FLOWER
+        )
     setattr(module, name, ours)
 
 
 def write_guard_programs(folder: Path) -> Path:
-    """Write programs that the PATH finds before Flower's task programs of the same names, and return their folder."""
+    """Write programs with the names of Flower's own; with this folder first on the PATH, they run in place of those."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
@@ -78,20 +81,20 @@ def load_installed_app(*_: object) -> ClientApp:
 def serve_task(
     runtime_api_address: str, token: str, insecure: bool, parent: int | None, worker: tuple[str, bytes]
 ) -> None:
-    """Answer one message as `flwr-clientapp` does, but with the installed app."""
+    """Answer one message as Flower's program `flwr-clientapp` does, but with the app that is installed at the site."""
     from flwr.supernode.runtime import run_clientapp
 
     from fedlog.flower.site.client_app import use_worker
 
     use_worker(*worker)
-    replace_part(run_clientapp, "install_from_fab", lambda *_, **__: None)
-    replace_part(run_clientapp, "install_app_dependencies", lambda *_, **__: None)
-    replace_part(run_clientapp, "get_load_client_app_fn", lambda **_: load_installed_app)
+    patch_flower(run_clientapp, "install_from_fab", lambda *_, **__: None)
+    patch_flower(run_clientapp, "install_app_dependencies", lambda *_, **__: None)
+    patch_flower(run_clientapp, "get_load_client_app_fn", lambda **_: load_installed_app)
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
 
 
 def serve_worker(socket: str, secret: bytes) -> None:
-    """Answer the frames that the processes of tasks pass on, until this process is stopped."""
+    """Answer the frames that other processes of the site pass to this one, until this process is stopped."""
     from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
@@ -166,16 +169,16 @@ class WakeableSleep:
 
 
 def main() -> None:
-    """Run Flower's `flower-superexec`, with our executor of tasks."""
+    """Run Flower's `flower-superexec`, with our executor in place of Flower's."""
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec import run_superexec
 
     check_flower_version()
     if pipe := os.environ.pop(WAKE_PIPE, None):
         os.set_inheritable(int(pipe), False)
-        replace_part(run_superexec, "time", WakeableSleep(int(pipe)), expected=time)
+        patch_flower(run_superexec, "time", WakeableSleep(int(pipe)), expected=time)
     executor = ForkingExecutor()
-    replace_part(run_superexec, "get_executor", lambda *_, **__: executor)
+    patch_flower(run_superexec, "get_executor", lambda *_, **__: executor)
     try:
         flower_superexec()
     except KeyboardInterrupt:

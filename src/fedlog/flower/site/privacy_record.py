@@ -34,6 +34,8 @@ from fedlog.privacy.protection import Protection
 from fedlog.settings.promise import Promise
 
 LOST = "the record of what left before is lost"
+SEE_LEDGER = "`fedlog federate ledger DIR` at the site says what to do"
+CHANGE_PROMISE = "start a run that promises as much (--privacy, --trust, --epsilon), or change --require-privacy here"
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,26 @@ class PrivacyRequirement:
         """Raise InputError if the run promises less than the site requires; None is a run without privacy."""
         order = [Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL]
         if promise is None:
-            raise InputError("this site takes part in private runs only")
+            raise InputError("this site takes part in private runs only", hint=CHANGE_PROMISE)
         if order.index(promise.trust) < order.index(self.trust):
-            raise InputError(f"this site asks for {self.trust} noise, found: {promise.trust}")
+            raise InputError(f"this site asks for {self.trust} noise, found: {promise.trust}", hint=CHANGE_PROMISE)
         if self.unit is not None and promise.unit is not self.unit:
-            raise InputError(f"this site asks for {self.unit} privacy, found: {promise.unit}")
+            raise InputError(f"this site asks for {self.unit} privacy, found: {promise.unit}", hint=CHANGE_PROMISE)
         if promise.epsilon > self.budget.epsilon or promise.delta > self.budget.delta:
             raise InputError(
                 f"this site allows epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}, found: "
-                f"{promise.epsilon:g} at {promise.delta:g}"
+                f"{promise.epsilon:g} at {promise.delta:g}",
+                hint=CHANGE_PROMISE,
             )
 
 
 def read_privacy_limit(config: SiteConfig) -> PrivacyRequirement | None:
-    """Return the privacy that the site requires of all runs; None if it requires none."""
+    """Return the privacy that the site requires of its runs; None if it requires none."""
     return None if config.privacy is None else PrivacyRequirement.read(config.privacy)
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
-    """Record the release in the site's record and in the run's, or in neither if a budget does not cover it.
+    """Record a release in the site's record and in the run's, or in neither if a budget does not cover it.
 
     FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
     """
@@ -108,7 +111,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave the site in this run. Once is enough: no epsilon bounds even the first."""
+    """Record that exact statistics leave the site in this run. One entry is enough, since no epsilon bounds it."""
     event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
     release_log.record_unbounded_losses(folder.release_record, [event], _find_earlier_releases(folder))
     _mark_as_participant(folder)
@@ -128,17 +131,17 @@ def check_record(folder: SiteFolder) -> None:
 
 
 def refuse_run_without_record(folder: SiteFolder) -> None:
-    """Refuse every run while the site's record is missing."""
+    """Raise FrameError while the site's record of releases is missing, so that it takes part in no run."""
     try:
         check_record(folder)
     except InputError:
-        raise FrameError("this site cannot find its record of what it has released") from None
+        raise FrameError("this site cannot find its record of what it has released", hint=SEE_LEDGER) from None
 
 
 def restore_record(folder: SiteFolder, source: Path) -> None:
     """Restore the site's record from the file `source`: a backup, or the record of an earlier folder of the same data.
 
-    A backup may lack the latest runs, so releases are added that stand in run folders but not in the backup.
+    A backup may lack the latest runs, so releases that only the folders of runs have are added.
     """
     path = folder.release_record
     copied = release_log.read_log(source)
@@ -154,7 +157,7 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
 
 
 def declare_record_lost(folder: SiteFolder) -> None:
-    """Begin a record which says that the earlier one is lost: no epsilon bounds what was in it."""
+    """Begin a record that says that the earlier one is lost; no epsilon bounds what was in that one."""
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
         folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
@@ -163,7 +166,7 @@ def declare_record_lost(folder: SiteFolder) -> None:
 
 
 def start_record_for_new_rows(folder: SiteFolder) -> None:
-    """Rename the folder with the state of the earlier rows, and begin an empty record."""
+    """Begin an empty record for new rows; the state that belongs to the earlier rows goes into a renamed folder."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
@@ -172,7 +175,7 @@ def start_record_for_new_rows(folder: SiteFolder) -> None:
 
 
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
-    """Refuse a new run if the site's limit does not cover its first release.
+    """Raise FrameError for a new run whose first release the site's limit does not cover.
 
     A site that has already taken part in the run stays in it: it may still get the last head, which costs no privacy.
     """
@@ -184,7 +187,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
     except BudgetSpentError as error:
         raise FrameError(_describe_limit(error)) from None
     except InputError:
-        raise FrameError("this site cannot read its record of what it has released") from None
+        raise FrameError("this site cannot read its record of what it has released", hint=SEE_LEDGER) from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
@@ -228,14 +231,14 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
 
 
 def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """The releases from before the site had a record of all runs; FrameError if its record is missing."""
+    """The releases of runs before the site had a record of all runs; FrameError if its record is lost."""
     refuse_run_without_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     return () if folder.release_record.exists() else _read_run_logs(folder)
 
 
 def _mark_as_participant(folder: SiteFolder) -> None:
-    """Write the file that says that the site has taken part: after the record is begun, and before anything leaves."""
+    """Write the file that says that the site has taken part, after the record is begun and before anything leaves."""
     if not folder.took_part_file.exists():
         write_file(
             folder.took_part_file,
@@ -244,7 +247,7 @@ def _mark_as_participant(folder: SiteFolder) -> None:
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """Everything that has left in any run, including runs from before the site had a record."""
+    """All releases of all runs, including runs from before the site had a record."""
     path = folder.release_record
     if not path.exists():
         return _read_run_logs(folder)
@@ -253,7 +256,7 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
 
 
 def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """The found events that are not counted yet; losses without bound count once for each reason."""
+    """The events of `found` that are not in `counted`; unbounded losses with the same reason count as one."""
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
@@ -268,7 +271,7 @@ def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[E
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """The events in the release logs of the single runs, and the runs without noise."""
+    """The events in the release logs of the single runs, and one event for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
     return (*(event for path in logs for event in release_log.read_log(path).events), *_find_exact_runs(folder))
 

@@ -35,7 +35,7 @@ StepNumber = tuple[int, int]
 
 @dataclass(frozen=True)
 class RunState:
-    """One run's folder at a site."""
+    """The folder of one run at a site: the plan, and the state and reply after each step."""
 
     path: Path
 
@@ -47,11 +47,12 @@ class RunState:
         return cls(folder.state / run.hex())
 
     def store_plan(self, plan: Plan, profile: SiteProfile) -> None:
-        """Store the plan and the site's profile; refuse if this run began with another plan or another body."""
+        """Store the plan and the site's profile; FrameError if this run began with another plan or another body."""
         if self.plan_file.exists():
-            if changed := self.plan().list_changes(plan):
+            if changed := self.read_plan().list_changes(plan):
                 raise FrameError(
-                    f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}"
+                    f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
+                    hint="give a new run another --name",
                 )
             self.check_body(profile)
         agreed = {
@@ -63,23 +64,25 @@ class RunState:
         write_json(self.plan_file, agreed)
 
     def check_body(self, profile: SiteProfile) -> None:
-        """Refuse a body that is not the one with which this site began the run, or has other parameters."""
+        """Raise FrameError if the body is not the one with which this site began the run, or has other parameters."""
         stored = self._read_plan_file()
         if stored["body"] != profile.body:
             raise FrameError(
-                f"expected body {stored['body']}, with which this site began the run, found: {profile.body}"
+                f"expected body {stored['body']}, with which this site began the run, found: {profile.body}",
+                hint=f"start the site with --body {stored['body']}",
             )
         if stored.get("digest") != profile.digest:
             raise FrameError(
-                f"expected body {profile.body} as it was when this site began the run, found other parameters"
+                f"expected body {profile.body} as it was when this site began the run, found other parameters",
+                hint="restore the body's file, or take part in a new run",
             )
 
     def check_world(self, profile: SiteProfile) -> None:
-        """Refuse if the site's setting `world` has changed since the greeting; the server then greets it again."""
+        """Raise FrameError if the site's setting `world` has changed since the server's greeting."""
         if self._read_plan_file().get("closed_world", False) != profile.closed_world:
-            raise FrameError("this site has changed its setting `world` since the greeting")
+            raise FrameError("this site has changed its setting `world` since the greeting", hint="it is greeted again")
 
-    def plan(self) -> Plan:
+    def read_plan(self) -> Plan:
         """Return the plan of the run; raise FrameError if the server has not greeted this site."""
         if not self.plan_file.exists():
             raise FrameError("expected a greeting first, found a request of a run that this site does not know")
@@ -91,7 +94,7 @@ class RunState:
     def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
         """Return the reply that this site gave to the same request before; None for a new request."""
         place = self._step_folder(step)
-        if not place.is_dir() or (place / REQUEST).read_text() != _digest(payload):
+        if not place.is_dir() or (place / REQUEST).read_text() != _compute_digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
@@ -101,7 +104,7 @@ class RunState:
         return self._step_folder(max(earlier)) / STATE if earlier else None
 
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
-        """Store the state after a step, the reply to it and a digest of its request, all of it or nothing.
+        """Store a step: the state after it, the reply, and a digest of the request, either all of these or none.
 
         Only the newest steps up to this one are kept. Later steps are removed, because the server has abandoned them.
         """
@@ -111,7 +114,7 @@ class RunState:
         draft.mkdir(parents=True)
         save(draft / STATE)
         (draft / REPLY).write_bytes(reply)
-        (draft / REQUEST).write_text(_digest(payload))
+        (draft / REQUEST).write_text(_compute_digest(payload))
         move_folder(draft, place)
         kept = sorted(found for found in self.list_steps() if found <= step)[-KEPT_STEPS:]
         for found in self.list_steps():
@@ -119,28 +122,31 @@ class RunState:
                 shutil.rmtree(self._step_folder(found))
 
     def record_head(self, round_number: int, broadcast: bytes) -> int | None:
-        """Store the digest of a round's head; return the first earlier round with the same head, None for a new one."""
-        heads = {**self.read_heads(), round_number: _digest(broadcast)}
+        """Store the digest of a round's head; return the first round with the same head, or None if it is new."""
+        heads = {**self.read_heads(), round_number: _compute_digest(broadcast)}
         write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
 
     def count_answer(self, most: int | None) -> None:
-        """Count a new answer before it is given; refuse it if the site has begun `most` different ones in this run."""
+        """Count one more answer in this run, before it is given; FrameError if there have been `most` already."""
         path = self.path / ANSWERS
         begun = int(path.read_text()) if path.exists() else 0
         if most is not None and begun >= most:
-            raise FrameError(f"this site gives at most {most} different answers in a run, and has given that many")
+            raise FrameError(
+                f"this site gives at most {most} different answers in a run, and has given that many",
+                hint="allow more rounds at this site: `fedlog federate caps DIR --rounds N`",
+            )
         write_file(path, f"{begun + 1}\n")
 
     def read_heads(self) -> dict[int, str]:
-        """Round -> digest of the head that the round began with, for the rounds in which this site was asked."""
+        """Read round -> digest of the head at its start, for the rounds in which this site was asked."""
         return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
-    def has_head_moved(self, broadcast: bytes) -> bool:
-        """Whether this head differs from the first one that this site got in the run."""
+    def has_head_changed(self, broadcast: bytes) -> bool:
+        """Whether this head differs from the first head that this site received in the run."""
         heads = self.read_heads()
-        return not heads or heads[min(heads)] != _digest(broadcast)
+        return not heads or heads[min(heads)] != _compute_digest(broadcast)
 
     def list_steps(self) -> list[StepNumber]:
         """Return the numbers of the stored steps, sorted."""
@@ -159,5 +165,5 @@ def parse_step_number(state: Path) -> StepNumber:
     return int(number), int(exchange)
 
 
-def _digest(payload: bytes) -> str:
+def _compute_digest(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()

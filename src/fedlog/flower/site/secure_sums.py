@@ -30,6 +30,7 @@ from fedlog.privacy.secagg.terms import Step
 from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 from fedlog.wire.message import Message, make_contribution
 
+SAME_LISTS = "the server and all sites need the same list of keys: `fedlog federate roster DIR NAME=KEY ...`"
 STATES: dict[Step, Any] = {
     Step.SHARES: KeysState,
     Step.MASKED: SharesState,
@@ -40,7 +41,7 @@ STATES: dict[Step, Any] = {
 
 @dataclass(frozen=True)
 class SiteSecureSums:
-    """The secure sums of a run, seen from one site."""
+    """This site's side of the secure sums of a run."""
 
     folder: SiteFolder
     secure: SumRules
@@ -52,29 +53,29 @@ class SiteSecureSums:
         return self.state.path / "secure"
 
     @property
-    def _used(self) -> UsedStepsOnDisk:
+    def _used_steps(self) -> UsedStepsOnDisk:
         return UsedStepsOnDisk(self._folder / "used")
 
     def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
-        """Return the opening in a WORK frame and the broadcast after it.
+        """Read the opening of a secure sum and the broadcast from the payload of a WORK frame.
 
-        An opening that cannot lead to a sum is refused before any work is done and any privacy is spent.
+        FrameError if the opening cannot lead to a sum, before any work is done and any privacy is spent.
         """
         opening, broadcast = read_opening(payload)
-        terms = self._client(opening, coordinates=1).terms
-        if self._used.is_answered(terms.round_name, Step.KEYS.name.lower()):
+        terms = self._make_client(opening, coordinates=1).terms
+        if self._used_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
         return opening, broadcast
 
     def advertise_keys(self, opening: SumOpening, message: Message, step: tuple[int, int]) -> bytes:
-        """Store the vector that this site adds to the sum, remove an earlier sum's files, and return its keys."""
+        """Store the vector that this site will add to the sum, and return its public keys for this sum, encoded."""
         # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = make_contribution(replace(message, arrays=arrays))
         if self.protection is not None:
             contribution = self.protection.to_feature_units(contribution)
         vector = encode_as_words(contribution, self.protection, len(opening.members))
-        client = self._client(opening, len(vector))
+        client = self._make_client(opening, len(vector))
         following, keys = client.make_keys()
         shutil.rmtree(self._folder / "sum", ignore_errors=True)
         self._store("vector", pack_words(vector, client.terms.value_bytes))
@@ -84,7 +85,7 @@ class SiteSecureSums:
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
-        """Return the reply to a SECURE frame; the site's new state is on disk when this returns."""
+        """Return the reply to a SECURE frame, after the site's new state is stored on disk."""
         try:
             opened = json.loads((self._folder / "sum" / "opening").read_bytes())
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))
@@ -96,7 +97,7 @@ class SiteSecureSums:
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
             raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
-        client = self._client(opening, int(opened["coordinates"]))
+        client = self._make_client(opening, int(opened["coordinates"]))
         path = self._folder / "sum" / "vector"
         vector = (
             unpack_words(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack_words(b"", 1)
@@ -110,8 +111,8 @@ class SiteSecureSums:
             path.unlink()  # it is sent, and must never be sent again
         return reply
 
-    def _client(self, opening: SumOpening, coordinates: int) -> SumClient:
-        """Return this site as a client of the sum; FrameError if the plan or the list of keys forbids the opening."""
+    def _make_client(self, opening: SumOpening, coordinates: int) -> SumClient:
+        """Return this site as a client of the sum; FrameError if the plan or the list of keys forbids it."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
@@ -121,10 +122,13 @@ class SiteSecureSums:
             raise FrameError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
         if unknown := set(members) - set(roster):
             raise FrameError(
-                f"expected only sites of this site's list of keys in a secure sum, found without a key: {len(unknown)}"
+                f"expected only sites of this site's list of keys in a secure sum, found without a key: {len(unknown)}",
+                hint=SAME_LISTS,
             )
         if len(members) > self.secure.sites:
-            raise FrameError(f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}")
+            raise FrameError(
+                f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}", hint=SAME_LISTS
+            )
         value_bytes = choose_encoding(self.protection).value_bytes
         terms = make_sum_terms(
             opening.session,
@@ -135,7 +139,7 @@ class SiteSecureSums:
             value_bytes,
         )
         identity = SigningIdentity(sorted(roster).index(name), load_signing_key(self.folder))
-        return SumClient(terms, identity, self._used, os.urandom)
+        return SumClient(terms, identity, self._used_steps, os.urandom)
 
     def _store(self, name: str, content: bytes) -> None:
         folder = self._folder / "sum"

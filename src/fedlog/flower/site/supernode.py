@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedlog.errors import RunError
-from fedlog.flower.site.guard import GUARDED, WAKE_PIPE, check_flower_version, replace_part
+from fedlog.flower.site.guard import GUARDED, INSTALL_FLOWER, WAKE_PIPE, check_flower_version, patch_flower
 
 FLOWER_IDLE_SECONDS, FLOWER_ANSWER_SECONDS = 3.0, 0.5
 SHORTEST_PAUSE_SECONDS = 0.1
@@ -60,7 +60,7 @@ class ShorterPauses:
         self.waiting_since = self.now()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for as long as Flower asks, but for less if it waits for work or for an answer."""
+        """Sleep as long as Flower asks, or less if the SuperNode waits for work or for an answer."""
         if seconds == FLOWER_IDLE_SECONDS:
             waited = self.now() - self.waiting_since
             expected = min(self.waits, default=0.0)
@@ -70,8 +70,8 @@ class ShorterPauses:
             self.sleep_seconds(ANSWER_SECONDS if seconds == FLOWER_ANSWER_SECONDS else seconds)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Store how long this message was waited for; when the block ends, start to measure the next wait."""
+    def record_wait(self) -> Iterator[None]:
+        """Record how long the SuperNode waited for this message; when the block ends, start the next wait."""
         if self.has_answered:  # the wait for the first message may take hours, and says nothing about rounds
             self.waits.append(self.now() - self.waiting_since)
         try:
@@ -95,7 +95,9 @@ class GuardStarter:
     def Popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:  # noqa: N802
         """Start this site's guard in place of `flower-superexec`; refuse any other program."""
         if not command or command[0] != GUARDED:
-            raise RunError(f"expected {GUARDED} from Flower's SuperNode, found another program: {command[:1]}")
+            raise RunError(
+                f"expected {GUARDED} from Flower's SuperNode, found another program: {command[:1]}", hint=INSTALL_FLOWER
+            )
         environment = os.environ | {WAKE_PIPE: str(self._read_end)}
         arguments = [sys.executable, "-m", GUARD, *command[1:]]
         return subprocess.Popen(arguments, env=environment, pass_fds=(self._read_end,))
@@ -107,16 +109,16 @@ class GuardStarter:
 
 
 def main() -> None:
-    """Run Flower's `flower-supernode`, with the parts that are replaced here."""
+    """Run Flower's `flower-supernode`, with our guard, pauses and heartbeats."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     check_flower_version()
-    replace_flower_parts()
+    patch_supernode()
     flower_supernode()
 
 
-def replace_flower_parts() -> None:
-    """Replace parts of Flower with our guard, pauses and heartbeats; RunError if Flower's parts are not as expected."""
+def patch_supernode() -> None:
+    """Replace Flower's pauses, heartbeats and task program by ours; RunError if Flower's are not as expected."""
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_client, start_client_internal
 
@@ -124,16 +126,16 @@ def replace_flower_parts() -> None:
     push_messages: Any = getattr(start_client_internal, "_push_messages", None)
 
     def answer_message(**shared: Any) -> None:
-        """Answer a message: Flower calls this when one has come, and it returns when the answer is sent."""
+        """Wake the guard, and send the answer; Flower calls this when a message has come."""
         programs.wake()
-        with pauses.answering():
+        with pauses.record_wait():
             push_messages(**shared)
 
-    replace_part(start_client_internal, "_push_messages", answer_message)
-    replace_part(start_client_internal, "subprocess", programs, expected=subprocess)
-    replace_part(start_client_internal, "time", pauses, expected=time)
-    replace_part(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS, FLOWER_HEARTBEAT_SECONDS)
-    replace_part(fleet_http_client, "HEARTBEAT_CALL_TIMEOUT", HEARTBEAT_PATIENCE, FLOWER_HEARTBEAT_PATIENCE)
+    patch_flower(start_client_internal, "_push_messages", answer_message)
+    patch_flower(start_client_internal, "subprocess", programs, expected=subprocess)
+    patch_flower(start_client_internal, "time", pauses, expected=time)
+    patch_flower(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS, FLOWER_HEARTBEAT_SECONDS)
+    patch_flower(fleet_http_client, "HEARTBEAT_CALL_TIMEOUT", HEARTBEAT_PATIENCE, FLOWER_HEARTBEAT_PATIENCE)
 
 
 if __name__ == "__main__":
