@@ -211,7 +211,7 @@ def test_the_contract_with_heads_of_ones_own(method: str, check: Check) -> None:
 
 
 def test_a_regression_has_no_heads_of_ones_own() -> None:
-    with pytest.raises(InputError, match="all sites share one posterior"):
+    with pytest.raises(InputError, match="has one posterior for all sites"):
         make_method("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})
 
 

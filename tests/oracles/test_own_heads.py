@@ -74,7 +74,7 @@ def hear(method: OneExchange, uploads: list[Message]) -> Params:
 
 
 def own_head(method: OneExchange, home: Params, heard: Params, strength: float) -> Tensor:
-    solved = method.solve_from_home(home, heard, strength)
+    solved = method.solve_from_kept_state(home, heard, strength)
     assert isinstance(solved, Tensor)
     return solved
 

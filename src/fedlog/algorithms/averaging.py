@@ -51,23 +51,23 @@ class Averaging(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange a round."""
+        """One exchange a round: train, then send the shared layers. A closing phase if the method has one."""
         return Schedule(round=(Exchange("average", self.phases),), closing=self.closing)
 
     def broadcast(self, server: Params) -> Message:
-        """The averaged parameters, or the seed before the first average."""
+        """The averaged parameters; before the first average, the seed of the initial model."""
         if len(server) == 1:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.PARAMETERS, (*(server[name] for name in self.shared), torch.zeros(1, dtype=torch.int64)))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The averaged parameters by name; nothing if the message is the seed."""
+        """The averaged parameters by name; empty if the message holds only the seed of the initial model."""
         if message.kind is Kind.SEED:
             return {}
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The whole model, as in `deploy`."""
+        """The start of training: the client's own layers with the shared layers as last received."""
         return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:

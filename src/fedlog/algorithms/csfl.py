@@ -37,7 +37,10 @@ ERROR = "error"  # the changes that a client's measurements left out, kept for i
 
 @dataclass(frozen=True)
 class CSFL(Algorithm):
-    """CS-FL. Changes above `threshold` are measured, with `reduction` measurements for each entry of the model."""
+    """Sends compressed changes of the model instead of parameters, in both directions.
+
+    Changes above `threshold` are measured, with `reduction` measurements for each entry of the model.
+    """
 
     plan: ModelPlan
     epochs: int = 5
@@ -57,7 +60,10 @@ class CSFL(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """Train and measure, then train and vote. No client may miss a broadcast: each updates the one before."""
+        """Two exchanges a round: train and send measurements, then train and send signs.
+
+        Every client needs every broadcast, because updates add up.
+        """
         train = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         return Schedule(round=(Exchange(MEASURE, (train,)), Exchange(VOTE, (train,))), audience=Audience.EVERYONE)
 
@@ -74,7 +80,7 @@ class CSFL(Algorithm):
         return {**initial, ERROR: torch.zeros(self.plan.entries)}
 
     def broadcast(self, server: Params) -> Message:
-        """The newest update (signs or measurements) with its number, or the seed before the first update."""
+        """The newest update (signs or measurements) with its number; before the first update, the seed."""
         if "signs" in server:
             return Message(Kind.SIGNS, (server["signs"], server["updates"]))
         if "measurements" in server:
@@ -107,7 +113,7 @@ class CSFL(Algorithm):
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """In the first exchange send measurements of the large changes and keep the small ones; then send signs."""
+        """In the first exchange send measurements of large changes and keep small ones; in the second send signs."""
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))

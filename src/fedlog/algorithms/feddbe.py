@@ -53,7 +53,7 @@ class FedDBE(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """Opening: train by cross-entropy and send the mean feature. Each round: train with the mean term, average."""
+        """In the opening train by cross-entropy and send the mean feature; in each round train and send the model."""
         plain = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         near_mean = Phase(EVERYTHING, self.epochs, NearGlobalMeanLoss(self.kappa, self.momentum), self.learning_rate)
         return Schedule(

@@ -57,7 +57,7 @@ def make_random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor
 
 @dataclass(frozen=True)
 class FedLog(Algorithm):
-    """The paper's Algorithm 1, with the head solved exactly."""
+    """FedLog (the paper's Algorithm 1): clients train bodies, the server solves the head from summed statistics."""
 
     plan: ModelPlan
     epochs: int = 5
@@ -80,20 +80,21 @@ class FedLog(Algorithm):
 
     @property
     def may_leave(self) -> bool:
-        """Yes, unless a share of the old posterior is carried over: it contains the client's statistics."""
+        """Whether a client can leave a run: not if `carry` keeps its statistics in the old posterior."""
         return self.carry is None
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Yes: the body of a client that skips a round does not change, so its last statistics are still right.
+        """Whether the last statistics of clients that skip a round are summed again: not if `carry` is set.
 
-        No if a share of the old posterior is carried over, since it contains them already.
+        The body of such a client does not change, so its statistics are still right. With `carry`, the old posterior
+        contains them already.
         """
         return self.carry is None
 
     @property
     def loss(self) -> Loss:
-        """The loss that trains the body."""
+        """The loss that trains the bodies: cross-entropy."""
         return cross_entropy
 
     @property
@@ -111,18 +112,18 @@ class FedLog(Algorithm):
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head, or the seed before there is one."""
+        """The global head; before there is one, the seed of the random first head."""
         return Message(Kind.HEAD, (server[HEAD],)) if HEAD in server else Message(Kind.SEED, (server["seed"],))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The global head; the random first head if the message is the seed."""
+        """The global head; if the message holds only a seed, the random head made from it."""
         if message.kind is Kind.SEED:
             seed = int(message.arrays[0])
             return {HEAD: make_random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The client's body under the global head."""
+        """The start of training: the client's body with the global head."""
         return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
@@ -161,7 +162,7 @@ class FedLog(Algorithm):
         return replace(total, arrays=(total.arrays[0] + self.carry * server["statistics"],), noise_std=noise)
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The client's body under the newest head."""
+        """The client's body with the newest head."""
         return {**home, HEAD: heard[HEAD]}
 
     def observe(self, server: Params) -> dict[str, float]:
@@ -198,14 +199,14 @@ class FedLogC(FedLog):
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(
-                f"without a margin, fedlog-c diverges if alpha <= (classes - 1) * beta: alpha {self.alpha}, "
-                f"(classes - 1) * beta = {others * self.beta:g}",
+                "without a margin, fedlog-c needs an alpha above (classes - 1) * beta, or it diverges, found: "
+                f"alpha {self.alpha}, (classes - 1) * beta = {others * self.beta:g}",
                 hint=f"set beta below {self.alpha / max(others, 1):g}, or set a margin",
             )
 
     @property
     def growth_factor(self) -> float:
-        """g: the factor by which pull and push alone stretch the differences of class means in one round."""
+        """The factor by which the loss's pull and push alone stretch the distances of class means in one round."""
         held = self.alpha - (self.plan.n_class - 1) * self.beta
         if not self.beta:
             return 1.0
@@ -217,14 +218,14 @@ class FedLogC(FedLog):
         return ClusteredLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
-        """The summed statistics and, in a private run, the std of their noise; the seed before there are any."""
+        """The summed statistics and, in a private run, the std of their noise; before round 1, the seed."""
         if HEAD in server:
             noise = (server[NOISE],) if NOISE in server else ()
             return Message(Kind.STATISTICS, (server["statistics"], *noise))
         return super().broadcast(server)
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head, solved as the server does, and the class means; the message with the seed has no class means."""
+        """The head, solved as the server solves it, and the class means; from a seed, only a random head."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
@@ -236,7 +237,7 @@ class FedLogC(FedLog):
         return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The client's body under the global head, and the class means for the loss."""
+        """The start of training: the client's body with the global head, and the class means for the loss."""
         return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:

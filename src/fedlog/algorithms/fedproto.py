@@ -30,7 +30,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 
 class PredictionRule(StrEnum):
-    """The rule that classifies a record."""
+    """How a client classifies a record: with its own head, or by the nearest prototype."""
 
     LOCAL_HEAD = "local-head"
     NEAREST_PROTOTYPE = "nearest-prototype"
@@ -68,13 +68,13 @@ class FedProto(Algorithm):
         }
 
     def broadcast(self, server: Params) -> Message:
-        """The prototypes and which classes have one, or the seed before there are any."""
+        """The prototypes and which classes have one; before there are any, the seed of the initial model."""
         if not bool(server["present"].any()):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.MEANS, (server["means"], server["present"]))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The prototypes; none if the message is the seed."""
+        """The prototypes; if the message holds only the seed, no class has a prototype."""
         if message.kind is Kind.SEED:
             nothing = self.begin(Key(0))
             return {"means": nothing["means"].to(torch.float32), "present": nothing["present"]}
@@ -91,7 +91,7 @@ class FedProto(Algorithm):
         return trained.params, Message(Kind.MEANS, (means[:, 1:].to(torch.float32), counts))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The class means over all records; a class that no participant holds keeps its prototype."""
+        """The new prototypes: class means over all records. A class that no participant holds keeps its old one."""
         sums, counts = total.arrays
         new = counts > 0
         means = torch.where(new[:, None], sums / counts.clamp(min=1)[:, None], server["means"])

@@ -22,7 +22,7 @@ class FedProx(Averaging):
     """Averaging with a loss that keeps parameters near those at the start of the round."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The global model, also given to the loss as the parameters to stay near."""
+        """The start of training: the global model, which the loss also gets as the parameters to stay near."""
         work = super().open(exchange, home, heard)
         return replace(work, constants=work.params)
 
@@ -49,7 +49,7 @@ class Ditto(Averaging):
         return {**initial, **_name_personal(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The personal model, with the global one as constants of its loss; in the other exchange the global model."""
+        """The start of training: first the personal model, whose loss gets the global one; then the global model."""
         common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
         return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
 
@@ -61,7 +61,7 @@ class Ditto(Averaging):
         return {**kept, **_select_personal(home)}, message
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The personal model."""
+        """The client's personal model."""
         return _read_personal(home)
 
 
@@ -73,7 +73,7 @@ def ditto(
     personal_epochs: int | None = None,
     personal_learning_rate: float | None = None,
 ) -> Ditto:
-    """Ditto (Li et al. 2021): a global model by FedAvg, and personal models with lambda / 2 * |v - w_global|^2.
+    """Ditto (Li et al. 2021): FedAvg, and a personal model v with lambda / 2 * |v - w_global|^2 in its loss.
 
     `regularisation` is lambda. Epochs and learning rate of the personal model are the global model's unless given.
     """

@@ -73,7 +73,7 @@ def name_method(method: str | Factory) -> str:
 
 
 def find_factory(method: str) -> Factory:
-    """The method's constructor; `package.module:name` imports a user's own."""
+    """The class or function that makes the method; `package.module:name` imports a user's own."""
     if method in METHODS:
         return METHODS[method]
     if method.partition(":")[2]:
@@ -83,7 +83,7 @@ def find_factory(method: str) -> Factory:
 
 
 def find_method_rounds(method: str) -> int | None:
-    """The number of rounds that a method asks for (1 for methods of one exchange); None if it does not say."""
+    """The number of rounds that a method sets (1 for one-exchange methods); None if the user chooses it."""
     found = getattr(find_factory(method), "rounds", None)
     return found if isinstance(found, int) else None
 
@@ -115,7 +115,7 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_method(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
-    """The method for this model, with these options."""
+    """Make the method for models of this plan, with these options."""
     make = find_factory(method)
     _refuse_incomplete(method, sorted(getattr(make, "__abstractmethods__", ())))
     made = make(plan, **read_options(method, given))

@@ -196,7 +196,10 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The start of a client's training: the whole model, constants for the loss and `close`, and the first carry."""
+    """The start of a client's training: the whole model, constants for the loss and for `close`, and the first carry.
+
+    The carry is what a loss passes on from batch to batch.
+    """
 
     params: Params
     constants: Params = field(default_factory=dict)

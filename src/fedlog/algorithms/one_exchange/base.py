@@ -38,7 +38,10 @@ class PredictedClasses(StrEnum):
 
 @dataclass(frozen=True)
 class OneExchange(Algorithm):
-    """A method whose head is a function of summed moments. Subclasses set `detail` and define `solve` or `step`."""
+    """The base class of methods that solve a head from summed moments. Subclasses define `solve` or `step`.
+
+    They also set `detail`: which second moments are summed.
+    """
 
     plan: ModelPlan
     classes: PredictedClasses = PredictedClasses.ALL
@@ -55,13 +58,13 @@ class OneExchange(Algorithm):
     sends_statistics = True
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
-        """The head from the summed moments of all clients; `noise_std` is that of the privacy noise in every entry."""
+        """The head from the summed moments of all clients; `noise_std` is the std of the privacy noise in them."""
         raise NotImplementedError
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head, from its own sums and those of all clients, which count as `strength` records.
+        """A site's personal head, from its own sums and the sums of all clients, which count as `strength` records.
 
-        None if the sums of all clients were not sent, or if there is no such head.
+        None if the sums of all clients were not sent, or if the method has no personal head for this strength.
         """
         if SUMS not in heard:
             return None
@@ -69,15 +72,15 @@ class OneExchange(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange without training."""
+        """One exchange without training: clients send their summed moments."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
 
     def join(self, initial: Params) -> Params:
-        """The frozen body."""
+        """The state that the client keeps: its frozen body."""
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head, or the summed moments if personal heads need them; the seed before there is a head."""
+        """The head, or the summed moments if personal heads need them; before that, the seed."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         if self.personal and self.sends_moments_for_personal:
@@ -91,7 +94,7 @@ class OneExchange(Algorithm):
         return Message(Kind.HEAD, (server[HEAD],))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head; if sums were sent, it is solved from them, and they are kept."""
+        """The head from the broadcast; or the summed moments from the broadcast, and the head solved from them."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
@@ -105,7 +108,7 @@ class OneExchange(Algorithm):
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The frozen body."""
+        """The client's frozen body with the newest head; nothing is trained."""
         return Work({**home, HEAD: heard[HEAD]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
@@ -113,10 +116,13 @@ class OneExchange(Algorithm):
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
         kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
-        return {**self.join(trained.params), **kept, **self.keep_own_classes(trained.statistics.counts)}, message
+        return {**self.join(trained.params), **kept, **self.mark_own_classes(trained.statistics.counts)}, message
 
-    def keep_own_classes(self, counts: Tensor) -> Params:
-        """The classes of the site's records, for its home; nothing if its model may predict all classes."""
+    def mark_own_classes(self, counts: Tensor) -> Params:
+        """A mask of the classes that the site has records of, to be kept; empty if its model may predict all classes.
+
+        `counts` (n_class,) are the site's records of each class.
+        """
         return {OWN_CLASSES: counts > 0} if self.classes is PredictedClasses.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -146,20 +152,23 @@ class OneExchange(Algorithm):
         return torch.cat([bias[:, None], head[:, 1:]], dim=1)
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """Models with the global head, then with personal heads that depend on it less and less; or none."""
+        """The models that a site chooses from: with the global head, then with its personal heads.
+
+        The later a personal head, the less the global head counts. Empty if the method has no personal heads.
+        """
         if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
         deployed = self.deploy(home, heard)
         found = [("global", deployed)]
         for strength in STRENGTHS:
-            solved = None if math.isinf(strength) else self.solve_from_home(home, heard, strength)
+            solved = None if math.isinf(strength) else self.solve_from_kept_state(home, heard, strength)
             if solved is not None:
                 model = {**deployed, **to_float32(_name_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict_to_own_classes(model[HEAD], home)}))
         return found
 
-    def solve_from_home(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head from the sums in its home; None without records, or if there is no such head."""
+    def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+        """A site's personal head, from the sums that it kept; None without records, or if there is no such head."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_personal_head(own, heard, strength) if own.statistics.total else None
 
@@ -169,7 +178,7 @@ class OneExchange(Algorithm):
         return Moments.from_arrays(arrays, self.detail)
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The number of records in the sums."""
+        """The number of records in the sums, to be recorded each round."""
         return {"records": float(Statistics(server[SUMS]).total)} if SUMS in server else {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ client's mixtures separately, so secure sums cannot be used. Covariances are dia
 full ones.
 
 Personal heads are not in the sources: a site draws features from its own Gaussians and trains a head on them, with the
-global head as the prior. Nothing more is sent for it.
+global head as the prior. No further message is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RANK_ROUNDING = 1e-12  # variances below this share of the largest one are only 
 
 @dataclass(frozen=True)
 class HeadFromDrawnFeatures(OneExchange):
-    """A softmax head trained on features drawn from Gaussians; `seed` gives the random key of the draw."""
+    """The base class of methods that train a softmax head on features drawn from Gaussians, with this `seed`."""
 
     penalty: float = 1e-3
     seed: int = 0
@@ -72,7 +72,8 @@ class CCVR(HeadFromDrawnFeatures):
         self._check_option("drawn", self.drawn >= 1, "must be at least 1")
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
-                f"the covariances of ccvr are too large to send: {self.plan.n_class} of {self.plan.width} features",
+                f"ccvr sends at most {MAX_QUADRATIC} entries of covariances (classes x features x features), "
+                f"found: {self.plan.n_class} classes and {self.plan.width} features",
                 hint="project the features first: --project 64",
             )
 
@@ -119,7 +120,7 @@ class FedPFT(HeadFromDrawnFeatures):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange of mixtures."""
+        """One exchange without training: clients send their mixtures of Gaussians."""
         return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
@@ -128,14 +129,14 @@ class FedPFT(HeadFromDrawnFeatures):
         arrays = (found.records, found.means, found.variances)
         counts = found.records.reshape(self.plan.n_class, -1).sum(1)
         kept = dict(zip(OWN_MIXTURES, arrays, strict=True)) if self.personal else {}
-        return {**self.join(trained.params), **kept, **self.keep_own_classes(counts)}, Message(Kind.MIXTURES, arrays)
+        return {**self.join(trained.params), **kept, **self.mark_own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head trained on features drawn from the mixtures, one for each record at the sites."""
         features, labels = self._draw(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
-    def solve_from_home(self, home: Params, heard: Params, strength: float) -> Tensor | None:
+    def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the site's mixtures, with the global head as the prior."""
         features, labels = self._draw(Mixtures(*(home[name] for name in OWN_MIXTURES)))
         return self.train_personal_head(features, labels, len(features), heard, strength) if len(features) else None
@@ -148,7 +149,7 @@ class FedPFT(HeadFromDrawnFeatures):
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
-        """Empty: the mixtures are not summed."""
+        """No numbers to record: the mixtures are not summed."""
         return {}
 
 

@@ -40,7 +40,7 @@ class FedCOF(OneExchange):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange of class means."""
+        """One exchange without training: clients send their class means."""
         at_home = Detail.SECOND if self.personal else Detail.MEANS
         return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS, at_home),))
 
@@ -50,7 +50,7 @@ class FedCOF(OneExchange):
         counts = trained.statistics.counts.round().to(torch.int64)
         message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
         kept = {OWN_SUMS: trained.statistics.sums, OWN_SECOND: trained.second} if trained.second is not None else {}
-        return {**self.join(trained.params), **kept, **self.keep_own_classes(counts)}, message
+        return {**self.join(trained.params), **kept, **self.mark_own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The ridge head of all clients' class means."""
@@ -69,7 +69,7 @@ class FedCOF(OneExchange):
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
         """A site's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
-        None if those of all clients were not sent. With strength 0, None for a site without two records of a class,
+        None if the sums of all clients were not sent. With strength 0, None for a site without two records of a class,
         which has no covariance.
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):

@@ -18,9 +18,10 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class FedHeads(OneExchange):
-    """The heads named in `heads` (fedlog, ncm, lda, ridge); a site without validation rows takes the first.
+    """Solves all heads named in `heads` (fedlog, ncm, lda, ridge); each site chooses one on its validation rows.
 
-    With `personal`, a site can also choose its own versions of FedLog's head and of the ridge.
+    A site without validation rows takes the first. With `personal`, a site can also choose its own versions of FedLog's
+    head and of the ridge head.
     """
 
     heads: str = "lda,ridge,fedlog,ncm"
@@ -52,7 +53,7 @@ class FedHeads(OneExchange):
 
     @property
     def detail(self) -> Detail:  # type: ignore[override]
-        """Second moments if one of the heads needs them."""
+        """Which second moments are summed: none, unless one of the heads needs them."""
         needs = {find_needed_detail(name) for name in self.names}
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
@@ -70,7 +71,7 @@ class FedHeads(OneExchange):
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:
-        """All heads, or the seed before there are any."""
+        """All heads; before they are solved, the seed."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.HEADS, (server[HEAD], *(server[f"{HEAD}.{name}"] for name in self.names[1:])))
@@ -83,7 +84,7 @@ class FedHeads(OneExchange):
         return {HEAD: first, **{f"{HEAD}.{name}": head for name, head in zip(self.names[1:], others, strict=True)}}
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """Models with each head, in the order of `heads`; with `personal`, also with the site's own versions."""
+        """The models that a site chooses from: one for each head, and with `personal` also with its personal heads."""
         deployed = self.deploy(home, heard)
         heads = {
             name: heard[HEAD if at == 0 else f"{HEAD}.{name}"]

@@ -17,7 +17,10 @@ PARTS = (HEAD, SPREAD, NOISE)
 
 @dataclass(frozen=True)
 class FedRegression(OneExchange):
-    """The exact posterior of a linear head. Without a `strength`, the one with the largest evidence is chosen."""
+    """Bayesian linear regression: the exact posterior of a linear head, solved from summed moments.
+
+    `strength` is that of the prior on the weights; None chooses the one with the largest evidence.
+    """
 
     strength: float | None = None
 
@@ -28,7 +31,7 @@ class FedRegression(OneExchange):
         self._check_option("strength", self.strength is None or self.strength > 0, "must be above 0")
         if self.personal or self.classes is not PredictedClasses.ALL:
             raise InputError(
-                "fed-regression has no classes and no personal heads: all sites share one posterior",
+                "fed-regression has one posterior for all sites, found: an option for classes or for personal heads",
                 hint="leave out --personal and classes",
             )
 
@@ -43,13 +46,13 @@ class FedRegression(OneExchange):
         return dict(zip(PARTS, head.arrays, strict=True))
 
     def broadcast(self, server: Params) -> Message:
-        """The posterior, or the seed before there is one."""
+        """The posterior; before it is solved, the seed."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The parts of the posterior by name; a head of zeros if the message is the seed."""
+        """The parts of the posterior by name; a head of zeros if the message holds only the seed."""
         if message.kind is Kind.SEED:
             return super().hear(message, known)
         return dict(zip(PARTS, message.arrays, strict=True))

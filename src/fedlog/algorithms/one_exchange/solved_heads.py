@@ -48,7 +48,7 @@ class FedLogOnce(OneExchange):
         self._check_option("nu", self.nu >= 0, "must not be negative")
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
-        """The head of maximum posterior."""
+        """FedLog's MAP head of the summed moments."""
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
@@ -58,7 +58,7 @@ class FedLogOnce(OneExchange):
 
 @dataclass(frozen=True)
 class FedNCM(OneExchange):
-    """The head that chooses the nearest global class mean."""
+    """Nearest class mean: the head predicts the class whose mean over all clients is nearest."""
 
     name = "fed-ncm"
     sends_moments_for_personal = False
@@ -68,10 +68,10 @@ class FedNCM(OneExchange):
         return nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The site's nearest-mean head, with `strength` more records at each global class mean (half a head row)."""
+        """The site's nearest-mean head, as if it had `strength` more records at each global class mean."""
         head = heard[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
-        means = head.clone() / 2
+        means = head.clone() / 2  # the rows of a nearest-mean head are twice the means
         means[:, 0] = 1.0
         prior = strength * means * present[:, None]
         return nearest_mean_head(Statistics(own.statistics.sums + prior))
@@ -141,7 +141,7 @@ class FedRidge(OneExchange):
         return ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """A ridge head from the site's moments, shrunk to the global head; with strength 0, a plain ridge head."""
+        """A ridge head from the site's moments, pulled to the global head; with strength 0, a plain ridge head."""
         if not strength:
             return ridge_head(own, self.strength)
         return ridge_near_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))
