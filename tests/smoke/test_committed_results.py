@@ -17,7 +17,12 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.report.documents.recipe_table import choose_settings
-from fedlog.report.paper.reproduction import ExperimentPage, make_experiment_pages, write_markdown, write_results_page
+from fedlog.report.paper.reproduction import (
+    ExperimentPage,
+    make_experiment_pages,
+    write_reproduction_pages,
+    write_results_page,
+)
 from fedlog.settings.presets import TUNED
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +69,7 @@ def chrome() -> Iterator[Chrome]:
 
 def test_the_pages_are_made_from_the_records(results: Path, found: list[ExperimentPage]) -> None:
     shutil.copytree(ROOT / "docs", results.parent / "docs")
-    write_markdown(results, results.parent / "docs", found)
+    write_reproduction_pages(results, results.parent / "docs", found)
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").glob("reproduction/*.md")]
     assert {path.name for path in pages} == {path.name for path in (results.parent / "docs").glob("reproduction/*.md")}
     for name in ("reproduction.md", "privacy.md", *pages):

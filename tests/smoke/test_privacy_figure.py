@@ -34,7 +34,7 @@ from fedlog.report.paper.privacy_tables import (
     make_noise_level_table,
     make_verification_table,
 )
-from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_markdown
+from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_reproduction_pages
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -111,7 +111,7 @@ def test_the_page_on_privacy_gets_its_table_in_its_place_and_keeps_the_rest(tmp_
     results = tmp_path / "results"
     results.mkdir()
     for _ in range(2):
-        assert page in write_markdown(results, page.parent)
+        assert page in write_reproduction_pages(results, page.parent)
         said = page.read_text()
         assert said.startswith(f"before\n{GUARANTEES}\n| cell | epsilon | delta | unit |")
         assert said.endswith(f"{GUARANTEES_END}\nafter\n")
@@ -120,4 +120,4 @@ def test_the_page_on_privacy_gets_its_table_in_its_place_and_keeps_the_rest(tmp_
         assert "old\n" not in said
     page.write_text("no place")
     with pytest.raises(InputError, match="does not have the marks"):
-        write_markdown(results, page.parent)
+        write_reproduction_pages(results, page.parent)

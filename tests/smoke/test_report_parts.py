@@ -25,7 +25,7 @@ from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import make_headline, render_run
 from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
 from fedlog.report.parts.curves import Curve, make_curve_plots
-from fedlog.report.parts.plots import Plot, draw_level_line
+from fedlog.report.parts.plots import Plot, draw_horizontal_line
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import find_differences, write_repeat_command
 from fedlog.settings.flags import read_given_settings
@@ -178,8 +178,8 @@ def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
     assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
     assert by_bits.x.log
-    height = draw_level_line(by_round, by_round.rules[0]).y
-    below, above = by_round.at(2, 80)[1], by_round.at(3, 95)[1]
+    height = draw_horizontal_line(by_round, by_round.rules[0]).y
+    below, above = by_round.find_position(2, 80)[1], by_round.find_position(3, 95)[1]
     assert above < height < below
 
 

@@ -11,7 +11,7 @@ from fedlog.cli.main import main
 from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.experiments.tables import catalog
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row, list_cells
-from fedlog.report.paper.reproduction import write_markdown
+from fedlog.report.paper.reproduction import write_reproduction_pages
 from fedlog.settings.spec import RunSpec
 
 
@@ -36,7 +36,7 @@ def test_a_cell_that_repeats_and_one_that_does_not(results: Path, capsys: pytest
     printed = capsys.readouterr()
     assert "small: 1 of 2 finished cells repeat" in printed.out
     assert "fedlog seed 1: differs from round 2 on" in printed.err
-    write_markdown(results, results / "docs")
+    write_reproduction_pages(results, results / "docs")
     page = (results / "docs" / "reproduction" / "small.md").read_text()
     assert "1 of 2 cells run again repeat their first rounds, not fedlog/seed-1" in page
 

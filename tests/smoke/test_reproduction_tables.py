@@ -19,7 +19,7 @@ from fedlog.report.paper.cost_table import make_cost_table
 from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.paper.grid_tables import make_grid_table
 from fedlog.report.paper.method_tables import make_accuracy_table, make_comparison_table, make_overview_table
-from fedlog.report.paper.reproduction import write_markdown, write_results_page
+from fedlog.report.paper.reproduction import write_reproduction_pages, write_results_page
 from fedlog.report.parts.tables import TextTable, describe_mean, format_bits, format_p_value
 
 
@@ -291,7 +291,7 @@ def test_the_pages_hold_every_experiment_and_every_discussion(results: Path) -> 
     docs = results / "docs"
     (docs / "reproduction").mkdir(parents=True)
     (docs / "reproduction" / "gone.md").write_text("of an experiment that is no more")
-    write_markdown(results, docs)
+    write_reproduction_pages(results, docs)
     index = (docs / "reproduction.md").read_text()
     page = (docs / "reproduction" / "table-mnist.md").read_text()
     html = write_results_page(results).read_text()

@@ -22,7 +22,7 @@ import fedlog
 from fedlog.cli.main import main
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback
-from fedlog.report.pages.live import ADDRESS, PageServer, hash_file_states, make_simulated_pages
+from fedlog.report.pages.live import ADDRESS, PageServer, hash_file_states, make_pages_of_runs
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation
@@ -38,7 +38,7 @@ def runs(make_federation: MakeFederation, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def server(runs: Path) -> Iterator[PageServer]:
-    with serve(make_simulated_pages(runs)) as found:
+    with serve(make_pages_of_runs(runs)) as found:
         yield found
 
 
@@ -52,7 +52,7 @@ def _ask(server: PageServer, path: str, host: str | None = None) -> tuple[int, s
 
 
 def _version_of(folder: Path) -> str:
-    return hash_file_states(make_simulated_pages(folder).list_files(folder))
+    return hash_file_states(make_pages_of_runs(folder).list_files(folder))
 
 
 def test_the_page_is_for_this_machine_and_whoever_has_the_token(server: PageServer) -> None:
@@ -130,7 +130,7 @@ def test_in_a_browser_the_page_follows_a_run(make_federation: MakeFederation, tm
     settings = {"rounds": 3, "epochs": 1, "body": "mlp:4", "out": out, "callbacks": [steps], "progress": False}
     run = threading.Thread(target=lambda: fedlog.run(data, "fedlog", **settings))
     (tmp_path / "runs").mkdir()
-    with serve(make_simulated_pages(tmp_path / "runs")) as server, open_browser() as chrome:
+    with serve(make_pages_of_runs(tmp_path / "runs")) as server, open_browser() as chrome:
         look_as(chrome, DESKTOP)
         visit(chrome, server.url)
         wait_for(chrome, "h1", "Runs in runs 0 runs")

@@ -13,7 +13,7 @@ from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import GAINS, write_method_results, write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
-from fedlog.report.paper.reproduction import write_markdown
+from fedlog.report.paper.reproduction import write_reproduction_pages
 from fedlog.report.paper.when_to_choose import write_when_to_choose
 
 PAGE_START = """# Command line
@@ -36,7 +36,7 @@ def docs_command(args: argparse.Namespace) -> None:
             f"expected the folder of the results, found none: {args.results}",
             hint="run this in the project's folder, or give --results",
         )
-    written = write_markdown(args.results, args.out)
+    written = write_reproduction_pages(args.results, args.out)
     written += write_bits_page(args.results, args.out / "bits.md")
     written += write_method_results(args.results, args.out)
     written += write_when_to_choose(args.results, args.out / GAINS)

@@ -50,6 +50,6 @@ def find_pages(folder: Path) -> Pages:
         from fedlog.cli.deployed_run import deployed_pages  # needs the extra `federate`, as the server does
 
         return deployed_pages(folder)
-    from fedlog.report.pages.live import make_simulated_pages
+    from fedlog.report.pages.live import make_pages_of_runs
 
-    return make_simulated_pages(folder)
+    return make_pages_of_runs(folder)

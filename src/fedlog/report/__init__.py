@@ -1,1 +1,1 @@
-"""Records as tables, plots and pages."""
+"""Make tables, plots and pages from the records of runs."""

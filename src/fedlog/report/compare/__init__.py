@@ -1,1 +1,1 @@
-"""A comparison of methods as tables, a figure and a page."""
+"""Show a comparison of methods as tables, a figure and a page."""

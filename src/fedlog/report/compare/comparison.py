@@ -121,7 +121,7 @@ def table_as_text(table: TextTable) -> str:
 
 
 def format_estimate(found: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
-    """An estimate in per cent or points with half the width of its interval, `91.3 ± 1.2`; `missing` for None."""
+    """A share in per cent or points with half the width of its interval: `91.3 ± 1.2`; for None, `missing`."""
     if found is None:
         return missing
     half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
@@ -129,7 +129,7 @@ def format_estimate(found: Estimate | None, sign: str = "", missing: str = "no r
 
 
 def draw_comparison(findings: Findings) -> Figure:
-    """Draw test accuracy against bits (log axis), over all sites and at each one."""
+    """A matplotlib figure of test accuracy against bits (log axis), for all sites together and for each one."""
     from fedlog.report.parts.matplotlib_figure import ShownFigure
 
     sites = findings.sites[:MOST_SITES]

@@ -22,7 +22,7 @@ from fedlog.report.parts.curves import (
     make_curve,
     make_curve_plots,
 )
-from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
+from fedlog.report.parts.plots import HorizontalLine, Plot, Point, Series
 from fedlog.report.parts.render import format_percent, format_points, render_page
 from fedlog.report.parts.style import Style, choose_styles
 from fedlog.report.parts.tables import TextTable
@@ -34,7 +34,7 @@ NO_GAIN = Style("training alone", "ink", "dashed")
 
 @dataclass(frozen=True)
 class ComparisonSection:
-    """One comparison, ready for a page."""
+    """The texts, plots and tables of one comparison, as a section of a page."""
 
     name: str
     title: str
@@ -62,10 +62,10 @@ def make_comparison_section(
     styles = choose_styles({label: findings.find_method(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
-    judged = curves if _name_judged_rows(findings) == "test" else {}
+    judged = curves if _find_evaluated_rows(findings) == "test" else {}
     plots = [_plot_by_bits(findings, styles, judged, name)]
     if curves:
-        plots += make_curve_plots(list(curves.values()), None, f"{_name_judged_rows(findings)} accuracy", name)[:1]
+        plots += make_curve_plots(list(curves.values()), None, f"{_find_evaluated_rows(findings)} accuracy", name)[:1]
     return ComparisonSection(
         name=name,
         title=findings.data,
@@ -80,7 +80,7 @@ def make_comparison_section(
 
 
 def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
-    """The table with the display names of methods, as in the figures."""
+    """The table with the labels of variants replaced by the names that the figures show."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
     rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
@@ -90,12 +90,12 @@ def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
 def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
     """A plot of test accuracy by bits: the last round with its interval and, if known, the rounds before it.
 
-    A method that sends nothing is a level line.
+    A method that sends nothing is a horizontal line.
     """
     known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
     paths = {label: _list_earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
-    levels, series, rules, said = list[float](), list[Series](), list[LevelLine](), list[str]()
+    levels, series, rules, said = list[float](), list[Series](), list[HorizontalLine](), list[str]()
     for label, (each, accuracy) in known.items():
         words = f"{styles[label].label}: {format_estimate(accuracy)} %"
         low, high = _find_interval_ends(accuracy, 0.0)
@@ -109,7 +109,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
             name_and_level = f"{styles[label].label} {format_percent(accuracy.value)}"
-            rules.append(LevelLine(100 * accuracy.value, name_and_level, styles[label], label))
+            rules.append(HorizontalLine(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
     y = make_linear_axis("%", levels)
@@ -128,9 +128,9 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
 
 
 def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
-    """The points of the rounds before the last one, whose accuracy is `end`.
+    """The points of the curve before the final result, which has accuracy `end` and is drawn separately.
 
-    If the last round of the curve has another accuracy, as before a closing phase, it is included.
+    The last round is included only if its accuracy differs from `end`: a method may train on after the last round.
     """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
@@ -144,11 +144,11 @@ def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
 def _explain_missing_rounds(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """A note if methods show only their last round: earlier rounds used validation rows, or their records are gone."""
+    """A note on why methods show only their last round: evaluation on validation rows, or deleted records."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
-    if _name_judged_rows(findings) != "test":
+    if _find_evaluated_rows(findings) != "test":
         return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
     one_round = [
         label for label in bare if all(run.summary.rounds == 1 for run in findings.runs_by_seed(label).values())
@@ -157,13 +157,13 @@ def _explain_missing_rounds(
     return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
 
 
-def _name_judged_rows(findings: Findings) -> str:
-    """The rows that the rounds were evaluated on: `test` or `validation`."""
+def _find_evaluated_rows(findings: Findings) -> str:
+    """Which rows the accuracy after each round was measured on: `test` or `validation`."""
     return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
-    """The mean curve of each variant over its seeds; without variants whose records of rounds were deleted."""
+    """The mean curve of each variant over its seeds, except for variants whose records of rounds were deleted."""
     curves = {}
     for label in findings.labels:
         runs = []
@@ -206,16 +206,16 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         name=f"{name}-sites",
         title="Gain over training alone at each site (points, validation rows)",
         alternative=". ".join(said) + "." + more,
-        x=make_named_axis("site", [_shorten(site) for site in sites]),
+        x=make_named_axis("site", [_shorten_name(site) for site in sites]),
         y=make_linear_axis("points", levels),
         series=tuple(series),
-        rules=(LevelLine(0.0, "training alone", NO_GAIN),),
+        rules=(HorizontalLine(0.0, "training alone", NO_GAIN),),
         note=more.strip(),
         capped=True,
     )
 
 
-def _shorten(name: str) -> str:
+def _shorten_name(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 

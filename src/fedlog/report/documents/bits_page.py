@@ -34,7 +34,7 @@ GOAL_LOSS = 0.3  # and at most this loss of accuracy, in points
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
-    """Write the tables into their places in the page and return its path; do nothing if there is no such page."""
+    """Replace the tables in the page and return its path in a list; do nothing if there is no such page."""
     if not page.exists():
         return []
     for name, table in make_bits_tables(results).items():
@@ -43,7 +43,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 
 
 def make_bits_tables(results: Path) -> dict[str, TextTable]:
-    """The table of each measurement, by the name of its place in the page."""
+    """All tables of the page, by the name that marks where each one stands in it."""
     found = {each.name: collect_runs(each, results) for each in BITS}
     whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
@@ -58,7 +58,7 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
 
 
 def find_uncompressed_runs(data: str, method: str, found: FinishedRuns, whole: FinishedRuns) -> dict[int, RunResult]:
-    """The uncompressed runs (`f32`) by seed; on seeds without one, the first rounds of the same run of Table 1."""
+    """The uncompressed runs (`f32`) by seed; for other seeds, the first rounds of the runs in `whole`."""
     seeds = found.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
     own = {run.seed: run for run in found.runs.get(f"{method}-{UNCOMPRESSED}", [])}
@@ -66,7 +66,7 @@ def find_uncompressed_runs(data: str, method: str, found: FinishedRuns, whole: F
 
 
 def shorten_run(run: RunResult, rounds: int) -> RunResult:
-    """The run as it was after this many rounds."""
+    """The run as if it had ended after this many rounds."""
     kept = run.rounds[:rounds]
     up, down = run.opening_bits
     summary = replace(
@@ -79,15 +79,17 @@ def shorten_run(run: RunResult, rounds: int) -> RunResult:
     return RunResult(run.seed, summary, kept)
 
 
-def find_share(costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float) -> float | None:
-    """The bits to the threshold as a share of those of `f32` on the same seeds; None without a common seed."""
+def compute_share_of_bits(
+    costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
+) -> float | None:
+    """The bits in `costs` divided by those of uncompressed runs on the same seeds; None without a common seed."""
     both = [seed for seed in costs if seed in uncompressed]
     full = sum(uncompressed[seed].cost_to_reach(threshold).bits_both_ways for seed in both)
     return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
 
 
 def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> Mean | None:
-    """The mean difference in final accuracy over pairs of a client and a seed; None for fewer than two pairs."""
+    """The mean difference in final accuracy to uncompressed runs, over clients and seeds; None for fewer than two."""
     found = [
         100 * (a - b)
         for run in runs
@@ -107,7 +109,7 @@ def describe_difference(difference: Mean | None) -> str:
 
 
 def make_goal_table(found: Mapping[str, FinishedRuns], whole: Mapping[str, FinishedRuns]) -> TextTable:
-    """A table of our and the paper's bits to the threshold, and of whether the goal was reached."""
+    """A table of our bits until the threshold, those of the paper, and whether we reached the goal for bits."""
     rows = []
     for data in ROUNDS:
         runs_of, table = found[data].runs, whole[data]
@@ -130,7 +132,10 @@ def _make_goal_row(
     part = TABLE_1[data]
     threshold = part.threshold / 100
     costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
-    share, difference = find_share(costs, uncompressed, threshold), compare_final_accuracy(runs, uncompressed)
+    share, difference = (
+        compute_share_of_bits(costs, uncompressed, threshold),
+        compare_final_accuracy(runs, uncompressed),
+    )
     return {
         "": f"{part.title}, {LABELS[method]}",
         "way of sending": way,
@@ -156,9 +161,10 @@ def _mark_missed(costs: Mapping[int, Cost]) -> str:
 
 
 def judge_goal(share: float | None, lowest: float | None) -> str:
-    """The verdict on the goal: `reached`, `bits only`, `accuracy only` or `missed`; blank if a figure is missing.
+    """`reached`, `bits only`, `accuracy only` or `missed`: whether the goals for bits and accuracy are reached.
 
-    `share` is that of the bits of `f32`, `lowest` the lower end of the interval of the difference in accuracy.
+    `share` is the share of the bits of `f32`; `lowest` is the lower end of the interval of the accuracy difference.
+    Blank if one of them is None.
     """
     if share is None or lowest is None:
         return ""
@@ -169,7 +175,7 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
 
 
 def make_ways_table(data: str, found: FinishedRuns, short: FinishedRuns, whole: FinishedRuns) -> TextTable:
-    """A table of bits to the threshold and of the final accuracy, by method and way of sending."""
+    """A table of bits until the threshold and of final accuracy, by method and by codec and form of broadcasts."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
@@ -206,9 +212,9 @@ def _make_way_row(
 def _make_lossless_rows(
     method: str, uncompressed: Mapping[int, RunResult], short: FinishedRuns, threshold: float
 ) -> list[dict[str, str]]:
-    """A list with the row of the lossless codec `rows`; empty without runs.
+    """A list with one table row, for the lossless codec `rows`; empty without runs.
 
-    Its models are those of `f32`. Its bits were measured in runs of two rounds, and every round costs the same.
+    Its models are those of `f32`. Its bits are computed from runs of two rounds, because every round costs the same.
     """
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
@@ -225,26 +231,30 @@ def _make_lossless_rows(
 def _format_cost_cells(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
-    """The cells of seeds, rounds, bits up, down and both, and the share of the bits of `f32` on the same seeds."""
+    """The table cells for seeds, rounds, bits up, down and both ways, and the share of the bits of `f32`."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
         "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed(costs),
         "up": _format_mean_bits([cost.bits_up for cost in costs.values()]),
         "down": _format_mean_bits([cost.bits_down for cost in costs.values()]),
         "both": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]),
-        "of f32": _format_share(find_share(costs, uncompressed, threshold)),
+        "of f32": _format_share(compute_share_of_bits(costs, uncompressed, threshold)),
     }
 
 
 def make_codec_table(found: FinishedRuns) -> TextTable:
-    """A table of the bytes of one client's messages in the last round of the short runs, by codec and method."""
+    """A table of the bytes that a client sends and receives in the last round of a short run, by codec and method."""
     rows = []
     for name in CODECS:
         cells = []
         for method in METHODS:
             runs = found.runs.get(f"{method}-{name}", [])
             last = runs[0].rounds[-1] if runs else None
-            cells.append("" if last is None else f"{_count_bytes(last.bits_up)} + {_count_bytes(last.bits_down)}")
+            cells.append(
+                ""
+                if last is None
+                else f"{_format_bytes_of_client(last.bits_up)} + {_format_bytes_of_client(last.bits_down)}"
+            )
         if any(cells):
             rows.append((name, *cells))
     note = f"Bytes up and down for each of {CLIENTS} clients, on average, in round 2, framing included."
@@ -255,8 +265,8 @@ def _format_share(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _count_bytes(bits_of_all: int) -> str:
-    return f"{bits_of_all / 8 / CLIENTS:.0f}"
+def _format_bytes_of_client(bits_of_all_clients: int) -> str:
+    return f"{bits_of_all_clients / 8 / CLIENTS:.0f}"
 
 
 def make_participation_table(found: FinishedRuns) -> TextTable:
@@ -295,7 +305,7 @@ def make_loopback_table(path: Path) -> TextTable:
 
 
 def make_entropy_table(path: Path) -> TextTable:
-    """A table of the bits that are sent and of the entropy of the codes, by round and direction."""
+    """A table of the bits sent for each entry and the entropy of its code, by round and direction."""
     stored = read_json(path, {"rounds": []})
     rows = (
         {

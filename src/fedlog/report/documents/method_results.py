@@ -18,7 +18,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullF
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
@@ -28,8 +28,8 @@ TITLE = re.compile(r"^# .*\(((?:`[^`]+`(?:, )?)+)\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An experiment whose results are shown: the folder of its records, its title, and the page with more about it."""
+class ShownExperiment:
+    """An experiment whose results are shown: the folder of its records, its title, and the page that explains it."""
 
     folder: str
     title: str
@@ -38,15 +38,15 @@ class Setting:
 
 INDEX = "methods/index.md"
 SETTINGS = (
-    Setting("table-mnist", "MNIST, 50 clients with 2 classes each", "reproduction/table-mnist.md"),
-    Setting("table-cifar10", "CIFAR-10, 100 clients with 2 classes each", "reproduction/table-cifar10.md"),
-    Setting("table-cifar100", "CIFAR-100, 100 clients with 10 classes each", "reproduction/table-cifar100.md"),
-    Setting("natural-sites", "UCI HAR, 6 sites with all classes", "reproduction/natural-sites.md"),
-    Setting("natural-users", "UCI HAR, 30 people", "reproduction/natural-users.md"),
-    Setting("one-exchange-cifar10", "CIFAR-10, frozen body, own classes", "pretrained.md"),
-    Setting("one-exchange-cifar100", "CIFAR-100, frozen body, own classes", "pretrained.md"),
-    Setting("methods-digits", "digits, 10 clients with 2 classes each", INDEX),
-    Setting("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
+    ShownExperiment("table-mnist", "MNIST, 50 clients with 2 classes each", "reproduction/table-mnist.md"),
+    ShownExperiment("table-cifar10", "CIFAR-10, 100 clients with 2 classes each", "reproduction/table-cifar10.md"),
+    ShownExperiment("table-cifar100", "CIFAR-100, 100 clients with 10 classes each", "reproduction/table-cifar100.md"),
+    ShownExperiment("natural-sites", "UCI HAR, 6 sites with all classes", "reproduction/natural-sites.md"),
+    ShownExperiment("natural-users", "UCI HAR, 30 people", "reproduction/natural-users.md"),
+    ShownExperiment("one-exchange-cifar10", "CIFAR-10, frozen body, own classes", "pretrained.md"),
+    ShownExperiment("one-exchange-cifar100", "CIFAR-100, frozen body, own classes", "pretrained.md"),
+    ShownExperiment("methods-digits", "digits, 10 clients with 2 classes each", INDEX),
+    ShownExperiment("methods-digits-frozen", "digits, frozen body, all 10 classes", INDEX),
 )
 PANELS = 3
 OVERVIEW_METHODS = ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")
@@ -58,7 +58,7 @@ REGRESSION_RECORD = ("fed-regression", "one-exchange-sites/regression-runs.json"
 
 @dataclass(frozen=True)
 class MethodFigures:
-    """One method in one setting: its accuracy in per cent by seed, and the bits of all clients in a run."""
+    """The results of a method in an experiment: accuracy in per cent by seed, and the bits of all clients in a run."""
 
     by_seed: Mapping[int, float]
     bits: int
@@ -76,7 +76,7 @@ class MethodFigures:
 
 
 def read_figures(folder: Path) -> MethodFigures:
-    """The figures of one method, from the summaries of its seeds in the folder."""
+    """The results of one method, read from the summaries of its runs in the folder."""
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
     ]
@@ -95,7 +95,8 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
         title = TITLE.search(text)
         if title is None:  # the list of methods
             write_file(
-                page, _insert_section(text, _list_every_method([(s, found[s]) for s in SETTINGS if s.page == INDEX]))
+                page,
+                _insert_section(text, _format_list_of_methods([(s, found[s]) for s in SETTINGS if s.page == INDEX])),
             )
             written.append(page)
             continue
@@ -106,8 +107,8 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
             picture.parent.mkdir(parents=True, exist_ok=True)
             write_file(picture, _draw_picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
             written.append(picture)
-        regression = _write_regression(results) if REGRESSION_RECORD[0] in methods else None
-        block = regression or _write_section([(s, found[s]) for s in shown], methods, page.stem)
+        regression = _format_regression_section(results) if REGRESSION_RECORD[0] in methods else None
+        block = regression or _format_section([(s, found[s]) for s in shown], methods, page.stem)
         write_file(page, _insert_section(text, block))
         written.append(page)
     return written
@@ -119,8 +120,8 @@ def _read_setting(folder: Path) -> dict[str, MethodFigures]:
     return {path.name: read_figures(path) for path in runs}
 
 
-def _write_section(
-    found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str
+def _format_section(
+    found: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str
 ) -> str:
     """The results for the page of one method, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
@@ -145,8 +146,8 @@ def _write_section(
     )
 
 
-def _list_every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures]]]) -> str:
-    """The results for the list of methods, in Markdown: for each setting a table of all methods, the best first."""
+def _format_list_of_methods(found: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]]) -> str:
+    """The results for the list of methods, in Markdown: a table of all methods for each experiment, the best first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
@@ -160,8 +161,8 @@ def _list_every_method(found: Sequence[tuple[Setting, Mapping[str, MethodFigures
     return "\n".join([*lines, said])
 
 
-def _write_regression(results: Path) -> str | None:
-    """The results of the method that predicts a number, in Markdown; None without a record."""
+def _format_regression_section(results: Path) -> str | None:
+    """The results of the method that predicts numbers, in Markdown; None if they are not recorded."""
     path = results / REGRESSION_RECORD[1]
     if not path.exists():
         return None
@@ -180,14 +181,14 @@ def _write_regression(results: Path) -> str | None:
 
 
 def _insert_section(text: str, block: str) -> str:
-    """The text of the page with `block` between its two marks; if it has no marks, both are added at its end."""
+    """The page's text with `block` between the marks START and END; marks that are missing are added at the end."""
     before, start, rest = text.partition(START)
     after = rest.partition(END)[2] if start else "\n"
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
-def _draw_picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
-    """A picture of accuracy against bits of all methods, as SVG; the methods of this page are drawn larger."""
+def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
+    """A picture of accuracy against bits for all methods, as SVG; those in `methods` are drawn larger."""
     figure = ShownFigure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
@@ -212,11 +213,11 @@ def _draw_picture(panels: Sequence[tuple[Setting, Mapping[str, MethodFigures]]],
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy (%)")
-    return write_svg(figure)
+    return figure_as_svg(figure)
 
 
 def _set_bits_axis(axes: Axes) -> None:
-    """Make the x axis logarithmic, with ticks at 2 and 5 too if it is short; linear if all bits are about equal."""
+    """Make the x axis logarithmic, with more ticks if it is short; make it linear if all bits are about equal."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < 5 * low:
@@ -230,7 +231,7 @@ def _set_bits_axis(axes: Axes) -> None:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the overview into README.md and the page of gains, and its picture; do nothing without these pages."""
+    """Write the overview into README.md and docs/what-it-gains.md, and its picture; do nothing without these pages."""
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
         return []
@@ -242,12 +243,12 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
 
 
 def _read_overview(results: Path, method: str) -> list[MethodFigures]:
-    """The figures of the method in each setting of the overview."""
+    """The results of the method in each experiment of the overview."""
     return [read_figures(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
 
 
 def make_main_methods_table(results: Path) -> TextTable:
-    """The overview: one row for each method, one column for each setting."""
+    """The table of the overview: one row for each main method, one column for each experiment."""
     rows = tuple(
         (find_style(method).label, *(str(cell) for cell in _read_overview(results, method)))
         for method in OVERVIEW_METHODS
@@ -270,7 +271,7 @@ def describe_paired_gains(results: Path) -> str:
 
 
 def _draw_overview(results: Path) -> str:
-    """A picture of accuracy against bits in each setting, as SVG; training alone, which sends nothing, is a line."""
+    """A picture of accuracy against bits in each experiment, as SVG; training alone, which sends nothing, is a line."""
     figure = ShownFigure((11, 3.6))
     panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
     for method in OVERVIEW_METHODS:
@@ -296,4 +297,4 @@ def _draw_overview(results: Path) -> str:
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
     figure.axes[0].legend(fontsize=8)
-    return write_svg(figure)
+    return figure_as_svg(figure)

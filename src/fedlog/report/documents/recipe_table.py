@@ -1,4 +1,4 @@
-"""The settings of `--recipe tuned`, chosen from the grids of equal chances, and their table in docs/running.md."""
+"""The settings of `--recipe tuned`, chosen from grids of eight settings each, and their table in docs/running.md."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """One method's chosen setting, and what it gained in each grid over the first setting: the authors' optimiser."""
+    """The setting chosen for one method, and its gain in each grid over the first row, the authors' optimiser."""
 
     chosen: Row  # of the first grid
     gains: dict[str, float]  # data set -> points
 
     @property
     def settings(self) -> TunedSettings:
-        """The setting as the recipe has it: the rate as a multiple of the data set's."""
+        """The chosen setting for `--recipe tuned`, with the learning rate as a multiple of the data set's rate."""
         spec = self.chosen.spec
         options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
         times = spec.options["learning_rate"] / preset(spec.data).learning_rate
@@ -34,17 +34,17 @@ class RecipeChoice:
 
 
 def choose_settings(results: Path) -> dict[str, RecipeChoice]:
-    """The choice for each method of which every cell of every grid is finished."""
+    """The chosen setting of each method, for methods whose runs in all grids are finished."""
     grids = [collect_runs(grid, results) for grid in RECIPE_GRIDS]
-    found = {method: _choose(method, grids) for method in TABLE_METHODS}
+    found = {method: _choose_setting(method, grids) for method in TABLE_METHODS}
     return {method: choice for method, choice in found.items() if choice is not None}
 
 
-def _choose(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
-    """The setting with the highest mean over the grids, the first of equals; None if a cell is missing.
+def _choose_setting(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
+    """The setting with the highest mean accuracy over the grids; None if a run is missing.
 
-    FedLog's first head stays random. One from statistics takes an exchange of untrained features, which bodies that
-    differ cannot have and sites refuse: a default must not need it.
+    Settings with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
+    impossible with different bodies and which sites refuse, so it cannot be a default.
     """
     rows = list_settings(method, grids[0].experiment)
     by_grid = []
@@ -63,7 +63,7 @@ def _choose(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
 
 
 def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
-    """A table with one row for each method that has tuned settings, and what they gained in each grid."""
+    """A table with the tuned settings of each method, and what they gained in each grid."""
     rows = tuple(
         (
             find_style(method).label,
@@ -81,5 +81,5 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
-    """Write the table into its place in the page and return its path; do nothing if there is no such page."""
+    """Replace the table in the page and return its path in a list; do nothing if there is no such page."""
     return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).markdown())

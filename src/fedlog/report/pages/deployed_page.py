@@ -38,7 +38,7 @@ class DeployedSite(ClientFacts):
 
 @dataclass(frozen=True)
 class DeployedRound:
-    """One round at the server; bits are counted from the start of the run."""
+    """One round as the server recorded it; its bits are those sent since the start of the run."""
 
     number: int
     new_head: bool  # whether the round changed the head: enough sites answered and the noise was not too large
@@ -82,9 +82,9 @@ class DeployedRun:
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 
-    def mean(self, name: str) -> float | None:
-        """The mean of an attribute of the sites, over those that reported it."""
-        found = [value for site in self.sites if (value := getattr(site, name)) is not None]
+    def mean_over_sites(self, attribute: str) -> float | None:
+        """The mean of this attribute (such as `accuracy`) over the sites that reported it; None if none did."""
+        found = [value for site in self.sites if (value := getattr(site, attribute)) is not None]
         return sum(found) / len(found) if found else None
 
 
@@ -96,7 +96,7 @@ def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
 
 
 def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
-    """The HTML of the page; `live` is given for pages of `fedlog watch`."""
+    """The HTML of a deployed run's page; `live` is given if `fedlog watch` serves it."""
     ranked = sorted(facts.sites, key=lambda site: site.accuracy or 0.0)
     return render_page(
         "deployed.html.j2",
@@ -106,8 +106,8 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         tiles=_list_tiles(facts),
         notes=_list_notes(facts),
         has={
-            "figures": facts.mean("accuracy") is not None,
-            "errors": facts.mean("error") is not None,
+            "figures": facts.mean_over_sites("accuracy") is not None,
+            "errors": facts.mean_over_sites("error") is not None,
             "answers": any(site.answered for site in facts.sites),
             "bodies": any(site.body for site in facts.sites),
         },
@@ -146,7 +146,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
         "runs.html.j2",
         title=f"Runs of {server}",
         sections=[],
-        rows=[_row(link, facts) for link, facts in runs.items()],
+        rows=[_make_run_row(link, facts) for link, facts in runs.items()],
         plots=[],
         who="site",
         empty="No run yet. One that `fedlog federate run` starts appears here.",
@@ -154,10 +154,10 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
     )
 
 
-def _row(link: str, facts: DeployedRun) -> RunRow:
-    """The run as a row of the list; `link` is the address of its page."""
+def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
+    """The run as a row of a table of runs; `link` is the address of its page."""
     rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
-    accuracy = facts.mean("accuracy")
+    accuracy = facts.mean_over_sites("accuracy")
     return RunRow(
         name=facts.name,
         link=link,
@@ -172,23 +172,25 @@ def _row(link: str, facts: DeployedRun) -> RunRow:
 
 def _make_headline(facts: DeployedRun) -> dict[str, str]:
     """The parts of the headline: the mean accuracy, the bits, and the accuracy of training alone."""
-    alone = facts.mean("alone")
+    alone = facts.mean_over_sites("alone")
     return {
-        "reached": page_top.describe_result(facts.mean("accuracy"), facts.mean("error")),
+        "reached": page_top.describe_result(facts.mean_over_sites("accuracy"), facts.mean_over_sites("error")),
         "sent": describe_bits(facts.bits),
         "others": "" if alone is None else f"{find_style('local').label} {format_percent(alone)}",
     }
 
 
 def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
-    """The figures at the top of the page; empty before the first round ends."""
+    """The tiles with the main figures at the top of the page; empty before the first round ends."""
     if not facts.rounds:
         return []
     found = []
     judged = [site for site in facts.sites if site.accuracy is not None]
     if judged:
         found.append(
-            page_top.Tile(facts.measure, format_percent(facts.mean("accuracy")), "mean over sites, models they keep")
+            page_top.Tile(
+                facts.measure, format_percent(facts.mean_over_sites("accuracy")), "mean over sites, models they keep"
+            )
         )
         found += page_top.make_gain_tiles([site.gain for site in judged if site.gain is not None], "site")
         lowest = min(judged, key=lambda site: site.accuracy or 0.0)
@@ -218,7 +220,7 @@ def _list_notes(facts: DeployedRun) -> list[str]:
 
 
 def _plot_bits_by_round(facts: DeployedRun) -> Plot:
-    """The bits sent by the end of each round, up and down."""
+    """A plot of the bits sent by the end of each round, up and down."""
     unit, size = choose_unit(facts.bits)
     last = facts.rounds[-1]
     return _plot_by_round(
@@ -235,7 +237,7 @@ def _plot_bits_by_round(facts: DeployedRun) -> Plot:
 
 
 def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
-    """How long each round took, and the slowest answer in it."""
+    """A plot of how long each round took, and how long its slowest site took."""
     whole = [(each.number, each.seconds) for each in facts.rounds]
     slowest = [(each.number, s) for each in facts.rounds if (s := each.slowest_seconds) is not None]
     series = [_make_series("the whole round", 2, whole, describe_duration)]
@@ -254,7 +256,7 @@ def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
 def _make_series(
     name: str, number: int, values: Sequence[tuple[int, float]], describe: Callable[[float], str], unit: float = 1
 ) -> Series:
-    """A line through (round, value), in the style with this number."""
+    """A line through these (round, value) pairs, in the style with this number; values are divided by `unit`."""
     marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
     return Series(name.replace(" ", "-"), find_numbered_style(number, name), marks)
 

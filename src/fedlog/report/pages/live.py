@@ -41,13 +41,13 @@ class Pages:
     list_files: Callable[[Path], Iterable[Path]]  # the files a page is made from, also those that do not exist yet
 
 
-def make_simulated_pages(folder: Path) -> Pages:
-    """The pages of a run folder of `fedlog run`, or of a folder of such folders."""
+def make_pages_of_runs(folder: Path) -> Pages:
+    """The pages for a folder of `fedlog run`, or for a folder with many of them."""
     return Pages(folder, find_run_folders, _render_folder, _list_files)
 
 
 def _render_folder(folder: Path, live: Live) -> str:
-    """The page of one run, or the list of all runs."""
+    """The HTML for the folder: the page of its run or, if it holds several, the list of all runs."""
     if (folder / CONFIG).exists():
         return render_run(read_run(folder), live)
     return render_runs(
@@ -56,7 +56,7 @@ def _render_folder(folder: Path, live: Live) -> str:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """The files of the runs and, for a single run, of the baselines beside it."""
+    """The files that the folder's page is made from; for a single run, also those of the baselines next to it."""
     runs = find_run_folders(folder)
     if (folder / CONFIG).exists():
         runs += [Path(baseline.run_dir) for baseline in find_baselines(folder, read_spec(folder)).values()]
@@ -64,7 +64,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves pages on a random port of this machine until it is closed."""
+    """A web server for these pages, on a random port of this machine; it can only be reached from this machine."""
 
     daemon_threads = True  # a browser's open connection must not keep the program alive
 
@@ -75,21 +75,21 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page, token included."""
+        """The address of the first page, with the secret token."""
         return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: browsers close connections all the time."""
+        """Print nothing: it is normal that browsers close connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the requests of browsers."""
+    """Answers one HTTP request of a browser."""
 
     server: PageServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a page or with its version; answer 404 if the address does not have the right token."""
+        """Send a page, or only the version of its records; send 404 if the address is unknown or has a wrong token."""
         folder, what = self._find_page()
         if folder is None or what not in ("", "version"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs(pages.folder)}.get(inner), what
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        """Send an answer; `kind` is its media type."""
+        """Send a text as the answer; `kind` is its media type."""
         body = text.encode()
         self.send_response(status)
         for name, value in HEADERS.items():
@@ -129,11 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class calls it so)
-        """Write nothing: the terminal shows the address and nothing else."""
+        """Print nothing: the terminal should show only the address of the page."""
 
 
 def hash_file_states(files: Iterable[Path]) -> str:
-    """A text that changes when one of the files does."""
+    """A hash of the sizes and times of the files: it changes when one of them changes."""
     seen = hashlib.sha256()
     for path in files:
         try:

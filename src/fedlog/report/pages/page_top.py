@@ -16,7 +16,7 @@ SAME_ACCURACY = 1e-5  # summaries hold accuracies to six digits
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure at the top of a page, with its name and a note."""
+    """A box at the top of a page that shows one number, with its name and a note."""
 
     name: str
     value: str
@@ -24,7 +24,7 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """The accuracy of a run in words; for predicted numbers, error and share inside intervals; empty if unknown."""
+    """The accuracy of a run as text; with `error`, the error of predicted numbers and the share inside intervals."""
     if share is None:
         return ""
     reached = format_percent(share)
@@ -32,7 +32,7 @@ def describe_result(share: float | None, error: float | None) -> str:
 
 
 def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
-    """A tile with the mean gain of the clients (or sites) over training alone; no tile without gains."""
+    """A tile with the mean gain over training alone; empty without gains. `who` is `client` or `site`."""
     if not gains:
         return []
     better, worse = sum(gain > SAME_ACCURACY for gain in gains), sum(gain < -SAME_ACCURACY for gain in gains)
@@ -41,7 +41,7 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:
-    """A tile with the bits of all clients or sites."""
+    """A tile with the bits that all clients or sites sent and received; `up` says how many they sent."""
     return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
 
 
@@ -52,14 +52,14 @@ def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Til
 
 
 def make_time_tile(seconds: float, rounds: int) -> Tile:
-    """A tile with the time of all rounds and of one."""
+    """A tile with the time of all rounds together and of one round on average."""
     return Tile("time", describe_duration(seconds), f"in rounds, {describe_duration(seconds / rounds)} each")
 
 
 def describe_spending(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The budget and the spent privacy of a private run, for its page; `left_out` names fields to skip."""
+    """The privacy budget and the privacy spent, as rows for a run's page; entries named in `left_out` are skipped."""
     rows = [("budget", _describe_budget(budget))]
     rows += [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else describe_value(value))

@@ -24,7 +24,7 @@ MOST_CLASSES = 12  # a client with more classes shows only their number
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """One client: its accuracy in the last round and by training alone, and its description if the run has one."""
+    """One client: its accuracy in the last round, its accuracy if it trains alone, and its description, if known."""
 
     name: str
     accuracy: float | None = None
@@ -40,7 +40,7 @@ class ClientFacts:
 
     @property
     def classes(self) -> str:
-        """The client's classes with their numbers of training records; only how many, if there are more than 12."""
+        """The client's classes with their numbers of training records, as text; only a count if there are over 12."""
         training = {} if self.description is None else self.description.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -49,7 +49,7 @@ class ClientFacts:
 
 @dataclass(frozen=True, eq=False)
 class RunFacts:
-    """The facts about a run in its folder."""
+    """Everything that is known about a run from the files in its folder."""
 
     folder: Path
     spec: RunSpec
@@ -93,7 +93,7 @@ class RunFacts:
 
     @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
-        """The bits of the run by (direction, kind)."""
+        """The bits of the run by (direction, kind of message)."""
         opening = {} if self.summary is None else self.summary.bits_opening
         return sum_bits_by_kind((line.bits_by_kind for line in self.lines), opening)
 
@@ -120,12 +120,12 @@ class RunFacts:
         return sorted(found, key=lambda each: (each.accuracy is None, each.accuracy or 0.0))
 
     def _list_names(self, count: int) -> list[str]:
-        """The names of the clients; `client-0`, `client-1`, ... if the run has not recorded them."""
+        """The names of the clients as recorded; `client-0`, `client-1`, ... if not all `count` of them are known."""
         known = (self.summary.clients if self.summary is not None else []) or list(self.descriptions)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
     def _read_accuracies_of_training_alone(self, names: list[str]) -> dict[str, float]:
-        """Each client's accuracy by training alone; empty if no such run is beside this one."""
+        """Each client's accuracy in a run of training alone; empty if no such run is next to this one."""
         if "local" not in self.baselines:
             return {}
         summary = self.baselines["local"]
@@ -135,12 +135,12 @@ class RunFacts:
 
     @property
     def lowest_clients(self) -> list[ClientFacts]:
-        """The tenth of the clients with the lowest accuracies, at least one client."""
+        """The tenth of the clients that has the lowest accuracies; at least one client."""
         return find_lowest_tenth(self.clients)
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """The bits by (direction, kind), from counts by "KIND DIRECTION"; kinds of `opening` end in "before round 1"."""
+    """Sum counts by "KIND DIRECTION" into bits by (direction, kind); to kinds of `opening`, add "before round 1"."""
     found: dict[tuple[str, str], int] = {}
     for counts, suffix in (*((counts, "") for counts in rounds), (opening, " before round 1")):
         for name, bits in counts.items():
@@ -150,13 +150,13 @@ def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, 
 
 
 def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
-    """The first tenth of the clients that have an accuracy, at least one client; expects the lowest accuracy first."""
+    """The tenth with the lowest accuracy, at least one client; `clients` must be sorted, the lowest first."""
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
 
 
 def read_run(folder: Path) -> RunFacts:
-    """The facts about the run in the folder; InputError if it holds no run."""
+    """Read everything about the run in the folder; InputError if it holds no run."""
     spec = read_spec(folder)
     config = json.loads((folder / CONFIG).read_text())
     return RunFacts(

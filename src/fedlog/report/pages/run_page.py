@@ -25,7 +25,7 @@ def write_run_page(folder: Path) -> Path:
 
 
 def render_run(facts: RunFacts, live: Live | None = None) -> str:
-    """The HTML of the page; `live` is given for pages of `fedlog watch`."""
+    """The HTML of a run's page; `live` is given if `fedlog watch` serves it."""
     differences = find_differences(facts.spec)
     clients_plot = run_plots.make_clients_plot(facts.clients, facts.spec.method, facts.measure)
     return render_page(
@@ -57,7 +57,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
 
 
 def make_headline(facts: RunFacts) -> dict[str, Any]:
-    """The parts of the headline: the accuracy, the bits, and the results of the baselines."""
+    """The texts of the headline by name: the accuracy, the bits, and the results of the baselines."""
     others = []
     for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down
@@ -72,7 +72,7 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
 
 
 def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
-    """The figures at the top of the page; empty before the first round ends."""
+    """The tiles with the main figures at the top of the page; empty before the first round ends."""
     if not facts.lines:
         return []
     rounds = len(facts.lines)
@@ -102,7 +102,7 @@ def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
 
 
 def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
-    """The budget and the spent privacy of a private run; None for a run without privacy."""
+    """The privacy budget and the privacy spent, for the run's page; None for a run without privacy."""
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy

@@ -23,7 +23,7 @@ LEAST_SIZE_RATIO = 1.3  # accuracy by size is drawn if the largest client has 1.
 
 
 def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
-    """Accuracy by round and by bits, of the run and its baselines; empty before the first round ends."""
+    """Plots of accuracy by round and by bits, for the run and its baselines; empty before the first round ends."""
     if not facts.lines:
         return []
     method = facts.spec.method
@@ -35,7 +35,7 @@ def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
 
 
 def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
-    """A plot of each client's accuracy, the lowest first, and of its accuracy alone; the lowest tenth is shaded."""
+    """A plot of each client's accuracy in the run and by training alone; the lowest are first, a tenth is shaded."""
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
@@ -96,12 +96,12 @@ def make_sizes_plot(facts: RunFacts) -> Plot | None:
 
 
 def _choose_mark_size(count: int) -> float:
-    """The size of marks: the more of them there are, the smaller."""
+    """The size of each marker in a plot of `count` markers: the more there are, the smaller they are."""
     return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
 
 
 def _describe_client(client: ClientFacts) -> str:
-    """The client's name, accuracy, gain over training alone and training records, for the text under the pointer."""
+    """The text that a plot shows for a client: name, accuracy, gain over training alone and training records."""
     said = [f"{client.name}: {format_percent(client.accuracy)}"]
     if client.gain is not None:
         said.append(f"{format_points(client.gain)} points over {format_percent(client.alone)} alone")
@@ -111,7 +111,7 @@ def _describe_client(client: ClientFacts) -> str:
 
 
 def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
-    """An axis of the clients by rank, with their names if these fit, else with numbers."""
+    """An axis with one position for each client, with their names if these fit, else with numbers."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
         return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), n) for at, n in enumerate(names, 1)))
@@ -121,7 +121,7 @@ def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
 
 
 def make_bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
-    """Bars of the run's bits by direction and kind; None if nothing was sent."""
+    """A bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in found))
     if not sum(found.values()):
         return None
@@ -147,7 +147,7 @@ def make_bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str =
 
 
 def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
-    """Bars of a round's time by part; None for a run that was not profiled."""
+    """A bar chart of the time of a round by part; None if the run was not profiled."""
     if not parts:
         return None
     drawn = tuple(
@@ -165,7 +165,7 @@ def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
 
 
 def make_calibration_plot(facts: RunFacts) -> Plot | None:
-    """A plot of calibration: how often predictions of each probability are right; None without such records."""
+    """A reliability plot: how often predictions are right, by their probability; None if it was not measured."""
     found = facts.calibration
     if found is None or not found.ways:
         return None
@@ -253,7 +253,7 @@ def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tu
 
 
 def _sort_key(label: str) -> tuple[float, str]:
-    """A key that sorts classes with numbers for names by their numbers, and the others after them."""
+    """A sort key: classes whose names are numbers come first, by number, then the others by name."""
     try:
         return float(label), label
     except ValueError:

@@ -23,7 +23,7 @@ MOST_CURVES = 35  # the number of different styles
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run in the table of runs."""
+    """One row of a table of runs, as texts."""
 
     name: str
     link: str
@@ -52,7 +52,7 @@ def write_runs_page(folder: Path) -> Path:
 
 
 def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
-    """The HTML of the page; `links` are the addresses of the pages of single runs."""
+    """The HTML of the page that lists all runs in the folder; `links` has the address of each run's own page."""
     compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
     return render_page(
         "runs.html.j2",
@@ -67,7 +67,7 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
 
 
 def _make_row(folder: Path, run: Path, link: str) -> RunRow:
-    """The row of a run below the folder, finished or not; `link` is the address of its page, empty without one."""
+    """The table row of a run below the folder, finished or not; `link` is the address of its page, or empty."""
     spec, summary = read_spec(run), read_finished_summary(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read_rounds(run / RECORDS)
@@ -82,7 +82,7 @@ def _make_row(folder: Path, run: Path, link: str) -> RunRow:
 
 
 def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
-    """(data set, plots) for each data set: the curves of its runs, at most the newest MOST_CURVES."""
+    """(data set, plots) for each data set: the accuracy curves of its newest runs, at most MOST_CURVES."""
     by_data: dict[str, list[Path]] = {}
     for run in find_run_folders(folder):
         if records.count_rounds(run / RECORDS):
@@ -96,7 +96,7 @@ def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
 
 
 def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
-    """The curve of each run, with a label and a style that no other curve has."""
+    """The accuracy curve of each run, with a label and a style that no other curve has."""
     specs = {run: read_spec(run) for run in runs}
     named = label_runs(specs)
     seeds = len({spec.seed for spec in specs.values()}) > 1

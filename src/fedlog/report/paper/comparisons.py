@@ -1,4 +1,4 @@
-"""Test the rows of an experiment against its reference row, and write the outcome for a table."""
+"""Test the rows of an experiment against its reference row, and format the outcome for a table."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ NOT_CORRECTED = "-"  # shown instead of a corrected p value for rows outside the
 
 
 def find_corrected_rows(experiment: Experiment) -> frozenset[str]:
-    """The rows whose p values are corrected: those that the paper prints or, if it prints none, all federated ones."""
+    """The rows whose p values are corrected: those that the paper prints or, without any, all federated methods."""
     printed = {row.name for row in experiment.rows if row.printed is not None}
     chosen = printed or {row.name for row in experiment.rows if row.name not in NOT_FEDERATED}
     return frozenset(chosen - {experiment.reference})
 
 
 def compare_rows(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
-    """Test every row against the reference; the tests by row, empty if the reference has not been run."""
+    """The test of every row against the reference row, by row; empty if the reference has not been run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
     return compare_all_with_reference(values, experiment.reference, find_corrected_rows(experiment))
 
 
 def name_reference(experiment: Experiment) -> str:
-    """The display name of the reference row."""
+    """The label of the experiment's reference row."""
     return experiment.row(experiment.reference).label if experiment.reference else "reference"
 
 
 def format_arrow(test: SignificanceTest | None) -> str:
-    """A space and the paper's arrow if the difference is significant, else an empty string."""
+    """A space and an arrow (as in the paper) if the difference is significant, else an empty string."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Alternative.GREATER else Arrow.DOWN}"
 
 
 def format_test(test: SignificanceTest | None) -> str:
-    """The p value and its direction, or why there is none."""
+    """The p value and its direction, or why there is no p value."""
     if test is None or not test.pairs:
         return ""
     if not test.differing:
@@ -63,7 +63,7 @@ def format_test(test: SignificanceTest | None) -> str:
 
 
 def format_holm_test(test: SignificanceTest | None) -> str:
-    """The p value after Holm's correction, or why there is none: too few seeds, or a dash for a row outside it."""
+    """The p value after Holm's correction; a dash if the row is not corrected, `too few seeds` if it cannot be."""
     if test is None or not test.pairs:
         return ""
     if not test.in_family:
@@ -74,7 +74,7 @@ def format_holm_test(test: SignificanceTest | None) -> str:
 
 
 def format_shift(found: Shift | None) -> str:
-    """`-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
+    """A shift with its interval, `-0.31 [-0.52, -0.11]`; blank if there were too few pairs for an interval."""
     return "" if found is None or found.low is None else describe_interval(found.estimate, found.low, found.high)
 
 
@@ -94,7 +94,7 @@ def judge_gain(gain: Mean | None) -> str:
 
 
 def format_ratio(found: Shift | None) -> str:
-    """`1.71 [1.29, 2.30]`, or the estimate alone with too few pairs for an interval."""
+    """A ratio with its interval, `1.71 [1.29, 2.30]`; without the interval if there were too few pairs for it."""
     if found is None:
         return ""
     estimate, *ends = (
@@ -104,7 +104,7 @@ def format_ratio(found: Shift | None) -> str:
 
 
 def _format_three_digits(ratio: float) -> str:
-    """Three digits of a ratio, without an exponent."""
+    """The ratio with two decimals; with one from 10 on, with none from 100 on."""
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 
 
@@ -128,7 +128,7 @@ HOW_TO_READ = (
 
 
 def describe_correction(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
-    """A note on the rows for which p was corrected, and on how many seeds that needs."""
+    """A note for a table: which p values were corrected, and how many seeds that needs."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"

@@ -28,19 +28,21 @@ def make_cost_table(found: FinishedRuns, threshold: float) -> TextTable:
         if name != POOLED
     }
     tests = comparisons.compare_rows(experiment, both)
-    rows = [_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs]
+    rows = [
+        _make_cost_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs
+    ]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
     return TextTable.of(rows, title, tuple(_list_notes(found, costs)))
 
 
-def _row(
+def _make_cost_row(
     row: Row,
     costs: Mapping[int, Cost],
     both: Mapping[str, BySeed],
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> dict[str, str]:
-    """One row of the table; `costs` are those of the row by seed, `both` the bits of all rows in both directions."""
+    """One row of the cost table; `costs` has its costs by seed, `both` the bits of every row in both directions."""
     printed, of_printed = _format_printed_cost(row, experiment)
     values = list(costs.values())
     own, test = both.get(row.name, {}), tests.get(row.name)
@@ -71,7 +73,7 @@ def _format_mean_bits(bits: Iterable[float]) -> str:
 
 
 def _format_percent_of(row: BySeed, whole: BySeed) -> str:
-    """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have."""
+    """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have; blank without any."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
         return ""
@@ -79,7 +81,7 @@ def _format_percent_of(row: BySeed, whole: BySeed) -> str:
 
 
 def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
-    """(the cost that the paper prints, the same in per cent of FedAvg's); both blank if it prints none."""
+    """(cost, per cent of FedAvg's cost) as the paper prints them; both blank if it prints no cost."""
     printed = row.printed
     if printed is None or printed.cost is None:
         return "", ""
@@ -89,7 +91,7 @@ def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
 
 
 def _list_notes(found: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
-    """Notes on the threshold that the paper's rule would give for these runs, and on methods without a cost."""
+    """Notes for the table: the threshold that the paper's rule gives for these runs, and methods without a cost."""
     experiment, notes = found.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
     threshold = choose_threshold(run.summary.best_accuracy for name in names for run in found.runs[name])

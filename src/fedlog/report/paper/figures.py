@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
-from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
 from fedlog.report.parts.style import COLOURS, choose_styles, find_style
 
 # Dark for client 0, light for client 1; blue and green as in the paper's figure, and a marker for each class.
@@ -45,7 +45,7 @@ def draw_method_curves(found: FinishedRuns) -> str:
     for axes in (by_round, by_bits):
         axes.grid(alpha=0.3)
     by_round.legend(fontsize="small", title="method (seeds)", title_fontsize="small")
-    return write_svg(figure)
+    return figure_as_svg(figure)
 
 
 def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
@@ -77,11 +77,11 @@ def draw_synthetic_panels(found: FinishedRuns) -> str:
     if _draw_panel(panels[1, 1], "FedLog: the server's separator (red)", of_ours, "features_after", ours.label):
         _draw_separators(panels[1, 1], [of_ours[0]["head_after"]], "red")
     _draw_accuracies(panels[1, 2], found, "test_accuracy", "test accuracy (%)")
-    return write_svg(figure)
+    return figure_as_svg(figure)
 
 
 def _read_points_of_clients(found: FinishedRuns, row: Row) -> list[dict[str, Any]]:
-    """The points to plot for each client; empty if seed PLOTTED_SEED was not run."""
+    """What the figure shows of each client, from the run with seed PLOTTED_SEED; empty if it was not run."""
     path = found.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
     if PLOTTED_SEED not in found.sweeps[row.name] or not path.exists():
         return []
@@ -92,7 +92,7 @@ def _read_points_of_clients(found: FinishedRuns, row: Row) -> list[dict[str, Any
 def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
     """Draw the clients' points and return True; without clients, write a note into the panel and return False.
 
-    `what` names the points in the clients' records, and `whose` the row for the note.
+    `what` is the name of the points in a client's dictionary; `whose` is the row that the note names.
     """
     axes.set_title(title, fontsize="medium")
     if not clients:
@@ -110,7 +110,7 @@ def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what:
 
 
 def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
-    """Draw the lines on which both classes are equally likely; the limits of the axes stay."""
+    """Draw each head's line on which both classes are equally likely, without changing the limits of the axes."""
     x_range, y_range = axes.get_xlim(), axes.get_ylim()
     for head in heads:
         bias, first, second = (b - a for a, b in zip(*head, strict=True))
@@ -125,7 +125,7 @@ def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str
 
 
 def _draw_accuracies(axes: Axes, found: FinishedRuns, part: str, name: str) -> None:
-    """Draw each row's accuracy (`part` of its records) by the number of local iterations, mean over seeds."""
+    """Draw each row's mean accuracy over seeds by local iterations; `part` is `train_accuracy` or `test_accuracy`."""
     for row in found.experiment.rows:
         sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())
         if not sweeps:

@@ -8,7 +8,14 @@ from dataclasses import replace
 from fedlog.experiments.tables.finished_cells import FinishedRuns
 from fedlog.experiments.tables.significance import Mean, compute_mean_difference
 from fedlog.experiments.tables.synthetic import IterationRecord
-from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_difference, format_mean, note_missing
+from fedlog.report.parts.tables import (
+    NOT_RUN,
+    TextTable,
+    describe_mean,
+    format_difference,
+    format_mean,
+    note_rows_not_run,
+)
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -16,7 +23,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def make_grid_table(found: FinishedRuns) -> TextTable:
-    """A table of each setting's validation accuracy; the highest of a method and the one in use are marked."""
+    """A table of the validation accuracy of each setting; marks the best of each method and those the tables use."""
     finals = {row.name: found.final_accuracies(row.name) for row in found.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
@@ -39,12 +46,12 @@ def make_grid_table(found: FinishedRuns) -> TextTable:
                 "": ", ".join(marks),
             }
         )
-    notes = (*found.experiment.remarks, *note_missing(found))
+    notes = (*found.experiment.remarks, *note_rows_not_run(found))
     return TextTable.of(rows, "Validation accuracy, mean over clients", notes)
 
 
 def describe_settings(spec: RunSpec) -> str:
-    """In words, the options of the method and every other setting that is not the default."""
+    """The options of the method and all settings that are not the default, as text."""
     parts = [
         f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {str(value).lower()}"
         for name, value in spec.options.items()
@@ -63,7 +70,7 @@ def describe_settings(spec: RunSpec) -> str:
 
 
 def _are_default_settings(spec: RunSpec) -> bool:
-    """Whether these are the default settings of the method on this data set."""
+    """Whether the specification has the default settings of its method on its data set."""
     plain = replace(
         spec,
         options={},
@@ -77,7 +84,7 @@ def _are_default_settings(spec: RunSpec) -> bool:
 
 
 def make_synthetic_table(found: FinishedRuns) -> TextTable:
-    """One row for each number of local iterations: training and test accuracies of both methods, and differences."""
+    """A table by local iterations: training and test accuracies of both methods, and their differences."""
     first, second = (row.name for row in found.experiment.rows)
     labels = [row.label for row in found.experiment.rows]
     columns = (
@@ -96,7 +103,7 @@ def make_synthetic_table(found: FinishedRuns) -> TextTable:
 
 
 def _describe_seeds(found: FinishedRuns) -> str:
-    """The number of seeds in words; that of each row if they differ."""
+    """The number of seeds as text; the number for each row if rows have different numbers."""
     first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
     if first == second:
         return f"{len(first)} seeds"
@@ -108,7 +115,7 @@ Sweeps = Mapping[int, Sequence[IterationRecord]]
 
 
 def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
-    """The cells for this number of local iterations: accuracies of both methods, then their differences."""
+    """The table cells for this number of local iterations: accuracies of two methods, then their differences."""
 
     def read(sweeps: Sweeps, part: str) -> dict[int, float]:
         return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}

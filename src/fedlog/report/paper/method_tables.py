@@ -21,7 +21,7 @@ from fedlog.report.parts.tables import (
     describe_interval,
     format_difference,
     format_mean,
-    note_missing,
+    note_rows_not_run,
 )
 from fedlog.settings.training import Judge
 
@@ -42,13 +42,13 @@ def make_method_tables(found: FinishedRuns) -> list[TextTable]:
 
 
 def make_accuracy_table(found: FinishedRuns) -> TextTable:
-    """A table of each method's accuracy, the paper's, and the verdict from the interval of their difference."""
+    """A table of each method's accuracy and the paper's, and whether they agree."""
     rows = [_make_accuracy_row(row, found) for row in found.experiment.rows if found.runs[row.name]]
-    return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_missing(found))
+    return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_rows_not_run(found))
 
 
 def make_chosen_rounds_table(found: FinishedRuns) -> TextTable:
-    """A table of accuracies in the final round, in the best one, and in the round that each client chooses."""
+    """A table of accuracies in the final round, in the best round, and in the round that each client chooses."""
     rows = []
     for row in found.experiment.rows:
         runs = [run for run in found.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
@@ -67,11 +67,11 @@ def make_chosen_rounds_table(found: FinishedRuns) -> TextTable:
                 BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
             }
         )
-    return TextTable.of(rows, "A round that can be had in practice", note_missing(found))
+    return TextTable.of(rows, "A round that can be had in practice", note_rows_not_run(found))
 
 
 def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
-    """The cells of one method: its accuracy in several rounds, the paper's, and the verdict."""
+    """The table cells of one method: its accuracy in several rounds, the paper's, and whether they agree."""
     runs = found.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
     difference = compare_with_printed(row, found)
@@ -90,7 +90,7 @@ def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
 
 
 def compare_with_printed(row: Row, found: FinishedRuns) -> Estimate | None:
-    """The accuracy of the row's final round minus the paper's; None if one of them is missing."""
+    """Our accuracy in the final round minus the paper's, with an interval; None if one of them is missing."""
     final = list(found.final_accuracies(row.name).values())
     if row.printed is None or not final:
         return None
@@ -100,7 +100,7 @@ def compare_with_printed(row: Row, found: FinishedRuns) -> Estimate | None:
 
 
 def _format_last_rounds(runs: list[RunResult]) -> str:
-    """The mean accuracy of each run's last rounds; blank for shorter runs."""
+    """The mean accuracy over the last LAST_ROUNDS rounds of the runs; blank if a run has fewer rounds."""
     if min(len(run.rounds) for run in runs) < LAST_ROUNDS:
         return ""
     return format_mean(
@@ -151,12 +151,15 @@ def make_tuned_tables(found: FinishedRuns) -> list[TextTable]:
     """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
     at_papers = collect_runs(make_table(found.experiment.data[0]), found.folder.parent)
     gains = [_make_gain_row(row, found, at_papers) for row in found.experiment.rows if found.runs[row.name]]
-    tables = (TextTable.of(gains, "Accuracy, mean over clients", note_missing(found)), make_comparison_table(found))
+    tables = (
+        TextTable.of(gains, "Accuracy, mean over clients", note_rows_not_run(found)),
+        make_comparison_table(found),
+    )
     return [table for table in tables if table.rows]
 
 
 def _make_gain_row(row: Row, found: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
-    """The method with its selected setting and with the paper's, and the difference over common seeds."""
+    """The table cells of one method: its accuracy at the selected and at the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
     ours, papers = (each.accuracies_after_round(row.name, rounds) for each in (found, at_papers))
     gain = compute_mean_difference(ours, papers)

@@ -24,7 +24,7 @@ from fedlog.experiments.tables.privacy_figure import (
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
-from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
 from fedlog.report.parts.style import COLOURS
 from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_mean
 
@@ -77,7 +77,7 @@ def count_releases(found: FinishedRuns) -> int:
 
 
 def make_verification_table(found: FinishedRuns) -> TextTable:
-    """A table of runs calibrated by other formulas, beside runs with the same noise, on the same seeds."""
+    """A table that checks the formulas: runs calibrated by each one, beside runs with the same noise and seeds."""
     expected = found.final_accuracies(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in found.experiment.rows:
@@ -95,13 +95,13 @@ def make_verification_table(found: FinishedRuns) -> TextTable:
 
 
 def make_guarantee_table(found: FinishedRuns) -> TextTable:
-    """A table of the runs with a guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
+    """A table of the runs with a privacy guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
     promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
     return TextTable.of((_make_guarantee_row(row, found) for row in promising), "What is promised, and what it costs")
 
 
 def make_short_guarantee_table(found: FinishedRuns) -> TextTable:
-    """The table of guarantees with fewer columns."""
+    """The table of the runs with a privacy guarantee, with fewer columns."""
     whole = make_guarantee_table(found)
     kept = [at for at, name in enumerate(whole.columns) if name not in ("neighbours", "trusted")]
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
@@ -109,7 +109,7 @@ def make_short_guarantee_table(found: FinishedRuns) -> TextTable:
 
 
 def _make_guarantee_row(row: Row, found: FinishedRuns) -> dict[str, str]:
-    """The cells of one run with a guarantee: as its records state it or, if it was not run, as it is planned."""
+    """The table cells of a row with a privacy guarantee: from its records or, if it was not run, from its settings."""
     runs, spec = found.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
     reference = found.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
@@ -138,7 +138,7 @@ def _format_accuracy(found: FinishedRuns, row: str) -> str:
 
 
 def _list_old_heads(runs: Sequence[RunResult]) -> str:
-    """In how many rounds each run kept the old head, separated by commas."""
+    """For each run, the number of rounds in which it kept the old head, separated by commas."""
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
@@ -153,11 +153,11 @@ def draw_privacy_figure(found: FinishedRuns) -> str:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="x-small")
-    return write_svg(figure)
+    return figure_as_svg(figure)
 
 
 def _draw_accuracy_by_noise(axes: Axes, found: FinishedRuns) -> None:
-    """Draw accuracy by the standard deviation of the noise, a line for each clip, and a level line without noise."""
+    """Draw accuracy by the std of the noise, a line for each clip, and a horizontal line for no noise."""
     for clip, named in CLIPS.items():
         unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(found, clip)
         if means:

@@ -45,7 +45,7 @@ HOW_TO_RUN = (
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """One experiment with its tables, its figure and its discussion, ready to be written."""
+    """The content of the page of one experiment: its tables, its figure and its discussion."""
 
     found: FinishedRuns
     tables: tuple[TextTable, ...]
@@ -54,7 +54,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """How many cells of the experiment were run, and how many of them repeat when they are run again, in words."""
+        """A sentence: how many cells of the experiment were run, and how many gave the same results when run again."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
@@ -72,25 +72,25 @@ class ExperimentPage:
 
     @property
     def encoded_figure(self) -> str:
-        """The figure in base64, for a page."""
+        """The SVG figure in base64, to be embedded in an HTML page."""
         return base64.b64encode((self.figure or "").encode()).decode()
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The remarks of the experiment that are not notes of a table."""
+        """The remarks of the experiment that none of its tables has as a note."""
         noted = {note for table in self.tables for note in table.notes}
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
-    """The page of every experiment, also of those not run; shortened experiments only if they have records."""
+    """The page of every experiment, run or not; versions with other numbers of rounds only if they have records."""
     return [
         _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
     ]
 
 
 def _make_experiment_page(found: FinishedRuns) -> ExperimentPage:
-    """The page of one experiment; the shape of the experiment decides its tables and its figure."""
+    """The page of one experiment; the kind of the experiment decides its tables and its figure."""
     discussion = _read_discussion(found.folder / DISCUSSION)
     if found.is_empty:
         return ExperimentPage(found, (), None, discussion)
@@ -115,10 +115,10 @@ def _read_discussion(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None = None) -> list[Path]:
+def write_reproduction_pages(results: Path, docs: Path, found: list[ExperimentPage] | None = None) -> list[Path]:
     """Write the overview, a page for each experiment and the figures beside their records; return their paths.
 
-    With `found` the records are not read again.
+    If `found` is given, the records are not read again.
     """
     found = make_experiment_pages(results) if found is None else found
     pages = docs / PAGES
@@ -129,18 +129,18 @@ def write_markdown(results: Path, docs: Path, found: list[ExperimentPage] | None
         if section.figure is not None:
             write_file(section.found.folder / FIGURE, section.figure)
             written.append(section.found.folder / FIGURE)
-        write_file(page, _write_experiment_markdown(section, pages))
+        write_file(page, _format_experiment_page(section, pages))
         written.append(page)
     for page in set(pages.glob("*.md")) - set(written):
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
-    write_file(index, _write_index_markdown(found, results))
+    write_file(index, _format_overview_page(found, results))
     guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).markdown()
     return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
 
-def _write_experiment_markdown(section: ExperimentPage, pages: Path) -> str:
-    """The page of one experiment in Markdown."""
+def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
+    """The page of one experiment as Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
     parts += [f"{remark}\n" for remark in section.remarks]
@@ -153,8 +153,8 @@ def _write_experiment_markdown(section: ExperimentPage, pages: Path) -> str:
     return "\n".join(parts)
 
 
-def _write_index_markdown(found: list[ExperimentPage], results: Path) -> str:
-    """The first page in Markdown: the overview table, its discussion, and links to the experiments."""
+def _format_overview_page(found: list[ExperimentPage], results: Path) -> str:
+    """The first page of the reproduction as Markdown: the overview, its discussion, and links to the experiments."""
     overall = _read_discussion(results / DISCUSSION)
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
     parts = [
@@ -172,7 +172,7 @@ def _write_index_markdown(found: list[ExperimentPage], results: Path) -> str:
 
 
 def write_results_page(results: Path, found: list[ExperimentPage] | None = None) -> Path:
-    """Write one HTML page with all results and figures; return its path. With `found` records are not read again."""
+    """Write one HTML page with all results and return its path; if `found` is given, records are not read again."""
     found = make_experiment_pages(results) if found is None else found
     overall = _read_discussion(results / DISCUSSION)
     path = results / "report.html"

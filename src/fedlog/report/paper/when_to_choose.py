@@ -14,7 +14,7 @@ from fedlog.experiments.tables.significance import Mean, compute_mean_difference
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.report.paper.comparisons import format_gain, judge_gain
 from fedlog.report.paper.figures import read_accuracy_curves
-from fedlog.report.parts.matplotlib_figure import ShownFigure, write_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
 from fedlog.report.parts.style import METHODS as STYLES
 from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
@@ -108,7 +108,9 @@ def make_bits_table(found: FinishedRuns) -> TextTable:
                 "condition, method": f"{condition.title}: {STYLES[method].label}",
                 "bits of the run": describe_bits(total),
             }
-            spent = {f"{describe_bits(budget)} spent, %": _accuracy_within_budget(runs, budget) for budget in BUDGETS}
+            spent = {
+                f"{describe_bits(budget)} spent, %": _format_accuracy_within_budget(runs, budget) for budget in BUDGETS
+            }
             rows.append({**named, **spent})
     note = (
         "All clients, both directions, opening included. Blank: less than one round; the last round where all is spent."
@@ -116,7 +118,7 @@ def make_bits_table(found: FinishedRuns) -> TextTable:
     return TextTable.of(rows, "Accuracy by bits", (note,))
 
 
-def _accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
+def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
     """The accuracy after the last round within the budget of bits; blank if some seed has no such round."""
     within = [sum(bits <= budget for bits in run.bits_by_round) for run in runs]
     if not all(within):
@@ -139,7 +141,7 @@ def draw_conditions(found: FinishedRuns) -> str:
     panels[0].set_ylabel("test accuracy, mean over clients (%)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=PANELS, fontsize="small", frameon=False)
-    return write_svg(figure)
+    return figure_as_svg(figure)
 
 
 def _draw_panel(axes: Axes, found: FinishedRuns, condition: Condition) -> None:
@@ -179,5 +181,5 @@ def make_short_table(found: FinishedRuns) -> TextTable:
 
 
 def write_when_to_choose(results: Path, page: Path) -> list[Path]:
-    """Write the short table into its place in the page and return its path; do nothing if there is no such page."""
+    """Replace the short table in the page and return its path in a list; do nothing if there is no such page."""
     return replace_marked_text(page, MARK, END_MARK, make_short_table(collect_runs(WHEN_TO_CHOOSE, results)).markdown())

@@ -31,7 +31,7 @@ class Axis:
 
 
 def make_linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
-    """A linear axis that covers these values, with ends at round numbers; `whole`: ticks at whole numbers only."""
+    """A linear axis that covers these values, with ends at round numbers; with `whole`, ticks are whole numbers."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
@@ -75,12 +75,12 @@ def make_bits_axis(label: str, values: Iterable[float]) -> Axis:
 
 
 def make_named_axis(label: str, names: Sequence[str]) -> Axis:
-    """An axis with one position for each name."""
+    """An axis with one position and one tick for each name."""
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
 
 def _format_bits_tick(bits: float) -> str:
-    """The text of a tick: a round number of bits with its unit."""
+    """The text of a tick on an axis of bits, such as `20 Mb`."""
     unit, size = choose_unit(bits)
     return f"{bits / size:g} {unit}"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.records import count_bits_so_far
 from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
-from fedlog.report.parts.plots import LevelLine, Plot, Point, Series
+from fedlog.report.parts.plots import HorizontalLine, Plot, Point, Series
 from fedlog.report.parts.render import format_percent
 from fedlog.report.parts.style import Style
 from fedlog.wire.bits_text import describe_bits
@@ -38,13 +38,13 @@ class Curve:
 
 
 def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
-    """The curve of one run; `opening` is the number of bits sent before round 1."""
+    """The accuracy curve of one run; `opening` is the number of bits sent before round 1."""
     accuracy = tuple(line.accuracy_mean_over_clients for line in lines)
     return Curve(key, style, accuracy, tuple(float(bits) for bits in count_bits_so_far(lines, opening)))
 
 
 def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
-    """The mean curve of several runs, up to the last round that all of them have."""
+    """The mean of several curves, up to the last round that all of them have."""
     length = min(len(run.accuracy) for run in runs)
     accuracy = tuple(sum(run.accuracy[at] for run in runs) / len(runs) for at in range(length))
     return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))
@@ -53,12 +53,14 @@ def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
 def make_curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
-    """Plots of accuracy by round and, if anything was sent, by bits, with level lines for methods that send nothing."""
+    """Plots of accuracy by round and, if anything was sent, by bits; methods that send nothing are horizontal lines."""
     levels = [100 * value for curve in curves for value in choose_shown_accuracies(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
     y = make_linear_axis("%", levels)
     rules = (
-        () if threshold is None else (LevelLine(100 * threshold, f"threshold {format_percent(threshold)}", THRESHOLD),)
+        ()
+        if threshold is None
+        else (HorizontalLine(100 * threshold, f"threshold {format_percent(threshold)}", THRESHOLD),)
     )
     by_round = Plot(
         name=f"{name}-by-round",
@@ -84,7 +86,7 @@ def make_curve_plots(
         rules=(
             *rules,
             *(
-                LevelLine(100 * end, f"{one.style.label} {format_percent(end)}", one.style, one.key)
+                HorizontalLine(100 * end, f"{one.style.label} {format_percent(end)}", one.style, one.key)
                 for one, end in ends
             ),
         ),
@@ -93,7 +95,7 @@ def make_curve_plots(
 
 
 def choose_shown_accuracies(accuracy: Sequence[float]) -> list[float]:
-    """The accuracies that an axis must cover.
+    """The accuracies of a curve that the axis of its plot must cover.
 
     If the curve starts steeply, the first quarter of the rounds is left out, except for the highest accuracy.
     """
@@ -102,7 +104,7 @@ def choose_shown_accuracies(accuracy: Sequence[float]) -> list[float]:
 
 
 def _make_series(curve: Curve, by_bits: bool) -> Series:
-    """The points of the curve, by bits or by round."""
+    """The curve as a series of a plot; x is the bits sent so far, or the round."""
     pairs = zip(curve.accuracy, curve.bits, strict=True)
     points = tuple(
         Point(

@@ -1,4 +1,4 @@
-"""Figures of matplotlib: made without a window, and written as SVG. Matplotlib takes a second to import."""
+"""Figures of matplotlib, made without a window and turned into SVG. Importing matplotlib takes a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """An empty figure of that size in inches; a notebook draws it if it is the last value of a cell."""
+    """A matplotlib figure of this size in inches; a notebook shows it if it is the last value of a cell."""
 
     def __init__(self, size: tuple[float, float]) -> None:
         super().__init__(figsize=size, layout="constrained")
@@ -23,8 +23,8 @@ class ShownFigure(Figure):
         return written.getvalue()
 
 
-def write_svg(figure: Figure) -> str:
-    """The figure as SVG; the same records always give the same text."""
+def figure_as_svg(figure: Figure) -> str:
+    """The figure as SVG text; the same figure always gives the same text."""
     written = io.StringIO()
     # Names and no date, so that the same records give the same file.
     with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):

@@ -1,4 +1,4 @@
-"""Plots as plain SVG: points, lines, intervals and level lines between two axes.
+"""Plots as plain SVG: points, lines, intervals and horizontal lines between two axes.
 
 The style sheet of a page colours them, so one drawing serves light pages, dark pages and print. A small script shows
 the values under the pointer and switches lines off.
@@ -18,12 +18,12 @@ from fedlog.report.parts.style import Style
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460.0, 52.0, 16.0, 14.0, 46.0
 GAP_AT_TIP = 12.0
 MARKER_DISTANCE = 42.0  # at least this far apart on a joined line; the script still shows the value of every point
-LETTER_WIDTH, LINE_HEIGHT = 6.6, 14.0  # about the width and height of a letter in the name of a level line
+LETTER_WIDTH, LINE_HEIGHT = 6.6, 14.0  # about the width and height of a letter in the name of a horizontal line
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value, the text that is shown under the pointer and, if there is one, its interval."""
+    """A point of a plot: its position, the text shown under the mouse pointer, and the ends of its interval, if any."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one method, or of something else that a reader can switch off."""
+    """The points of one line of a plot, such as a method's; a reader can switch it off in the legend."""
 
     key: str
     style: Style
@@ -47,7 +47,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class LevelLine:
+class HorizontalLine:
     """A horizontal line across the plot, with its name."""
 
     y: float
@@ -58,7 +58,7 @@ class LevelLine:
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of a page."""
+    """One plot of a page: its axes, series and horizontal lines, and a description in words."""
 
     name: str
     title: str
@@ -66,7 +66,7 @@ class Plot:
     x: Axis
     y: Axis
     series: tuple[Series, ...]
-    rules: tuple[LevelLine, ...] = ()
+    rules: tuple[HorizontalLine, ...] = ()
     shaded: tuple[float, float] | None = None  # the part from one x to another is shaded
     note: str = ""
     height: float = 300.0
@@ -75,14 +75,14 @@ class Plot:
     fixed: bool = False  # whether the y axis stays as it is when lines are switched off
     capped: bool = False  # draw intervals with caps at their ends, else as stems
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """The position of a value in the drawing."""
+    def find_position(self, x: float, y: float) -> tuple[float, float]:
+        """The position of the point (x, y) in the SVG drawing, from the left and from the top."""
         wide, high = WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM
         return round(LEFT + wide * self.x.position(x), 1), round(TOP + high * (1 - self.y.position(y)), 1)
 
     @property
     def frame(self) -> dict[str, float]:
-        """The positions of the plot's four sides in the drawing, and the drawing's width."""
+        """The positions of the plot area's four sides in the SVG drawing, and the width of the drawing."""
         return {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM, "width": WIDTH}
 
     @property
@@ -90,13 +90,13 @@ class Plot:
         """The left end and the width of the shaded part; None if nothing is shaded."""
         if self.shaded is None:
             return None
-        left, right = (self.at(x, self.y.low)[0] for x in self.shaded)
+        left, right = (self.find_position(x, self.y.low)[0] for x in self.shaded)
         return left, round(right - left, 1)
 
 
 @dataclass(frozen=True)
 class DrawnSeries:
-    """One series in the coordinates of the drawing."""
+    """One series in the coordinates of the SVG drawing."""
 
     line: str
     marks: list[tuple[float, float]]
@@ -107,13 +107,13 @@ class DrawnSeries:
 
 
 def draw_series(plot: Plot, series: Series) -> DrawnSeries:
-    """The lines, markers, intervals and names of a series, in the coordinates of the drawing."""
-    places = [(plot.at(point.x, point.y), point) for point in series.points]
+    """The line, markers, intervals and labels of a series, in the coordinates of the SVG drawing."""
+    places = [(plot.find_position(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
     marks = _space_markers([place for place, _ in places]) if series.joined else [place for place, _ in places]
     marks = [(x, y) for x, y in marks if y <= plot.height - BOTTOM + 0.5]
     bars = [
-        (x, plot.at(point.x, point.low)[1], plot.at(point.x, point.high)[1])
+        (x, plot.find_position(point.x, point.low)[1], plot.find_position(point.x, point.high)[1])
         for (x, _), point in places
         if point.low is not None and point.high is not None
     ]
@@ -127,8 +127,8 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
 
 
 def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
-    """The position of an arrow's name: a little beyond its tip, in the direction of the arrow."""
-    wide, high = (end - start for end, start in zip(tip, plot.at(0, 0), strict=True))
+    """The position of the label of an arrow: a little beyond its tip, in the direction of the arrow."""
+    wide, high = (end - start for end, start in zip(tip, plot.find_position(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
     # A name is written above its position, so it is moved down by half a line.
     return round(tip[0] + GAP_AT_TIP * wide / length, 1), round(
@@ -137,7 +137,7 @@ def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, floa
 
 
 def _space_markers(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The positions of markers with enough room between them; the last position is always kept."""
+    """Those of the positions at which markers are drawn, far enough apart; the last is always one of them."""
     kept: list[tuple[float, float]] = []
     for place in reversed(places):
         if not kept or kept[-1][0] - place[0] >= MARKER_DISTANCE:
@@ -146,8 +146,8 @@ def _space_markers(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
 
 
 @dataclass(frozen=True)
-class DrawnLevelLine:
-    """A level line in the coordinates of the drawing, and the position of its name."""
+class DrawnHorizontalLine:
+    """A horizontal line in the coordinates of the SVG drawing, and the position of its name."""
 
     y: float
     name_x: float
@@ -155,16 +155,21 @@ class DrawnLevelLine:
     below: bool
 
 
-def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
-    """The level line with its name at the left or right end, above or below, wherever it covers the fewest points."""
-    y = plot.at(plot.x.low, rule.y)[1]
-    wide = LETTER_WIDTH * len(rule.label)
+def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLine:
+    """Place the name of the line at its left or right end, above or below it, where it covers the fewest points."""
+    y = plot.find_position(plot.x.low, line.y)[1]
+    wide = LETTER_WIDTH * len(line.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
     drawn = [place for series in plot.series for place in _sample_line(plot, series)]
-    drawn += [(x, plot.at(plot.x.low, other.y)[1]) for other in plot.rules if other is not rule for x in (left, right)]
+    drawn += [
+        (x, plot.find_position(plot.x.low, other.y)[1])
+        for other in plot.rules
+        if other is not line
+        for x in (left, right)
+    ]
 
-    def rate_place(candidate: DrawnLevelLine) -> int:
-        """The number of drawn points that the name would cover there, plus 1000 if it does not fit into the plot."""
+    def rate_candidate(candidate: DrawnHorizontalLine) -> int:
+        """How many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
         top = y + 3 if candidate.below else y - 3 - LINE_HEIGHT
         fits = plot.frame["top"] - 4 <= top and top + LINE_HEIGHT <= plot.frame["bottom"]
         start = candidate.name_x - wide if candidate.anchor == "end" else candidate.name_x
@@ -172,12 +177,14 @@ def draw_level_line(plot: Plot, rule: LevelLine) -> DrawnLevelLine:
         return inside + (0 if fits else 1000)
 
     ends = (("end", right), ("start", left))
-    return min((DrawnLevelLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=rate_place)
+    return min(
+        (DrawnHorizontalLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=rate_candidate
+    )
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Positions along the line of a series; its points only, if they are not joined."""
-    places = [plot.at(point.x, point.y) for point in series.points]
+    """Positions along the line of a series; only those of its points if they are not joined."""
+    places = [plot.find_position(point.x, point.y) for point in series.points]
     if not series.joined:
         return places
     steps = [at / 8 for at in range(8)]
@@ -187,7 +194,7 @@ def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class BarPart:
-    """One part of a bar."""
+    """One coloured part of a stacked bar: its name, its amount as number and as text, and its style."""
 
     label: str
     amount: float
@@ -197,7 +204,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar that consists of parts side by side."""
+    """A horizontal stacked bar: its name, its total as text, and its parts."""
 
     label: str
     text: str
@@ -206,7 +213,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Several bars on one scale, one below the other."""
+    """A bar chart: several horizontal bars on one scale, one below the other."""
 
     name: str
     title: str
@@ -216,7 +223,7 @@ class Bars:
 
     @property
     def drawn(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
-        """The bars, each part with its start and its width as shares of the longest bar."""
+        """Each bar with its parts as (part, start, width), in shares of the longest bar."""
         longest = max((sum(part.amount for part in bar.parts) for bar in self.bars), default=0) or 1.0
         found = []
         for bar in self.bars:
@@ -229,12 +236,12 @@ class Bars:
 
     @property
     def parts(self) -> list[BarPart]:
-        """Every part once, for the legend."""
+        """One part for each name, for the legend."""
         return list({part.label: part for bar in self.bars for part in bar.parts}.values())
 
 
 def make_legend(plots: Sequence[Plot]) -> list[Series]:
-    """The legend of these plots: each series and each level line with a key, listed once."""
+    """The entries of a common legend: each series, and each horizontal line that has a key, once."""
     found: dict[str, Series] = {}
     for plot in plots:
         lines = [Series(rule.key, rule.style, ()) for rule in plot.rules if rule.key]

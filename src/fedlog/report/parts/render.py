@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedlog.report.parts.plots import draw_level_line, draw_series, make_legend
+from fedlog.report.parts.plots import draw_horizontal_line, draw_series, make_legend
 from fedlog.report.parts.style import COLOURS, DASHES, MARKERS
 from fedlog.wire.bits_text import describe_bits
 
@@ -20,7 +20,7 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """Given for a page of `fedlog watch`, which asks for updates: the version of the records it was made from."""
+    """Passed to a page of `fedlog watch`: the version of its records. The page reloads when there is a newer one."""
 
     version: str
 
@@ -48,7 +48,7 @@ def _make_environment() -> Environment:
         markers=MARKERS,
         legend_of=make_legend,
         draw_series=draw_series,
-        draw_level_line=draw_level_line,
+        draw_horizontal_line=draw_horizontal_line,
     )
     found.filters.update(percent=format_percent, points=format_points, bits=describe_bits)
     return found

@@ -66,12 +66,12 @@ class Style:
 
     @property
     def marker(self) -> str:
-        """The marker, by matplotlib's name."""
+        """The marker, by the name that matplotlib has for it."""
         return COLOURS[self.colour].marker
 
     @property
     def hex(self) -> str:
-        """The colour on light pages."""
+        """The colour on light pages, such as `#2350d8`."""
         return COLOURS[self.colour].light
 
     @property
@@ -132,9 +132,9 @@ def find_style(method: str) -> Style:
 
 
 def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
-    """A style for each label on a page, by the method of each label; no two are the same until all are used.
+    """A different style for each label on a page (until all are used); `labels` maps a label to its method.
 
-    The first variant of a method has the method's style.
+    The first label of a method has the usual style of the method.
     """
     found: dict[str, Style] = {}
     taken: set[tuple[str, str]] = set()
@@ -151,7 +151,7 @@ def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
 
 
 def find_numbered_style(number: int, label: str) -> Style:
-    """The style with this number, for things other than methods, such as classes or kinds of messages."""
+    """The style with this number and this label, for things that are not methods, such as classes."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])

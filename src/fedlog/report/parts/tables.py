@@ -1,4 +1,4 @@
-"""Tables of text as Markdown, CSV or LaTeX, the texts of their figures, and where pages of docs/ hold them."""
+"""Tables of text as Markdown, CSV or LaTeX, numbers as texts, and replacing tables in pages of docs/."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TextTable:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, str]], title: str = "", notes: tuple[str, ...] = ()) -> Self:
-        """The table of these rows, each a mapping from column to text; without rows it has no columns."""
+        """A table of these rows, each a mapping from column to text; without rows it has no columns."""
         rows = list(rows)
         return cls(tuple(rows[0]) if rows else (), tuple(tuple(row.values()) for row in rows), title, notes)
 
@@ -75,8 +75,8 @@ def _format_markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def note_missing(found: FinishedRuns) -> tuple[str, ...]:
-    """A note with the rows that have not been run; empty if all have."""
+def note_rows_not_run(found: FinishedRuns) -> tuple[str, ...]:
+    """A note that names the rows that have not been run; empty if all have been."""
     missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
     if not missing:
         return ()
@@ -108,7 +108,7 @@ def describe_interval(value: float, low: float | None, high: float | None, digit
 
 
 def format_bits(mean: Mean) -> str:
-    """Mean bits with their standard error, `3.02 ± 0.17 Mb`: three significant digits of the mean."""
+    """A mean number of bits with its standard error, to three significant digits of the mean: `3.02 ± 0.17 Mb`."""
     if mean.error is None:
         return describe_bits(mean.value)
     unit, size = choose_unit(mean.value)
@@ -123,9 +123,9 @@ def format_p_value(p: float) -> str:
 
 
 def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[Path]:
-    """Replace the text between two marks of a page, and return the page's path in a list; do nothing without the page.
+    """Replace the text between the marks `start` and `end` of a page, and return its path in a list.
 
-    InputError if the page does not have the marks `start` and `end`.
+    Return an empty list if there is no such page; InputError if the page does not have both marks.
     """
     if not page.exists():
         return []
