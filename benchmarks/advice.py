@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import fedlog
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.compare.advice import WORTH, AdviceKind
 
 OUT = Path("results/advice")
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind; repeatable")
     args = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    made = software_versions()  # before the first file is written, which would count as a change
+    made = list_software_versions()  # before the first file is written, which would count as a change
     for kind in args.kind or KINDS:
         entries = [_tell(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)]
         about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "worth": WORTH}

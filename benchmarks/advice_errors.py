@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.advice import CLASSES, COLUMNS, FRESH, KINDS, SIZES, Rows
 from fedlog.core.keys import Key
 from fedlog.data.split import HeldOutShares, Split, split_by_class
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.compare.advice import WORTH, Advice, AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.run.records import Summary
@@ -150,7 +150,10 @@ def main() -> None:
             for seeds in SEEDS:
                 entries.append(count(kind, SIZES[kind][0], what, seeds, args.draws))
                 print(entries[-1], flush=True)
-    record = {"command": f"python -m benchmarks.advice_errors --draws {args.draws}", "made_with": software_versions()}
+    record = {
+        "command": f"python -m benchmarks.advice_errors --draws {args.draws}",
+        "made_with": list_software_versions(),
+    }
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "errors.json").write_text(json.dumps({**record, "entries": entries}, indent=1) + "\n")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedlog.audit.canary import run_audit
 from fedlog.audit.finding import Audit, AuditedPart, Fault
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.settings.spec import RunSpec
@@ -72,7 +72,7 @@ def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
     found = {
         "audits": findings,
         "dp_sgd_digits": {"accuracy": summary.accuracy_mean_over_clients, "promise": summary.privacy},
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
         "command": "python -m benchmarks.audit",
     }
     (out / "audit.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, take_turns
 from benchmarks.workloads import Workload, federation_of, repeated
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.networks import FEATURES, mobilenet_v2, signal_cnn
 from fedlog.settings.execution import BackendChoice
 
@@ -143,7 +143,7 @@ def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(BODIES), repeats: i
         one |= {
             "matmul_gflops_per_core": matmul_gflops(),
             "load_of_the_machine": os.getloadavg()[0],
-            "made_with": software_versions(),
+            "made_with": list_software_versions(),
             "command": f"python -m benchmarks.bodies --body {name} --repeats {repeats} --clients {clients}",
         }
         found["bodies"][name] = one

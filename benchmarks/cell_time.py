@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulator import RECORDS, spread
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "from setuptools import setup; setup()"
@@ -71,7 +71,7 @@ def measure(cell: Path, rounds: int, repeats: int) -> dict[str, Any]:
         "seconds_a_round_in_the_record": statistics.median(each["seconds"] for each in read_rounds(cell)),
         "times_faster": spread([old / new for old, new in zip(*turns.values(), strict=True)]),
         "load_of_the_machine": os.getloadavg()[0],
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
     }
 
 

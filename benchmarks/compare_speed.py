@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from fedlog.core.keys import Key
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 OUT = Path("results/compare-speed")
 SITES = {"north": 6000, "south": 3000, "east": 1000}
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="with --quick")
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     args = parser.parse_args()
-    made = software_versions()
+    made = list_software_versions()
     command = ["fedlog", "compare", "--data", "sites:rows.csv", "--label", "outcome", "--site-column", "site"]
     command += ["--seeds", str(args.seeds), *(["--quick"] if args.quick else []), "--quiet", "--jobs", "2"]
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.simulator import RECORDS, matmul_gflops
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.engine.training.block.convolve import ConvShape, conv_pool
 
 # name -> sizes, clients, batch: the paper's layers as they are trained. First layers need no gradient of their inputs.
@@ -78,7 +78,7 @@ def main(out: Path = RECORDS, repeats: int = 20) -> None:
         speeds = measure(shape, clients, batch, name.endswith("1"), repeats)
         found["layers"][name] = speeds
         print(f"  {name}: " + ", ".join(f"{what} {speed:.0f}" for what, speed in speeds.items()) + " GFLOP/s")
-    found |= {"made_with": software_versions(), "command": f"python -m benchmarks.convolution --repeats {repeats}"}
+    found |= {"made_with": list_software_versions(), "command": f"python -m benchmarks.convolution --repeats {repeats}"}
     out.mkdir(exist_ok=True)
     (out / "convolution.json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ from benchmarks.memory import cpu_seconds
 from benchmarks.plain import PlainProcesses
 from benchmarks.simulator import RECORDS, Ours, Variant, spread
 from benchmarks.workloads import Workload, federation_of, first_clients, workload
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.networks import signal_cnn
 from fedlog.settings.execution import BackendChoice
 
@@ -57,7 +57,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
         "milliseconds_a_client": {"ours": [ms for ms, _ in turns], against: [ms for _, ms in turns]},
         "times_faster": spread([theirs / own for own, theirs in turns]),
         "load_of_the_machine": os.getloadavg()[0],
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
         "command": f"python -m benchmarks.cpu_time --work {name} --repeats {repeats}",
     }
 

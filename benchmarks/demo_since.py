@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.demo_time import COMMANDS, measure
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     args = parser.parse_args()
-    made, command = software_versions(), f"python -m benchmarks.demo_since {' '.join(sys.argv[1:])}"
+    made, command = list_software_versions(), f"python -m benchmarks.demo_since {' '.join(sys.argv[1:])}"
     with tempfile.TemporaryDirectory(prefix="fedlog-earlier-") as name:
         earlier = Path(name) / "source"
         git("worktree", "add", "--detach", str(earlier), args.since)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 COMMANDS = {"pretrained": ["federate", "demo", "--pretrained"], "plain": ["federate", "demo"]}
 
@@ -54,7 +54,7 @@ def main() -> None:
         print(pairs[-1], flush=True)
     command = f"python -m benchmarks.demo_time --pairs {args.pairs} --out {args.out}"
     args.out.write_text(
-        json.dumps({"command": command, "pairs": pairs, "made_with": software_versions()}, indent=1) + "\n"
+        json.dumps({"command": command, "pairs": pairs, "made_with": list_software_versions()}, indent=1) + "\n"
     )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedlog.core.keys import Key
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.encoders.cache import FeatureCache
 from fedlog.models.encoders.pretrained import _read_weights, load_pretrained, parse_pretrained
 
@@ -102,7 +102,7 @@ def main() -> None:
             "command": f"python -m benchmarks.features --record {args.record}",
             "body": NAME,
             "images_a_processor_second_of_one_core": found,
-            "made_with": software_versions(),
+            "made_with": list_software_versions(),
         }
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -27,7 +27,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema
 from fedlog.data.site import Site
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -88,7 +88,7 @@ def _together(parts: list[Records]) -> Records:
 def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]:
     """Test accuracy by site after the last round in the simulator, and the bits."""
     bodies = [make_body(BODY, federation.input_shape)] * len(federation.shards)
-    shape = model_plan(federation, bodies)
+    shape = make_model_plan(federation, bodies)
     told = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
     algorithm = registry.make_method(method, shape, told)
     start = time.perf_counter()

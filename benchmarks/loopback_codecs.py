@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.flower.folders.site_folder import Caps
 from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_demo_schema, write_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--ways", nargs="*", default=WAYS, metavar="NAME")
     args = parser.parse_args()
-    stored = {"rounds": ROUNDS, "sites": len(SITES), "made_with": software_versions(), "ways": measure(args.ways)}
+    stored = {"rounds": ROUNDS, "sites": len(SITES), "made_with": list_software_versions(), "ways": measure(args.ways)}
     args.out.write_text(json.dumps(stored, indent=1) + "\n")
 
 

@@ -20,7 +20,7 @@ import torch
 
 from fedlog.algorithms.shape import Exchange
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -69,7 +69,7 @@ def main(out: Path = RECORDS, seeds: tuple[int, ...] = SEEDS, rounds: int = 5) -
             }
         )
         print(json.dumps(rows[-1]), flush=True)
-    content = {"seeds": seeds, "rounds": rounds, "rows": rows, "made_with": software_versions()}
+    content = {"seeds": seeds, "rounds": rounds, "rows": rows, "made_with": list_software_versions()}
     content["command"] = "python -m benchmarks.lying_site"
     (out / "lying-site.json").write_text(json.dumps(content, indent=1) + "\n")
 

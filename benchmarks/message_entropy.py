@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.tables.bits import WAYS
 from fedlog.settings.resolve import resolve
@@ -109,7 +109,7 @@ def main() -> None:
         for method in ("fedlog", "fedlog-c"):
             rows += measure(method, data)
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    stored = {"way": WAY, "made_with": software_versions(), "rounds": rows}
+    stored = {"way": WAY, "made_with": list_software_versions(), "rounds": rows}
     args.out.write_text(json.dumps(stored, indent=1) + "\n")
 
 

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.simulator import RECORDS, Ours, spread
 from benchmarks.workloads import Workload, workload
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.settings.execution import BackendChoice
 
 METHODS = ("fedlog", "fedavg", "fedproto", "fedrep")
@@ -46,7 +46,7 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
 def main(out: Path = RECORDS, repeats: int = 5) -> None:
     """Measure, print and write `methods-mnist.json`."""
     found = measure(workload("mnist"), repeats)
-    found |= {"made_with": software_versions(), "command": f"python -m benchmarks.methods --repeats {repeats}"}
+    found |= {"made_with": list_software_versions(), "command": f"python -m benchmarks.methods --repeats {repeats}"}
     out.mkdir(exist_ok=True)
     (out / "methods-mnist.json").write_text(json.dumps(found, indent=1) + "\n")
     for name, gain in found["loop_over_block"].items():

@@ -32,7 +32,7 @@ from fedlog.core.stats import Detail, Moments
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import make_encoder_body, split_name
 
@@ -143,7 +143,7 @@ def describe(data: str, body: str, maps: str) -> dict[str, Any]:
         "test_accuracy_of_plain_lda": plain,
         "repeat": f"fedlog run --data {data} --method {best.head} --body {named}{told}",
         "tried": [vars(each) for each in tried],
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
     }
 
 

@@ -33,7 +33,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.body import HEAD
 from fedlog.wire.message import Message, add_contributions, make_contribution
 
@@ -152,7 +152,7 @@ def main() -> None:
         print(name, {key: f"{value:.1e}" for key, value in rows[name].items()}, flush=True)
     if args.record is not None:
         command = f"python -m benchmarks.one_exchange_equality --record {args.record}"
-        record = {"command": command, "largest_relative_difference": rows, "made_with": software_versions()}
+        record = {"command": command, "largest_relative_difference": rows, "made_with": list_software_versions()}
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -36,7 +36,7 @@ from fedlog.core.stats import Detail, Moments, Statistics
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.names import is_encoder
@@ -370,7 +370,7 @@ def main() -> None:
     given = {name: getattr(args, name) for name in ("body", "partition", "images")}
     told = [f"--{name} {value}" for name, value in given.items() if value]
     command = " ".join(["python -m benchmarks.one_exchange_sites", args.what, args.data, *told])
-    record = {"command": command, "body": args.body, "data": args.data, "made_with": software_versions(), **found}
+    record = {"command": command, "body": args.body, "data": args.data, "made_with": list_software_versions(), **found}
     args.out.mkdir(parents=True, exist_ok=True)
     suffix = f"-{args.partition}" if args.partition else ""
     suffix += "" if args.body == DEFAULT_BODY else "-" + name_body(args.body)

@@ -17,7 +17,7 @@ import torch
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Shard
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -44,7 +44,7 @@ def main(out: Path = RECORDS, seeds: range = range(100)) -> None:
         "mean": mean(accuracy.values()),
         "standard_deviation": stdev(accuracy.values()),
         "accuracy_by_seed": accuracy,
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
         "command": "python -m benchmarks.partitions",
     }
     (out / "partitions.json").write_text(json.dumps(found, indent=1) + "\n")

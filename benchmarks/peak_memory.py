@@ -16,7 +16,7 @@ import torch
 from benchmarks.memory import peak_bytes
 from benchmarks.simulator import RECORDS, Ours
 from benchmarks.workloads import workload
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.settings.execution import BackendChoice
 
 ROUNDS = 4
@@ -46,7 +46,7 @@ def main() -> None:
     """Measure, print and write `peak-memory.json`."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         settings = list(pool.map(measure, ("mnist", "cifar10")))
-    found = {"settings": settings, "made_with": software_versions(), "command": "python -m benchmarks.peak_memory"}
+    found = {"settings": settings, "made_with": list_software_versions(), "command": "python -m benchmarks.peak_memory"}
     (RECORDS / "peak-memory.json").write_text(json.dumps(found, indent=1) + "\n")
     for each in settings:
         print(f"{each['workload']}: {each['peak_bytes_of_workers'] / 2**30:.2f} GiB in {each['workers']} workers")

@@ -25,7 +25,7 @@ from fedlog.core.keys import Key
 from fedlog.data.pools import har_pools
 from fedlog.data.schema_draft import DraftOptions, draft_schema
 from fedlog.data.sources import data_folder
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 OUT = Path("results/worth-federating")
 SETTINGS = ("--label", "outcome", "--site-column", "site", "--quick", "--quiet")
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", choices=TABLES, action="append", help="only this one; repeatable")
     args = parser.parse_args()
-    made = software_versions()  # before the first file is written, which would count as a change
+    made = list_software_versions()  # before the first file is written, which would count as a change
     OUT.mkdir(parents=True, exist_ok=True)
     for name in args.table or TABLES:
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from fedlog.core.clip import L2Clip
 from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, make_protection
 from fedlog.wire.message import Kind, Message, make_contribution
@@ -112,7 +112,12 @@ def main() -> None:
             print(table, name, {key: round(value, 4) for key, value in figures.items()})
     if args.record is not None:
         command = f"python -m benchmarks.regression --record {args.record}"
-        record = {"command": command, "seeds": len(SEEDS), "made_with": software_versions(), "tables": tables_found}
+        record = {
+            "command": command,
+            "seeds": len(SEEDS),
+            "made_with": list_software_versions(),
+            "tables": tables_found,
+        }
         args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedlog.data.public_tables import NUMBER_TABLES
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
@@ -69,7 +69,7 @@ def main() -> None:
                 print(data, name, {key: round(row[key], 3) for key in ("rmse", "inside_90")}, flush=True)
     if args.record is not None:
         command = f"python -m benchmarks.regression_runs --record {args.record}"
-        record = {"command": command, "seeds": len(SEEDS), "tables": tables, "made_with": software_versions()}
+        record = {"command": command, "seeds": len(SEEDS), "tables": tables, "made_with": list_software_versions()}
         args.record.parent.mkdir(parents=True, exist_ok=True)
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 

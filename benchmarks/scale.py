@@ -18,7 +18,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -56,7 +56,11 @@ def main(out: Path = RECORDS, most: int = SIZES[-1]) -> None:
         per_client = 1000 * row["seconds"] / clients
         print(f"{clients:6d} clients  {row['seconds']:8.2f} s a round  {per_client:6.1f} ms a client  "
               f"{row['peak_bytes'] / 2**30:.2f} GiB")  # fmt: skip
-    found = {"rows": rows, "made_with": software_versions(), "command": f"python -m benchmarks.scale --most {most}"}
+    found = {
+        "rows": rows,
+        "made_with": list_software_versions(),
+        "command": f"python -m benchmarks.scale --most {most}",
+    }
     out.mkdir(exist_ok=True)
     (out / "scale.json").write_text(json.dumps(found, indent=1) + "\n")
     _draw(rows, out / "scale.svg")

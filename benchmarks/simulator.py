@@ -21,9 +21,9 @@ from benchmarks.memory import children, cpu_seconds
 from benchmarks.plain import PlainLoop, PlainProcesses
 from benchmarks.workloads import Workload, first_clients, workload
 from fedlog.algorithms.registry import make_method
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.models.body import build_body
@@ -49,7 +49,7 @@ class Ours:
     def __init__(self, work: Workload, method: str, choice: BackendChoice, jobs: int) -> None:
         body = build_body("cnn", work.make_body, work.federation.input_shape)
         bodies = [body] * len(work.federation.shards)
-        plan = model_plan(work.federation, bodies)
+        plan = make_model_plan(work.federation, bodies)
         algorithm = make_method(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
         engine = Engine(Settings(work.batch_size), choice)
         before = set(children())
@@ -203,7 +203,7 @@ def main(
     """Measure, print and write `simulator-<workload>.json`."""
     for name in names:
         found = measure(first_clients(workload(name), clients), repeats)
-        found["made_with"] = software_versions()
+        found["made_with"] = list_software_versions()
         asked = "" if clients is None else f" --clients {clients}"
         found["command"] = f"python -m benchmarks.simulator --workload {name} --repeats {repeats}{asked}"
         out.mkdir(exist_ok=True)

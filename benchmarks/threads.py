@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.simulator import RECORDS, Ours, spread
 from benchmarks.workloads import Workload, workload
-from fedlog.experiments.run.execute import software_versions
+from fedlog.experiments.run.execute import list_software_versions
 from fedlog.settings.execution import BackendChoice
 
 CLIENTS = 50
@@ -47,7 +47,7 @@ def measure(repeats: int) -> dict[str, Any]:
         "seconds": {"two threads": [one for one, _ in turns], "two processes": [other for _, other in turns]},
         "threads_take_times_as_long": spread([one / other for one, other in turns]),
         "load_of_the_machine": os.getloadavg()[0],
-        "made_with": software_versions(),
+        "made_with": list_software_versions(),
         "command": f"python -m benchmarks.threads --repeats {repeats}",
     }
 

@@ -14,7 +14,7 @@ from torch import nn
 from fedlog.core.keys import Key
 from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
 from fedlog.data.sites import join_sites
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -98,7 +98,7 @@ def simulation(sites: Collection[SiteFolder], plan: Plan) -> Simulation:
     loaded = [load_data(folder, config) for folder, config in zip(sites, configs, strict=True)]
     bodies = [load_body(config, SCHEMA.shape, plan.feature_clip) for config in configs]
     federation = join_sites(loaded, SCHEMA, "sites")
-    shape = model_plan(federation, bodies)
+    shape = make_model_plan(federation, bodies)
     course = RunSettings(
         rounds=plan.rounds,
         seed=plan.seed,

@@ -20,7 +20,7 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, draw_initial_head
@@ -100,7 +100,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     federation = load_federation(DataSpec("digits", clients=5, train_records=60))
     found = make_body("digit_bodies:digit_cnn", federation.input_shape)
     bodies = [found] * 5
-    algorithm = METHODS["fedavg"](model_plan(federation, bodies), epochs=1, learning_rate=0.01)
+    algorithm = METHODS["fedavg"](make_model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)
     start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})

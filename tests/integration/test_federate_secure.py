@@ -13,7 +13,7 @@ from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server,
 
 from fedlog.cli.main import main
 from fedlog.engine.protocol import checkpoint
-from fedlog.engine.protocol.secure_sums import read_sum
+from fedlog.engine.protocol.secure_sums import decode_sum
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.keys import ROSTER, format_roster_entry, write_roster
@@ -120,11 +120,11 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
     sums: list[torch.Tensor] = []
 
     def seen(*given: Any) -> Contribution:
-        found = read_sum(*given)
+        found = decode_sum(*given)
         sums.append(found.arrays[0])
         return found
 
-    monkeypatch.setattr(secure_sums, "read_sum", seen)
+    monkeypatch.setattr(secure_sums, "decode_sum", seen)
     conduct(post, server, PRIVATE)
     guard = PRIVATE.build_protection(3, 8)
     assert guard is not None

@@ -20,7 +20,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.protocol.server import Server
@@ -70,7 +70,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
     every = torch.arange(len(data))
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("law", CLASSES, body.input_shape, data, data, (shard,), IDENTITY, ("0", "1"))
-    algorithm = changed(FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0))
+    algorithm = changed(FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1.0))
     engine = replace(engine, settings=replace(engine.settings, batch_size=max(1, len(data))))
     clients = list_clients(federation, [body], algorithm)
     cohort = Cohort(algorithm, federation, clients, engine, Key(3), protection=guard)
@@ -157,7 +157,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     shards = tuple(Shard(f"client {int(part[0])}", part, part[:1], part[:0]) for part in parts)
     federation = Federation("law", CLASSES, body.input_shape, data, data, shards, IDENTITY, ("0", "1"))
     bodies = [body] * len(parts)
-    algorithm = FedLog(model_plan(federation, bodies), epochs=3, learning_rate=1.0)
+    algorithm = FedLog(make_model_plan(federation, bodies), epochs=3, learning_rate=1.0)
     members = list_clients(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, Key(3), protection=guard)
     cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
@@ -200,7 +200,7 @@ def test_no_trial_of_speed_decides_how_a_private_run_rounds(
     layers = nn.Sequential(nn.Linear(INPUTS, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, WIDTH))
     clip = None if unit is Unit.CLIENT else parse_clip("clamp:2")
     bodies = [build_body("several ways", lambda: layers, (INPUTS,), clip)] * 2
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     settings_of_run = RunSettings(rounds=1, batch_size=4)
     algorithm = FedLog(plan, epochs=1, learning_rate=1.0)
     with pytest.raises(pytest.fail.Exception):  # several backends can train it, so an open run tries them
@@ -225,7 +225,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
 
     federation = make_federation([7, 5])
     body = build_body("dropping", make, (4,), parse_clip(clip))
-    algorithm = FedLog(model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
+    algorithm = FedLog(make_model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
     clients = list_clients(federation, [body] * 2, algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     start = {**body.initial(Key(2)), HEAD: heard[HEAD]}
@@ -284,7 +284,7 @@ def _simulation(
     participation: float = 1.0,
 ) -> Simulation:
     bodies = [make_body("mlp:5,4@clamp:2", federation.input_shape)] * len(federation.shards)
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm: Algorithm = freeze_bodies(FedLog(plan))
     engine = Engine(Settings(10), BackendChoice.LOOP)
     settings = RunSettings(rounds=rounds, seed=6, participation=participation)
@@ -358,7 +358,7 @@ def test_distributed_shares_add_up_under_the_secure_sum(make_federation: MakeFed
 def test_a_secure_sum_serves_methods_that_send_other_things(make_federation: MakeFederation, method: str) -> None:
     federation = make_federation([8, 9, 10])
     body = make_body("mlp:5,4", federation.input_shape)
-    plan = model_plan(federation, [body] * 3)
+    plan = make_model_plan(federation, [body] * 3)
     states = []
     for secure in (None, SecureSums()):
         algorithm = make_method(method, plan, {"epochs": 1})
@@ -394,7 +394,7 @@ def _server(guard: Protection | None, limits: Limits | None, share: float) -> tu
     every = torch.arange(1)
     shard = Shard("one", every, every, every[:0])
     federation = Federation("x", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
-    plan = model_plan(federation, [body])
+    plan = make_model_plan(federation, [body])
     algorithm = freeze_bodies(FedLog(plan))
     initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
     server = Server.create(algorithm, plan, initial, Key(0), guard)

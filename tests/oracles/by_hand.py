@@ -19,7 +19,7 @@ from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -75,7 +75,7 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
     pool = Records(inputs, labels)
     federation = Federation("hand", CLASSES, (INPUTS,), pool, pool, shards, IDENTITY, ("x", "y", "z"))
     bodies = [the_body()] * 2
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": EPOCHS, "learning_rate": RATE, **options})
     engine = Engine(Settings(batch_size=BATCH, dtype=torch.float64), BackendChoice.LOOP)
     simulation = Simulation(algorithm, federation, bodies, plan, engine, RunSettings(rounds=ROUNDS, seed=SEED)).start()

@@ -27,7 +27,7 @@ from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training import dp_sgd
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import RecordBatch
@@ -92,7 +92,7 @@ def _task(records: Records, plan: SgdRoundPlan) -> tuple[DpSgdBackend, Task]:
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("dp", CLASSES, (INPUTS,), records, records, (shard,), IDENTITY, ("0", "1", "2"))
     body = _body()
-    algorithm = FedLogC(model_plan(federation, [body]), epochs=1, learning_rate=0.1)
+    algorithm = FedLogC(make_model_plan(federation, [body]), epochs=1, learning_rate=0.1)
     (client,) = list_clients(federation, [body], algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     means = torch.randn(CLASSES, WIDTH, generator=Key(9).torch())
@@ -452,7 +452,7 @@ def _messages(records: int, plan: SgdRoundPlan, clip: Clip, sigma: float, trials
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("audit", 2, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
     body = build_body("canary", make, (INPUTS,), clip)
-    algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1.0)
+    algorithm = FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1.0)
     (client,) = list_clients(federation, [body], algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     work = Work({**body.initial(Key(2)), HEAD: heard[HEAD]})

@@ -16,7 +16,7 @@ from fedlog.algorithms.shape import Batch, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
@@ -67,7 +67,7 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
     name, shape, transform = CASES[case]
     found = make_body(name, shape)
     federation = make_federation([5, 0, 1, 8], tests=[2, 3, 1, 2], input_shape=shape, transform=transform)
-    algorithm = make_method(method, model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
+    algorithm = make_method(method, make_model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
     tasks = _tasks(algorithm, federation, found)
     settings = Settings(batch_size=3, dtype=torch.float64)
     loop, stacked = (
@@ -99,7 +99,7 @@ def test_chunks_of_equal_clients_of_any_size_give_the_same_bits(case: str, make_
     name, shape, transform = CASES[case]
     found = make_body(name, shape)
     federation = make_federation([8] * 5, tests=[3] * 5, input_shape=shape, transform=transform)
-    algorithm = make_method("fedlog", model_plan(federation, [found] * 5), {"epochs": 2, "learning_rate": 0.002})
+    algorithm = make_method("fedlog", make_model_plan(federation, [found] * 5), {"epochs": 2, "learning_rate": 0.002})
     tasks = _tasks(algorithm, federation, found)
     backend = _backend(Engine(Settings(batch_size=3), BackendChoice.BLOCK), federation, tasks)
     whole = [fit.params for fit in backend.train(tasks)]
@@ -117,7 +117,7 @@ def test_chunks_are_larger_if_all_clients_have_equally_many_records(
 ) -> None:
     found = make_body(name, (1, 28, 28))
     federation = make_federation([5, 5, last], input_shape=(1, 28, 28))
-    algorithm = make_method("fedlog", model_plan(federation, [found] * 3), {})
+    algorithm = make_method("fedlog", make_model_plan(federation, [found] * 3), {})
     tasks = _tasks(algorithm, federation, found)
     backend = _backend(Engine(Settings(batch_size=50), BackendChoice.BLOCK), federation, tasks)
     assert backend.clients_at_once == expected
@@ -129,7 +129,7 @@ def test_whole_runs_agree_whichever_backend_computes_them(method: str, make_fede
     found = make_body("mlp:6,5", (4,))
     federation = make_federation([9, 4, 1, 7, 12])
     bodies = [found] * 5
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 2, "learning_rate": 0.01})
     homes = {}
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
@@ -197,7 +197,7 @@ def test_records_that_see_each_other_are_never_padded(
     with pytest.raises(InputError, match=f"body mine:mixing cannot be stacked: {re.escape(said)}"):
         Engine(choice=BackendChoice.VMAP).explain(found)
     federation = make_federation([6, 3, 8])
-    plan = model_plan(federation, [found] * 3)
+    plan = make_model_plan(federation, [found] * 3)
     algorithm = make_method("fedlog", plan, {"epochs": 2, "learning_rate": 0.01})
     homes = []
     for choice in (BackendChoice.LOOP, BackendChoice.AUTO):
@@ -222,7 +222,7 @@ def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
 
     found = build_body("signed", lambda: nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5)), (4,))
     federation = make_federation([6, 6])
-    algorithm = make_method("fedlog", model_plan(federation, [found] * 2), {"epochs": 1})
+    algorithm = make_method("fedlog", make_model_plan(federation, [found] * 2), {"epochs": 1})
     phases = tuple(replace(phase, loss=noting) for phase in algorithm.schedule.round[0].phases)
     tasks = [replace(task, phases=phases) for task in _tasks(algorithm, federation, found)]
     _backend(Engine(Settings(batch_size=6, dtype=torch.float64), choice), federation, tasks).train(tasks)
@@ -243,7 +243,7 @@ def test_clients_evaluated_in_smaller_groups_have_the_same_features(
     make = lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(48, 4))  # noqa: E731
     found = build_body("mine:normed", make, (1, 4, 4))
     federation = make_federation([5, 0, 60, 8], tests=[2, 3, 70, 0], input_shape=(1, 4, 4))
-    algorithm = make_method("fedlog", model_plan(federation, [found] * 4), {})
+    algorithm = make_method("fedlog", make_model_plan(federation, [found] * 4), {})
     tasks = _tasks(algorithm, federation, found)
     settings = Settings(batch_size=3, dtype=torch.float64)
     loop, stacked = (

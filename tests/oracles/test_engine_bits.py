@@ -12,7 +12,7 @@ from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
@@ -35,7 +35,7 @@ def _simulation(
     federation: Federation, name: str, method: str = "fedlog", course: RunSettings | None = None, **told: Any
 ) -> Simulation:
     bodies = [make_body(name, federation.input_shape)] * len(federation.shards)
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 1, **told})
     return Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=10)), course or RunSettings(rounds=2)
@@ -144,7 +144,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
 
     def made(method: str = "fedlog") -> tuple[Server, Exchange]:
         found = make_body("mlp:4", (4,))
-        plan = model_plan(make_federation([1]), [found])
+        plan = make_model_plan(make_federation([1]), [found])
         algorithm = make_method(method, plan, {})
         initial = {HEAD: draw_initial_head(4, 3, Key(0)), **found.initial(Key(0))}
         return Server.create(algorithm, plan, initial, Key(0)), algorithm.schedule.round[0]
@@ -202,7 +202,7 @@ def test_bytes_that_are_no_message_stop_the_run_and_name_the_client(blob: bytes,
 
 def test_a_second_upload_of_one_client_is_refused(begin: Begin) -> None:
     server, exchange = begin()
-    with pytest.raises(RunError, match="second upload in the same exchange"):
+    with pytest.raises(RunError, match="has already sent an upload in this exchange"):
         server.receive(1, exchange, [("north", CODEC.encode(_good())), ("north", CODEC.encode(_good(9)))])
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
@@ -53,7 +53,7 @@ def simulate(make_federation: MakeFederation) -> Simulate:
         federation = make_federation([9, 4, 0, 7, 12, 1], tests=[3, 2, 4, 0, 5, 3])
         names = ["mlp:6,5", "mlp:5"] if method == "fedlog" else ["mlp:6,5"]
         bodies = [make_body(names[at % len(names)], (4,)) for at in range(6)]
-        plan = model_plan(federation, bodies)
+        plan = make_model_plan(federation, bodies)
         algorithm = make_method(method, plan, {"epochs": 2, "learning_rate": 0.01, **(told or {})})
         return Simulation(
             algorithm,
@@ -321,7 +321,7 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
 ) -> None:
     federation = make_federation([3, 3, 3])
     found = make_body("mlp:5", (4,))
-    plan = model_plan(federation, [found] * 3)
+    plan = make_model_plan(federation, [found] * 3)
     algorithm = make_method("fedlog", plan, {})
 
     def homes(kind: Initialisation) -> list[list[float]]:

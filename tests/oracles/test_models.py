@@ -14,7 +14,7 @@ from fedlog.algorithms.registry import METHODS, find_method_rounds, make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings, draw_epoch
@@ -183,7 +183,7 @@ def _run(
     make: MakeFederation, bodies: list[Body], method: str = "fedlog", rounds: int = 2, **given: object
 ) -> Simulation:
     federation = make([11, 8, 6][: len(bodies)])
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 1, **given})
     simulation = Simulation(
         algorithm, federation, bodies, plan, Engine(Settings(batch_size=3)), RunSettings(rounds=rounds)
@@ -221,7 +221,7 @@ def test_a_body_of_another_width_is_refused_by_name(make_federation: MakeFederat
     with pytest.raises(
         InputError, match=r"client client-1: body mlp:8,5 has 5 features.*mlp:3 of client client-0 has 3"
     ):
-        model_plan(make_federation([3, 3]), bodies)
+        make_model_plan(make_federation([3, 3]), bodies)
 
 
 def test_running_statistics_move_and_stay_with_their_client(make_federation: MakeFederation) -> None:
@@ -238,7 +238,7 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     """One client, one epoch, against a plain module trained on the very same batches by PyTorch's own Adam."""
     found = build_body("mine:Normalised", Normalised, (4,))
     federation = make_federation([12])
-    plan = model_plan(federation, [found])
+    plan = make_model_plan(federation, [found])
     algorithm = make_method("local", plan, {"epochs": 2, "learning_rate": 0.01})
     (client,) = list_clients(federation, [found], algorithm)
     engine = Engine(Settings(batch_size=5))
@@ -281,7 +281,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     found = build_body("mine:partly_fixed", _partly_fixed, (4,))
     assert found.fixed == {"0.weight", "0.bias"}
     federation = make_federation([6, 5])
-    plan = model_plan(federation, [found] * 2)
+    plan = make_model_plan(federation, [found] * 2)
     engine = Engine(Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.5)), choice)
     algorithm = make_method(method, plan, {"epochs": 1})
     simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2)).start()
@@ -324,7 +324,7 @@ def test_a_batch_too_small_for_normalisation_names_the_client(make_federation: M
     """Seven records in batches of three leave a batch of one."""
     bodies = [build_body("mine:Normalised", Normalised, (4,))] * 2
     federation = make_federation([6, 7])
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     engine = Engine(Settings(batch_size=3))
     simulation = Simulation(
         make_method("fedlog", plan, {"epochs": 1}), federation, bodies, plan, engine, RunSettings(rounds=1)

@@ -13,7 +13,7 @@ from fedlog.algorithms.registry import make_method
 from fedlog.algorithms.shape import Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Fit, Settings, Task
@@ -79,7 +79,7 @@ def test_a_run_is_that_of_an_optimiser_made_as_often_with_the_rates_of_a_schedul
 ) -> None:
     found = make_body("mlp:6,5", (4,))
     federation = make_federation([7, 5])
-    plan = model_plan(federation, [found] * 2)
+    plan = make_model_plan(federation, [found] * 2)
     rule = Optimiser(moments, decay, weight_decay)
     settings = Settings(batch_size=9, dtype=torch.float64, optimiser=rule)
     engine = Engine(settings, choice)
@@ -105,7 +105,9 @@ def test_clients_of_different_ages_train_together_as_alone(
     """Batches of 3 from 5, 0, 1 and 8 records: after a round their optimisers have made 4, 0, 2 and 6 steps."""
     found = make_body("mlp:6,5", (4,))
     federation = make_federation([5, 0, 1, 8])
-    algorithm = make_method("local", model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE})
+    algorithm = make_method(
+        "local", make_model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE}
+    )
     start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
     (exchange,) = algorithm.schedule.round
     clients = list_clients(federation, [found] * 4, algorithm)

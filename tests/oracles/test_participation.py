@@ -14,7 +14,7 @@ from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.simulate.simulator import Simulation
@@ -31,7 +31,7 @@ MakeFederation = Callable[..., Federation]
 
 def _simulation(federation: Federation, method: str = "fedlog", **told: Any) -> Simulation:
     bodies = [make_body("mlp:6,5", federation.input_shape)] * len(federation.shards)
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = make_method(method, plan, {"epochs": 1, "learning_rate": 0.01})
     course = RunSettings(rounds=4, participation=0.4)
     return Simulation(algorithm, federation, bodies, plan, Engine(Settings(4)), course, **told).start()

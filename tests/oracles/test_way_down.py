@@ -12,7 +12,7 @@ from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.protocol.client_store import NEVER, MessagesByClient
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
@@ -48,7 +48,7 @@ def federation() -> Federation:
 def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **course: Any) -> Simulation:
     data = federation()
     bodies = [make_body(f"mlp:6,{WIDTH}", (4,))] * len(data.shards)
-    plan = model_plan(data, bodies)
+    plan = make_model_plan(data, bodies)
     told = {"epochs": 1, "learning_rate": 0.02, **(options or {})}
     engine = Engine(Settings(batch_size=4), BackendChoice.LOOP)
     return Simulation(

@@ -29,7 +29,7 @@ from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.training.backends import Engine
@@ -180,7 +180,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     bodies = [
         build_body("canary", lambda: make_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), guard.bound.clip)
     ] * len(clients)
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of all records, in float64, so that the balance of the client is exact.

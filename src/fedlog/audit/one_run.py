@@ -31,7 +31,7 @@ from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
 from fedlog.data.federation import Federation, Records
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
@@ -140,7 +140,7 @@ def _make_messages(
     """The clients' protected messages for the sum; client i has `sizes[i]` of the records."""
     federation = make_federation(data, sizes, classes)
     bodies = [build_body("canary", lambda: make_layer(INPUTS, WIDTH, 1.0), (INPUTS,), guard.bound.clip)] * len(sizes)
-    algorithm = freeze_bodies(FedLog(model_plan(federation, bodies), epochs=1, learning_rate=1.0))
+    algorithm = freeze_bodies(FedLog(make_model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     cohort = start_cohort(algorithm, federation, bodies, engine, key, guard)
     (exchange,) = algorithm.schedule.round
@@ -166,7 +166,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     federation = make_federation(data, [len(data)], 2)
     body = build_body("canaries", lambda: make_layer(count, WIDTH, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
-    algorithm = FedLog(model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
+    algorithm = FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
     trained = _train_by_dp_sgd(audit, plan, body, federation, algorithm, head, key)
     # Minus the gradient of the loss by the features at the start: class 0 against class 1, without the constant.

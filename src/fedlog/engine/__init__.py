@@ -1,1 +1,1 @@
-"""Training, timing, seeds and checkpoints: algorithms leave all of this to the engine."""
+"""What methods leave to the engine: training, timing, seeds, checkpoints and the simulation of clients."""

@@ -17,12 +17,12 @@ from fedlog.models.body import HEAD, Body
 
 
 def list_methods_for_different_bodies() -> str:
-    """The names of the methods that accept different bodies, as a text."""
+    """The names of the methods that accept different bodies, separated by commas."""
     return ", ".join(find_methods(lambda method: method.bodies is Bodies.ANY))
 
 
 def check_method_fits_labels(algorithm: Algorithm, *, numbers: bool) -> None:
-    """Refuse a method for classes if the data have a number to predict, and the other way round."""
+    """Refuse a method for classes if the labels are numbers, and a method for numbers if they are classes."""
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
         names = ", ".join(find_methods(predicts_numbers))
@@ -42,7 +42,10 @@ POOLED_CLIENT = "pooled"  # the name of the only client if the method pools all 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One client of a run. `tests` and `validations` have one set of positions; for `pooled` one for each shard."""
+    """One client of a run: its body, and the positions of its training, validation and test records.
+
+    The only client of a method that pools all records has a set of held-out positions for each shard.
+    """
 
     index: int
     name: str
@@ -53,12 +56,12 @@ class Client:
 
     @cached_property
     def records(self) -> int:
-        """The number of its training records."""
+        """The number of training records."""
         return len(self.train)
 
 
-def model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
-    """The plan of the clients' models; InputError if their bodies have different numbers of features."""
+def make_model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan:
+    """The sizes that all clients' models share; InputError if their bodies have different numbers of features."""
     first = bodies[0]
     for shard, body in zip(federation.shards, bodies, strict=True):
         if body.width != first.width:
@@ -80,7 +83,10 @@ def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algo
             hint=f"these methods accept different bodies: {list_methods_for_different_bodies()}",
         )
     if not any(len(shard.train) for shard in federation.shards):
-        raise InputError(f"data set {federation.name}: no client has a training record")
+        raise InputError(
+            f"data set {federation.name}: no client has a training record",
+            hint="check the data, and how many records are held out for validation and test",
+        )
     if algorithm.training is TrainingRecords.POOLED:
         # Sorted, so that the order of the clients does not matter.
         everyone = torch.cat([shard.train for shard in federation.shards]).sort().values

@@ -12,11 +12,11 @@ import torch
 import fedlog
 
 
-def software_versions() -> dict[str, str]:
-    """The versions of this process's software, for a record."""
+def list_software_versions() -> dict[str, str]:
+    """The versions of fedlog, PyTorch and Python, the commit and the machine, to be stored with results."""
     return {
         "fedlog": fedlog.__version__,
-        "commit": _commit(),
+        "commit": _find_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -24,8 +24,8 @@ def software_versions() -> dict[str, str]:
 
 
 @cache
-def _commit() -> str:
-    """The commit of a source checkout, with a plus sign if files were changed; "unknown" for an installed package.
+def _find_commit() -> str:
+    """The git commit of this source code, with a plus sign if files were changed; "unknown" for an installed package.
 
     Cached, because a process keeps the code that was there when it started.
     """

@@ -18,7 +18,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import IDENTITY
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -117,7 +117,7 @@ class Trial:
         if self.predicts_numbers:
             federation = replace_classes_by_numbers(federation)
         bodies = bodies or [make_small_body()] * len(federation.shards)
-        plan = model_plan(federation, bodies)
+        plan = make_model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
         algorithm = registry.make_method(self.method, plan, {**self._make_options(), **(options or {})})
         asked = RunSettings(**{"rounds": 2, **settings})
@@ -126,7 +126,7 @@ class Trial:
     @property
     def predicts_numbers(self) -> bool:
         """Whether the method predicts a number instead of a class."""
-        plan = model_plan(make_small_federation([4, 4]), [make_small_body()] * 2)
+        plan = make_model_plan(make_small_federation([4, 4]), [make_small_body()] * 2)
         return predicts_numbers(registry.make_method(self.method, plan, self._make_options()))
 
     def make_algorithm(self) -> Algorithm:

@@ -42,7 +42,7 @@ Memory = dict[str, Contribution]
 
 @dataclass(frozen=True)
 class SumsProgress:
-    """How many secure sums a run has made, and which clients sent keys for the next one. It has no secrets."""
+    """How many secure sums a run has made, and which clients sent keys for the next one; it contains no secrets."""
 
     made: int
     ahead: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class SumsProgress:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """The server's half of a checkpoint."""
+    """What a checkpoint contains of the server: its state, the ledger of bits, and clients' last messages."""
 
     round_number: int
     values: Params
@@ -69,7 +69,7 @@ def exists(folder: Path) -> bool:
 
 
 def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]) -> None:
-    """Write the checkpoint of this round, then delete the one before."""
+    """Write the checkpoint of this round (`save_clients` adds the clients' files), then delete the older one."""
     part = folder / f"round-{state.round_number:06d}"
     shutil.rmtree(part, ignore_errors=True)  # an incomplete one, if the process was killed while writing
     part.mkdir(parents=True)
@@ -90,7 +90,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
 
 
 def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
-    """The newest complete checkpoint of the folder; InputError if it is damaged or has another format."""
+    """Read the newest checkpoint and let `load_clients` read the clients' files; InputError if it cannot be used."""
     try:
         latest = json.loads((folder / LATEST).read_text())
         check_format(folder, latest.get("format"))
@@ -107,9 +107,10 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """The memory as named tensors: for each client its noise and whether it is `JoinedContribution`, then its arrays.
+    """Each client's last contribution as named tensors: a tensor of two facts about it, then its arrays.
 
-    Names are JSON, because a client's name may contain any character.
+    The facts are the std of its noise and whether it is a `JoinedContribution`. Names are JSON, because a client's
+    name may contain any character.
     """
     flat: Params = {}
     for client, last in memory.items():

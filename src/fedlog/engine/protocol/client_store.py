@@ -1,4 +1,4 @@
-"""The state of clients between two exchanges: their parameters, Adam's moments, and what they heard from the server.
+"""The state of clients between two exchanges: their parameters, Adam's moments, and what the server sent them.
 
 A cohort keeps it in memory, and in a safetensors file for checkpoints and between two messages at a site.
 """
@@ -34,7 +34,7 @@ NEVER = -1e4  # the bias of a class that must not be predicted: its probability 
 
 @dataclass
 class MessagesByClient:
-    """The messages of each client, if clients get different bytes. Equal messages are stored once."""
+    """The last messages of each client, in a run in which the server sends different bytes to each client."""
 
     copies: dict[int, Message] = field(default_factory=dict)
     """The last broadcast that each client decoded."""
@@ -44,7 +44,7 @@ class MessagesByClient:
     """Each client's last upload as the server decoded it, if uploads may be skipped."""
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forget the messages of these clients, since the server has forgotten them too."""
+        """Forget the messages of these clients, because the server has forgotten them as well."""
         for index in clients:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
@@ -52,7 +52,7 @@ class MessagesByClient:
     def decode_broadcasts(
         self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params
     ) -> None:
-        """Decode the broadcast of each client; `common` is what a client without an earlier message knows."""
+        """Decode each client's broadcast and store what it knows after it; new clients know `common` before it."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
@@ -64,7 +64,7 @@ class MessagesByClient:
                 continue
             if (id(message), id(before)) not in known:
                 after = algorithm.hear(message, before)
-                own = never_predict_missing_classes(after) if transport.closed_world else after
+                own = mask_missing_classes(after) if transport.closed_world else after
                 known[id(message), id(before)] = own
             self.copies[index], self.heard[index] = message, known[id(message), id(before)]
 
@@ -80,7 +80,7 @@ class MessagesByClient:
         return found
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
-        """Restore the messages from the tensors of `as_tensors`, given by client and the rest of the name."""
+        """Restore the messages from the tensors of `as_tensors`, by (client, the name without the client)."""
         self.heard, self.copies, self.sent = {}, {}, {}
         arrays: dict[tuple[str, int, int], dict[int, Tensor]] = {}
         for (index, entry), value in tensors.items():
@@ -97,31 +97,31 @@ class MessagesByClient:
 
 @dataclass
 class ClientStore:
-    """The state of some clients, by their number."""
+    """The state that clients keep between two exchanges, by the number of the client."""
 
     homes: dict[int, Params]
     """What each client keeps from one exchange to the next, as its method defines it: often its whole model."""
     heard: Params = field(default_factory=dict)
-    """What all clients know after the last broadcast."""
+    """What all clients know after the last broadcast for all of them."""
     moments: dict[tuple[int, str], Params] = field(default_factory=dict)
     """Adam's moments, by client and exchange; empty unless they last for the whole run."""
     messages: MessagesByClient = field(default_factory=MessagesByClient)
     """Empty unless the server sends different bytes to each client."""
 
     def heard_by(self, client: int) -> Params:
-        """What this client heard: its own broadcast, or the one for all clients."""
+        """What this client knows after the last broadcast: the one for it alone or, if none, the one for all."""
         return self.messages.heard.get(client, self.heard)
 
 
-def never_predict_missing_classes(heard: Params) -> Params:
-    """What was heard, with a head that never predicts classes of which no row was sent."""
-    head = heard[HEAD].clone()
+def mask_missing_classes(broadcast: Params) -> Params:
+    """The broadcast, with a head that never predicts classes whose row the server left out (all zeros)."""
+    head = broadcast[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
-    return {**heard, HEAD: head}
+    return {**broadcast, HEAD: head}
 
 
 def write_clients(path: Path, store: ClientStore) -> None:
-    """Write the state of these clients."""
+    """Write the state of these clients to a safetensors file."""
     tensors = {f"{client}/{name}": value for client, home in store.homes.items() for name, value in home.items()}
     for (client, exchange), moments in store.moments.items():
         tensors |= {f"{client}/{MOMENTS}/{exchange}/{name}": value for name, value in moments.items()}
@@ -132,7 +132,7 @@ def write_clients(path: Path, store: ClientStore) -> None:
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
-    """The state of the clients in `names` (number -> name, for errors), from files that may hold other clients too."""
+    """Read the state of the clients in `names` (name by number); the files may hold other clients as well."""
     store = ClientStore({client: {} for client in names})
     found: set[int] = set()
     messages: dict[tuple[int, str], Tensor] = {}
@@ -154,13 +154,13 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
                 store.homes[int(owner)][name] = value
     for client, name in names.items():
         if client not in found:
-            raise InputError(f"the checkpoint lacks client {name}", hint=START_ANEW)
+            raise InputError(f"the checkpoint has no state for client {name}", hint=START_ANEW)
     store.messages.restore(messages)
     return store
 
 
 def _read_client_file(path: Path) -> tuple[set[int], Params]:
-    """The numbers of the clients in a file, and its entries."""
+    """(numbers of the clients in the file, all its tensors by name)."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
@@ -168,11 +168,11 @@ def _read_client_file(path: Path) -> tuple[set[int], Params]:
             tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
             return {int(client) for client in about[CLIENTS].split()}, tensors
     except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"the checkpoint is damaged: {path}: {error}", hint=START_ANEW) from error
+        raise InputError(f"checkpoint file {path} is damaged: {error}", hint=START_ANEW) from error
 
 
 def check_format(path: Path, found: Any) -> None:
-    """Refuse a checkpoint, or a file of clients, of another format."""
+    """Refuse a checkpoint, or a file of clients, whose format number is not the present one."""
     if found != FORMAT:
         raise InputError(
             f"expected a checkpoint of format {FORMAT} in {path}, found: {'none' if found is None else found}",
@@ -181,7 +181,7 @@ def check_format(path: Path, found: Any) -> None:
 
 
 def _copy_shared(tensors: Params) -> Params:
-    """The tensors, copied if they share memory with another: safetensors refuses two names for the same memory."""
+    """Copy tensors that share memory with another one, because safetensors cannot write them."""
     seen: set[int] = set()
     owned = {}
     for name, value in tensors.items():

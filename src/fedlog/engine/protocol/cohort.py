@@ -1,7 +1,7 @@
 """A cohort: the client side of the protocol, for one client (at a site) or many (in a worker of the simulator).
 
-It holds the state of its clients, takes broadcasts, does the local work and returns encoded uploads. Only these bytes
-leave it, and scores if it is asked to evaluate.
+It holds the state of its clients, decodes broadcasts, does the local work and returns encoded uploads. Only these
+bytes leave it, and scores if it is asked to evaluate.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fedlog.wire.transport import PAPER_TRANSPORT, Transport, relative_change
 
 @dataclass(frozen=True)
 class Score:
-    """How many of a client's held-out records it classifies correctly.
+    """How many of a client's held-out records its model classifies correctly.
 
-    If a number is predicted: how many lie inside their 90 % intervals, and the root mean squared error.
+    If it predicts numbers: how many lie inside their 90 % intervals, and the root mean squared error.
     """
 
     correct: int
@@ -54,7 +54,7 @@ class Score:
 
 
 class Cohort:
-    """Some clients of a run, with their state and their local work."""
+    """Some of the clients of a run: it keeps their state and does their training and evaluation."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Cohort:
         self._transport = transport
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it chose last, if the method offers several
-        self.store = ClientStore(self._make_first_homes(initialisation))
+        self.store = ClientStore(self._make_initial_states(initialisation))
 
-    def _make_first_homes(self, initialisation: Initialisation) -> dict[int, Params]:
-        """The state that each client keeps (its home) before the first exchange."""
+    def _make_initial_states(self, initialisation: Initialisation) -> dict[int, Params]:
+        """The state of each client before the first exchange, by the number of the client."""
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:
@@ -92,12 +92,12 @@ class Cohort:
         return homes
 
     def _make_initial(self, client: Client, key: Key) -> Params:
-        """The client's whole untrained model: its body from this key, and the head that all clients start with."""
+        """The client's untrained model: its body, drawn from this key, and the initial head that all clients share."""
         head = draw_initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
         return {**client.body.initial(key.child("body")), HEAD: head}
 
     def hear(self, blob: bytes) -> None:
-        """Decode a broadcast for all clients and store what they know after it."""
+        """Decode a broadcast that is the same for all clients, and store what they know after it."""
         self.store.heard = self._algorithm.hear(self._transport.broadcast_codec.decode(blob), self.store.heard)
 
     def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
@@ -106,24 +106,24 @@ class Cohort:
         self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.heard)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
-        """Do the local work of these clients and return their encoded uploads, by client."""
+        """Do the local work of these clients and return (number of the client, encoded upload) for each."""
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.make_uploads(round_number, exchange, indices):
-            key = self._work_key(client, round_number, exchange, "wire")
+            key = self._derive_work_key(client, round_number, exchange, "wire")
             with CLOCK.time("encode"):
                 uploads.append((client.index, None if message is None else self._encode(client.index, message, key)))
         return uploads
 
     def count_clients_trained_together(self) -> int:
-        """The largest number of clients that are trained together."""
+        """The largest number of clients that a backend trains together."""
         return max(backend.clients_at_once for backend in self._backends.values())
 
     def read_and_reset_times(self) -> dict[str, float]:
-        """The seconds of this process by part, since the last call."""
+        """The seconds that this process spent since the last call, by part of the work."""
         return CLOCK.take()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """The encoded upload, or a SAME message if it changed too little."""
+        """The encoded upload; if it changed too little since the client's last one, a message that says so (SAME)."""
         codec = self._transport.upload_codec
         if self._transport.skip_below is None:
             return codec.encode(message, key)
@@ -137,13 +137,13 @@ class Cohort:
     def make_uploads(
         self, round_number: int, exchange: Exchange, indices: Sequence[int]
     ) -> Iterator[tuple[Client, Message | None]]:
-        """Do the local work of these clients and yield their uploads, with privacy noise if any, not encoded yet."""
+        """Do the local work of these clients and yield their uploads before encoding, with privacy noise if any."""
         for backend, group in self._group_by_backend(indices):
             for client, work, trained in self._train_and_summarise(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
                 self.store.homes[client.index] = _copy(home)
                 if message is not None and self._protection is not None:
-                    key = self._work_key(client, round_number, exchange, "noise")
+                    key = self._derive_work_key(client, round_number, exchange, "noise")
                     message = self._protection.protect(message, key)
                 yield client, message
 
@@ -152,22 +152,22 @@ class Cohort:
     ) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' models on their held-out records.
 
-        If there is a closing phase, it is trained first, on copies, so that the clients' state does not change.
+        With `closing`, phases that end a run, copies of the models are first trained so; the clients' state stays.
         """
         scores = []
         for backend, group in self._group_by_backend(indices):
-            models = self._finish_models(backend, group, closing)
+            models = self._make_final_models(backend, group, closing)
             with CLOCK.time("evaluate"):
                 scores += self._score(backend, group, models, judge)
         return scores
 
     def make_personal_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
-        """Yield the personal model of each of these clients, after the closing phase."""
+        """Yield (number of the client, personal model), each trained by the phases that end a run (`closing`)."""
         for backend, group in self._group_by_backend(indices):
-            yield from self._finish_models(backend, group, closing).items()
+            yield from self._make_final_models(backend, group, closing).items()
 
     def save_models(self, closing: tuple[Phase, ...], indices: Sequence[int], folder: Path) -> None:
-        """Write the personal model of each of these clients, after the closing phase, as `<client>.safetensors`."""
+        """Write the personal model of each client as `<client>.safetensors`, trained by the `closing` phases."""
         for index, params in self.make_personal_models(closing, indices):
             client = self._clients[index]
             path = folder / name_weights_file(client.name)
@@ -182,7 +182,7 @@ class Cohort:
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _group_by_backend(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
-        """The clients in groups with the same body, large clients first, as many as the backend takes at once."""
+        """Groups of clients with the same body, each as large as its backend can train at once; large clients first."""
         chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
         for name, backend in self._backends.items():
             clients = [client for client in chosen if client.body.name == name]
@@ -194,7 +194,7 @@ class Cohort:
     ) -> Iterator[tuple[Client, Work, WorkResult]]:
         homes, heard = self.store.homes, self.store.heard_by
         works = [self._algorithm.open(exchange.name, homes[c.index], heard(c.index)) for c in group]
-        keys = [self._work_key(c, round_number, exchange) for c in group]
+        keys = [self._derive_work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
         fits = backend.train(tasks) if exchange.phases else [Fit(work.params) for work in works]
@@ -219,7 +219,7 @@ class Cohort:
     def _summarise(
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[WorkResult]:
-        """The summary of each request's records that the exchange asks for."""
+        """Summarise the records of each request as the exchange asks for: moments, mixtures or nothing."""
         nothing = WorkResult({}, Statistics.zeros(0, 1), 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._sum_moments(backend, requests, exchange):
@@ -229,7 +229,7 @@ class Cohort:
             for request, features in zip(requests, backend.features(requests), strict=True):
                 own = labels[request.positions]
                 # The key of round 1 in every round: other Gaussians of the same records would say more about them.
-                key = self._work_key(request.client, 1, exchange)
+                key = self._derive_work_key(request.client, 1, exchange)
                 mixtures = fit_mixtures(features, own, n_class, exchange.parts, key, exchange.fewest)
                 yield replace(nothing, mixtures=mixtures)
         else:
@@ -238,10 +238,10 @@ class Cohort:
     def _sum_moments(
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[Moments]:
-        """The moments of each request's records, clipped if the run is private."""
+        """The sums of features by class (moments) over each request's records, clipped in a private run."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.of if guard is None else guard.sum_moments
-        for request, features in self._features_to_sum(backend, requests):
+        for request, features in self._list_features_to_sum(backend, requests):
             if exchange.summary is BodySummary.NUMBERS:
                 numbers = self._federation.train.numbers[request.positions].to(features)
                 # In a private run the number to predict is cut to its agreed range.
@@ -249,10 +249,10 @@ class Cohort:
                 features = torch.cat([features, numbers[:, None]], dim=1)
             yield summarise(features, labels[request.positions], n_class, exchange.detail)
 
-    def _features_to_sum(
+    def _list_features_to_sum(
         self, backend: Backend, requests: Sequence[FeatureRequest]
     ) -> Iterator[tuple[FeatureRequest, Tensor]]:
-        """Each request with the features of its records."""
+        """Each request with the features of its records; in a run with privacy for records, computed one by one."""
         guard = self._protection
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
             yield from zip(requests, backend.features(requests), strict=True)
@@ -263,10 +263,13 @@ class Cohort:
             alone = [backend.features([replace(request, positions=at)])[0] for at in torch.split(request.positions, 1)]
             yield request, torch.cat(alone) if alone else torch.zeros(0, request.client.body.width)
 
-    def _work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
+    def _derive_work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
         return self._key.child("client", client.name, "round", round_number, exchange.name, *purpose)
 
-    def _finish_models(self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]) -> dict[int, Params]:
+    def _make_final_models(
+        self, backend: Backend, group: list[Client], closing: tuple[Phase, ...]
+    ) -> dict[int, Params]:
+        """Each client's model, trained by the phases that end a run (`closing`), if there are any."""
         models = self._choose_models(backend, group)
         if not closing:
             return models
@@ -275,7 +278,7 @@ class Cohort:
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
     def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
-        """Each client's model: the method's, or the candidate that is best on its validation records."""
+        """Each client's model: the method's model or, if it offers several, the best one on validation records."""
         homes, heard = self.store.homes, self.store.heard_by
         models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
         if not isinstance(self._algorithm, HasCandidates):
@@ -317,7 +320,7 @@ class Cohort:
     def _score_numbers(
         self, request: FeatureRequest, features: Tensor, sizes: list[int], value_range: tuple[float, float]
     ) -> tuple[Score, ...]:
-        """The scores of a model that predicts numbers, one for each set of records."""
+        """The scores of a model that predicts numbers, one for each set of records; `sizes` divides the features."""
         truth = request.pool.records(self._federation).numbers[request.positions]
         head, unit = find_number_head(request.params), half_width(value_range)
         found = [
@@ -328,7 +331,7 @@ class Cohort:
 
 
 def _copy(params: Params) -> Params:
-    """A copy of the parameters; a view would hold the memory of a whole chunk of clients."""
+    """A copy of the parameters; views would keep the memory of all clients trained together."""
     return {name: value.clone() for name, value in params.items()}
 
 
@@ -337,7 +340,7 @@ def _cast_head(params: Params, features: Tensor) -> Params:
 
 
 def _find_not_finite(params: Params) -> str | None:
-    """The name of the first parameter with a number that is not finite; None if there is no such parameter."""
+    """The name of the first parameter that has a NaN or an infinite number; None if there is none."""
     for name, value in params.items():
         # A finite sum shows fast that all numbers are finite. If it is not finite, it may only have overflowed.
         if not math.isfinite(value.sum().item()) and not bool(torch.isfinite(value).all()):

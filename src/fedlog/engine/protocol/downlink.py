@@ -24,7 +24,7 @@ Sent = tuple[Kind, bytes]
 
 @dataclass(frozen=True, eq=False)
 class LastBroadcast:
-    """The message that a client has; `name` is a digest of all bytes it was decoded from."""
+    """The broadcast that a client decoded last; `name` is a digest of all bytes from which it was decoded."""
 
     name: str
     message: Message
@@ -32,7 +32,7 @@ class LastBroadcast:
 
 @dataclass
 class Downlink:
-    """The last broadcast of each client in one run."""
+    """Encodes the broadcasts of a run, and keeps the last one that each client has."""
 
     transport: Transport
     key: Key
@@ -43,11 +43,11 @@ class Downlink:
     """The clients that get whole messages in a closed world too, because they may meet other classes."""
 
     def knows(self, client: str) -> bool:
-        """Whether the client's last broadcast is known; if not, both sides start again with a whole message."""
+        """Whether the client's last broadcast is known; if not, the next one must be a whole message."""
         return client in self.copies
 
     def forget(self, client: str) -> None:
-        """Forget the client's last broadcast, so that the next one is whole: its answer was missing or unusable."""
+        """Forget the client's last broadcast, so that the next one is sent as a whole message."""
         self.copies.pop(client, None)
 
     def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
@@ -66,18 +66,18 @@ class Downlink:
             sent[client], self.copies[client] = made[wanted]
         return sent
 
-    def _encode_next(self, message: Message, copy: LastBroadcast | None, key: Key) -> tuple[Sent, LastBroadcast]:
+    def _encode_next(self, message: Message, last: LastBroadcast | None, key: Key) -> tuple[Sent, LastBroadcast]:
         transport, codec = self.transport, self.transport.broadcast_codec
         skip = transport.skip_below or 0.0
-        if copy is not None and skip and relative_change(message, copy.message) < skip:
-            return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=copy.message)), copy
-        known = copy.message if transport.differences and copy is not None else None
+        if last is not None and skip and relative_change(message, last.message) < skip:
+            return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=last.message)), last
+        known = last.message if transport.differences and last is not None else None
         blob = codec.encode(message, key, known)
-        name = blake2b((copy.name if copy else "").encode() + blob, digest_size=8).hexdigest()
+        name = blake2b((last.name if last else "").encode() + blob, digest_size=8).hexdigest()
         return (message.kind, blob), LastBroadcast(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """The clients' last broadcasts for a checkpoint. Names are JSON, since a client may have any name."""
+        """The clients' last broadcasts as tensors for a checkpoint; their names are JSON."""
         return {
             json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, copy in self.copies.items()

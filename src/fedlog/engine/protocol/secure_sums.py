@@ -45,19 +45,21 @@ PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 
 def choose_encoding(protection: Protection | None) -> FixedPoint:
-    """The fixed-point encoding of values in a secure sum."""
+    """The fixed-point encoding of values in a secure sum: the one of the protection, or a default without privacy."""
     return PLAIN if protection is None else protection.encoding
 
 
-def encode_as_words(upload: Contribution, protection: Protection | None, parties: int) -> Words:
-    """The words of a contribution for a secure sum; without privacy, InputError if the sum could overflow."""
+def encode_for_sum(upload: Contribution, protection: Protection | None, parties: int) -> Words:
+    """The contribution as fixed-point integers for a secure sum; without privacy, InputError if it could overflow."""
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
     encoding = choose_encoding(protection)
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
 
 
-def read_sum(found: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]) -> Contribution:
-    """The contribution in a secure sum, with arrays of these shapes."""
+def decode_sum(
+    found: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]
+) -> Contribution:
+    """Decode the result of a secure sum into a contribution with arrays of these shapes."""
     arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(found.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
@@ -66,7 +68,7 @@ def read_sum(found: SecureSumResult, protection: Protection | None, shapes: Sequ
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one sum that tolerates no corrupted client, with the lowest safe threshold."""
+    """The terms of one secure sum, for clients none of which works together with the server; lowest safe threshold."""
     return Terms(
         session=session,
         round=number,
@@ -81,7 +83,7 @@ def make_sum_terms(
 
 @dataclass(frozen=True)
 class SimulatedDropouts:
-    """Simulated dropouts: each client stops answering with probability `rate`, at a random step of a sum."""
+    """Lets each client stop answering with probability `rate`, at a random step of a secure sum."""
 
     rate: float
     key: Key
@@ -93,7 +95,7 @@ class SimulatedDropouts:
             )
 
     def draw(self, sum_number: int, members: Sequence[int]) -> dict[int, Step]:
-        """The clients that drop out, each with the first step at which it does not answer."""
+        """The clients that drop out of this sum, each with the first step that it does not answer."""
         draws = self.key.child("sum", sum_number).numpy()
         gone = draws.random(len(members)) < self.rate
         steps = draws.integers(len(Step), size=len(members))
@@ -102,7 +104,7 @@ class SimulatedDropouts:
 
 @dataclass
 class SecureSums:
-    """The secure sums of one run. A sum fails if fewer than `honest` clients stay to its end (None: over half)."""
+    """Computes the secure sums of a run. A sum fails if fewer than `honest` clients stay (None: more than half)."""
 
     protection: Protection | None = None
     honest: int | None = None
@@ -125,7 +127,7 @@ class SecureSums:
         sent: Sequence[tuple[int, bytes]],
         following: Sequence[int],
     ) -> None:
-        """Update the server's state with the sum of these uploads; it does not change if too few clients survive."""
+        """Update the server's state with the secure sum of these uploads, unless too many clients drop out."""
         lifted = [(index, server.read_contribution(UPLOAD_CODEC.decode(blob))) for index, blob in sent]
         try:
             server.apply_sum(round_number, exchange, self.sum_uploads(round_number, lifted, server.ledger, following))
@@ -134,7 +136,7 @@ class SecureSums:
             server.kept_state = True
 
     def read_progress(self) -> SumsProgress:
-        """The number of sums so far, and the clients that sent keys ahead, for a checkpoint."""
+        """For a checkpoint: the number of sums so far, and the clients that have sent keys for the next sum."""
         if self._early_for is None or not self._early:
             return SumsProgress(self.sums_made)
         members = tuple(sorted(self._early_for.roster))
@@ -143,7 +145,8 @@ class SecureSums:
     def resume_from(self, position: SumsProgress | None, folder: Path) -> None:
         """Continue after the last sum in the folder's checkpoint.
 
-        A checkpoint has no secrets, so clients that had sent keys ahead make new ones. Their bits are already counted.
+        A checkpoint has no secrets, so clients that had sent keys for the next sum make new ones. Their bits are
+        already counted.
         """
         if position is None:
             raise InputError(
@@ -155,10 +158,12 @@ class SecureSums:
         self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
         if position.ahead:
             value_bytes = choose_encoding(self.protection).value_bytes
-            self._early_keys(self._terms(list(position.members), position.coordinates, value_bytes), position.ahead)
+            self._make_early_keys(
+                self._make_terms(list(position.members), position.coordinates, value_bytes), position.ahead
+            )
 
     def read_and_reset_figures(self) -> dict[str, float]:
-        """Return the number of turns since the last call and the number of clients that survived the last sum.
+        """Return the number of message turns since the last call, and how many clients stayed in the last sum.
 
         The number of turns then starts at 0 again.
         """
@@ -172,15 +177,15 @@ class SecureSums:
         ledger: Ledger,
         following: Sequence[int] = (),
     ) -> Contribution:
-        """The sum of these contributions, as the server gets it; RoundFailedError if too few clients survive.
+        """The secure sum of these contributions, as the server gets it; RoundFailedError if too many clients drop out.
 
         `following` are the clients that take part in the next sum.
         """
         encoding = choose_encoding(self.protection)
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
-        vectors = {number: encode_as_words(upload, self.protection, len(uploads)) for number, upload in uploads}
+        vectors = {number: encode_for_sum(upload, self.protection, len(uploads)) for number, upload in uploads}
         members = sorted(vectors)
-        terms = self._terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
+        terms = self._make_terms(members, sum(prod(shape) for shape in shapes), encoding.value_bytes)
         if self._early and self._early_for is not None and self._early_for.digest != terms.digest:
             # The keys were sent for a sum of another shape, so they and its number cannot be used.
             self.sums_made += 1
@@ -192,21 +197,21 @@ class SecureSums:
         self._early, self.survivors = {}, ()
         self.sums_made += 1
         try:
-            found = run_secure_round(terms, self._clients(terms, members), vectors, book, traffic, early)
+            found = run_secure_round(terms, self._make_clients(terms, members), vectors, book, traffic, early)
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book(Step.KEYS, Direction.UP, self._early_keys(terms.next_round(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._make_early_keys(terms.next_round(), traffic.helped))
         self.survivors = found.survivors
-        return read_sum(found, self.protection, shapes)
+        return decode_sum(found, self.protection, shapes)
 
-    def _early_keys(self, following: Terms, helpers: Sequence[int]) -> Mail:
-        """Make and store keys for the next sum; they are sent with the last replies of this one."""
+    def _make_early_keys(self, following: Terms, clients: Sequence[int]) -> Mail:
+        """Make and store these clients' keys for the next sum, and return the messages with the keys."""
         self._early_for = following
-        self._early = {n: client.make_keys() for n, client in self._clients(following, helpers).items()}
+        self._early = {n: client.make_keys() for n, client in self._make_clients(following, clients).items()}
         return [(number, blob) for number, (_, blob) in self._early.items()]
 
-    def _terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
+    def _make_terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
         for number in members:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.new(number, os.urandom)
@@ -215,13 +220,13 @@ class SecureSums:
         roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
-    def _clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
+    def _make_clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
         return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom) for n in members}
 
 
 @dataclass(frozen=True)
 class _CountingCourier:
-    """Delivers messages, except from and to clients that dropped out, and counts their bits by step."""
+    """Delivers messages, except from and to clients that dropped out, and counts their bits by step of the protocol."""
 
     ledger: Ledger
     round_number: int

@@ -28,7 +28,7 @@ NAMED = 5  # how many clients an error names
 
 @dataclass(frozen=True)
 class RefusedUpload:
-    """An upload that was left out of the sum: its client, and why."""
+    """An upload that was left out of the sum: its client, and the reason."""
 
     client: str
     reason: str
@@ -36,7 +36,7 @@ class RefusedUpload:
 
 @dataclass
 class Server:
-    """The server of a run: its state, the ledger, and the step from uploads to the next broadcast."""
+    """The server of a run: it sums uploads, updates its state, encodes broadcasts and counts bits."""
 
     algorithm: Algorithm
     state: Params
@@ -69,10 +69,10 @@ class Server:
         remembers: bool = False,
         largest_share: float | None = None,
     ) -> Server:
-        """A server before its first broadcast. `initial` is the untrained model, or its head if bodies differ.
+        """A server before its first broadcast; `initial` is an untrained model, which gives the shapes of uploads.
 
         If more than `refused_share` of an exchange's uploads are unusable, the run stops. `limits` bound statistics in
-        a run without protection. With `remembers` the server sums every client's last upload, if the method allows it.
+        a run without protection. With `remembers` a sum has every client's last upload, if the method allows it.
         An upload that has more than `largest_share` of all counts is scaled down.
         """
         schedule = algorithm.schedule
@@ -98,12 +98,12 @@ class Server:
         )
 
     def make_checkpoint_state(self, round_number: int, sums: SumsProgress | None = None) -> ServerState:
-        """The server's part of a checkpoint."""
+        """The part of a checkpoint that describes the server."""
         known = {} if self.downlink is None else self.downlink.as_tensors()
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
     def resume(self, kept: ServerState) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state and the ledger from a checkpoint."""
         self.state, self.ledger = kept.values, kept.ledger
         if self.memory is not None:
             self.memory = kept.memory
@@ -111,20 +111,20 @@ class Server:
             self.downlink.restore(kept.downlink)
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
-        """Encode the broadcast, and count its bits once for each of `copies` clients."""
+        """Encode the broadcast for all clients, and count its bits `copies` times, once for each receiver."""
         blob = self.encode_broadcast(round_number)
         self.ledger.count(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
         return blob
 
     def send(self, downlink: Downlink, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
-        """Encode the broadcast for each of these clients, and count its bits."""
+        """Encode the broadcast for each of these clients separately, and count the bits."""
         sent = downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
             self.ledger.count(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}
 
     def encode_broadcast(self, round_number: int) -> bytes:
-        """The bytes of the broadcast after that round; the same on every call."""
+        """The bytes of the broadcast after this round; every call returns the same bytes."""
         message = self.algorithm.broadcast(self.state)
         key = self.wire_key.child("round", round_number, message.kind.name)
         return self.transport.broadcast_codec.encode(message, key)
@@ -132,7 +132,7 @@ class Server:
     def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         """Update the state with the sum of these uploads, given in the clients' order.
 
-        Unusable uploads are left out and recorded; too many of them raise a RunError.
+        Unusable uploads are left out and recorded; RunError if there are too many of them.
         """
         summed: Contribution | None = None
         apart: dict[str, Contribution] = {}  # uploads that are not summed one by one: kept or weighed first
@@ -189,10 +189,10 @@ class Server:
             message = self.transport.upload_codec.decode(blob, known)
             self.ledger.count(round_number, Direction.UP, message.kind, blob)
             if client in seen:
-                raise InputError("it is the client's second upload in the same exchange")
+                raise InputError("the client has already sent an upload in this exchange")
             if message.kind is Kind.SAME:
                 if last is None:
-                    raise InputError("it refers to the client's last upload, which the server does not have")
+                    raise InputError("the upload refers to the client's last upload, which the server does not have")
                 return last
             _check_pattern(message, self.patterns[exchange.name])
             lifted = self.read_contribution(message)
@@ -212,13 +212,13 @@ class Server:
             return RefusedUpload(client, error.message)
 
     def read_contribution(self, message: Message) -> Contribution:
-        """The contribution of an upload to the sum; with secure sums the client computes it."""
+        """What the upload adds to the sum; with secure sums, clients compute it before they send it."""
         found = make_contribution(message)
         return found if self.protection is None else self.protection.to_feature_units(found)
 
 
 def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
-    """A sample upload of this exchange, made from the untrained model; it has the expected kind and shapes."""
+    """An upload of this exchange made from the untrained model, to check the kind and shapes of real uploads."""
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
@@ -232,7 +232,7 @@ def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params
 
 
 def _check_pattern(message: Message, pattern: Message | None) -> None:
-    """Raise an InputError for an upload of another kind or shape, or with an entry that is not finite."""
+    """Refuse an upload with another kind, shape or type than `pattern`, or with an entry that is not finite."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
         raise InputError(f"the upload is of kind {kind}, expected: {pattern.kind.name.lower() if pattern else 'none'}")
@@ -248,7 +248,7 @@ def _check_pattern(message: Message, pattern: Message | None) -> None:
 
 
 def _check_counts(message: Message) -> None:
-    """Raise an InputError for a negative count or variance, or for sums of a class with a count of 0."""
+    """Refuse an upload with a negative count or variance, or with sums of a class that has a count of 0."""
     kind = message.kind.name.lower()
     by_class = message.kind in (Kind.STATISTICS, Kind.MOMENTS)
     if message.kind is Kind.MIXTURES:

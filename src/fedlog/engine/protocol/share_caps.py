@@ -26,12 +26,12 @@ class CappedClient:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[CappedClient, ...]]:
-    """The uploads, scaled down so that none has more than the share `largest` of all counts; and the clients that were.
+    """Scale uploads down so that none has more than the share `largest` of all counts; also return whose were.
 
     With fewer than 1 / largest clients, all get the same weight.
     """
     counts = {client: float(upload.arrays[0][:, 0].sum()) for client, upload in uploads.items()}
-    most = _largest_count(sorted((count for count in counts.values() if count > 0), reverse=True), largest)
+    most = _find_largest_count(sorted((count for count in counts.values() if count > 0), reverse=True), largest)
     everything = sum(counts.values())
     capped = tuple(CappedClient(client, count / everything) for client, count in counts.items() if count > most)
     taken = dict(uploads)
@@ -42,20 +42,20 @@ def cap_shares(
 
 
 def check_uploads_have_counts(patterns: Mapping[str, Message | None]) -> None:
-    """Raise an InputError if any exchange's uploads have no counts: --largest-share needs them."""
+    """Refuse a method whose uploads have no counts of records, because --largest-share needs them."""
     for pattern in patterns.values():
         if pattern is not None and pattern.kind not in (Kind.STATISTICS, Kind.MOMENTS):
             raise InputError(
-                f"--largest-share needs a method that sends statistics, found one that sends: "
+                f"--largest-share needs a method that sends statistics, found a method that sends: "
                 f"{pattern.kind.name.lower()}",
                 hint="use fedlog, fedlog-c or a method of one exchange that sends statistics",
             )
 
 
-def _largest_count(counts: list[float], largest: float) -> float:
-    """The largest allowed count: if larger counts are cut to it, none has more than the share `largest` of all.
+def _find_largest_count(counts: list[float], largest: float) -> float:
+    """The largest count allowed: if larger ones are cut to it, none has more than the share `largest` of the sum.
 
-    `counts` are sorted, the largest first.
+    `counts` must be sorted, the largest first.
     """
     for above, count in enumerate(counts):
         # If the first `above` counts are cut to c, then c = largest * (above * c + the rest).

@@ -43,7 +43,7 @@ ACCURACY_ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """The record of one round. Bits are those of this round, of all clients; `observed` is from the method."""
+    """The record of one round; bits are those of all clients in this round, `observed` has the method's own figures."""
 
     round: int
     accuracy_mean_over_clients: float
@@ -71,9 +71,9 @@ class RoundRecord:
 
 @dataclass
 class Simulation:
-    """One run of the simulator; `rounds()` runs it.
+    """One simulated run; `rounds()` runs it round by round.
 
-    Its workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
+    Its workers, which may be processes, live from `start` to `stop`, or within a `with` statement.
     """
 
     algorithm: Algorithm
@@ -121,7 +121,7 @@ class Simulation:
         return self
 
     def stop(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.workers.stop()
 
     def __enter__(self) -> Simulation:
@@ -131,7 +131,7 @@ class Simulation:
         self.stop()
 
     def _check_start(self) -> None:
-        """Refuse settings that would otherwise fail only during the run."""
+        """Refuse settings, before the run starts, with which it would fail later."""
         for judge in self.settings.judge.parts:
             held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
@@ -202,7 +202,7 @@ class Simulation:
             yield last
 
     def evaluate_after_closing(self) -> list[float] | None:
-        """The accuracy of each client after the method's closing phase; None if the method has none."""
+        """The accuracy of each client after the training that ends a run (`closing`); None if the method has none."""
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
@@ -214,7 +214,7 @@ class Simulation:
         self.workers.save_models(self.algorithm.schedule.closing, folder)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint; the one before it stays until this one is complete."""
+        """Write a checkpoint into the folder; the older one is deleted when the new one is complete."""
         sums = None if self.secure is None else self.secure.read_progress()
         checkpoint.write(folder, self.server.make_checkpoint_state(self.round_number, sums), self.workers.save)
 
@@ -231,7 +231,7 @@ class Simulation:
         return [client.index for client in self._clients]
 
     def draw_participants(self, round_number: int) -> list[int]:
-        """The clients that take part in a round, drawn from the seed and the round's number."""
+        """The numbers of the clients that take part in a round, drawn with the seed and the number of the round."""
         everyone = self._everyone
         count = max(1, round(self.settings.participation * len(everyone)))
         if count == len(everyone):
@@ -255,12 +255,12 @@ class Simulation:
             self._exchange(0, opening, self._everyone, self._find_receivers(following), following)
 
     def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
-        """The seconds since the last call, by part of the work."""
+        """The seconds since the last call, by part of the work, of this process and its workers."""
         workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, receivers: list[int]) -> None:
-        """Send the broadcast to these clients. If it is the same for all, all get it, for evaluation."""
+        """Send the broadcast to these clients; if it is the same for all, others hear it as well, for evaluation."""
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
@@ -282,7 +282,7 @@ class Simulation:
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
             receivers = self._find_receivers_after(number) if last else self._find_receivers(participants)
-            following = self._participants_after(number) if last else participants
+            following = self._draw_participants_after(number) if last else participants
             slowed = with_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
             self._exchange(number, slowed, participants, receivers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
@@ -311,19 +311,19 @@ class Simulation:
         )
 
     def _observe(self) -> dict[str, float]:
-        """The numbers for a round's record from the method, and those that privacy and secure sums add."""
+        """The figures about a round that the method, privacy and secure sums give, for its record."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         sums = {} if self.secure is None else self.secure.read_and_reset_figures()
         return {**self.algorithm.observe(self.server.state), **kept, **sums}
 
     def count_receivers(self, number: int) -> int:
-        """The number of clients that get a round's last broadcast: the next participants, or all after the end."""
+        """How many clients get the last broadcast of a round: the next participants or, after the last round, all."""
         return len(self._find_receivers_after(number))
 
     def _find_receivers_after(self, number: int) -> list[int]:
-        return self._find_receivers(self._participants_after(number) or self._everyone)
+        return self._find_receivers(self._draw_participants_after(number) or self._everyone)
 
-    def _participants_after(self, number: int) -> list[int]:
+    def _draw_participants_after(self, number: int) -> list[int]:
         """The participants of the next round; none after the last round."""
         return self.draw_participants(number + 1) if number < self.settings.rounds else []
 
@@ -357,7 +357,7 @@ class Simulation:
 
 
 def reaches_target(accuracy: float, target: float) -> bool:
-    """Whether the accuracy is the target or more, if rounding is ignored."""
+    """Whether the accuracy is at least the target, up to rounding errors."""
     return accuracy >= target - ACCURACY_ROUNDING
 
 

@@ -1,6 +1,6 @@
 """Worker processes, each with a cohort of clients; they exchange with the server only what a network would carry.
 
-Small kernels do not gain from threads, so one process with one thread for each core is fastest.
+Small kernels do not gain from threads, so it is fastest to have one process with a single thread for each core.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MakeCohort = Callable[[list[Client]], Cohort]
 
 
 class Workers(ABC):
-    """All clients of a run, divided into cohorts; a subclass runs them in this process or in other processes."""
+    """All clients of a run, divided into cohorts; subclasses keep these in this process or in other processes."""
 
     def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
         self._make = make
@@ -46,7 +46,7 @@ class Workers(ABC):
         """Stop the processes, if there are any."""
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """The seconds since the last call, by part, of each process except this one."""
+        """The seconds since the last call, by part of the work, for each worker process; empty without any."""
         return []
 
     def count_clients_trained_together(self) -> int:
@@ -56,14 +56,14 @@ class Workers(ABC):
 
     @abstractmethod
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of each cohort with its entry of `arguments`; return the results. RunError if not started."""
+        """Call this method of each cohort with its entry of `arguments`, and return the results."""
 
     def hear(self, blob: bytes) -> None:
         """Give a broadcast to all clients."""
         self._call_all("hear", [(blob,)] * len(self._shares))
 
     def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Give each of these clients its bytes of a broadcast; those in `anew` forget earlier messages first."""
+        """Give each of these clients its own bytes of a broadcast; those in `anew` first forget earlier messages."""
         split = self._split(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._call_all("hear_separately", parts)
@@ -73,7 +73,7 @@ class Workers(ABC):
         return self._call_and_join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
 
     def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
-        """The scores of these clients, in the clients' order, after the closing phase if there is one."""
+        """The scores of these clients, in the clients' order; with `closing`, after the phases that end a run."""
         return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
@@ -85,12 +85,12 @@ class Workers(ABC):
         self._call_all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
 
     def load(self, folder: Path) -> None:
-        """Read the state of all clients that `save` wrote, with any number of workers."""
+        """Read the state of all clients from the folder, even if `save` was called with another number of workers."""
         files = sorted(folder.glob("clients-*.safetensors"))
         self._call_all("load", [(files,)] * len(self._shares))
 
     def _split(self, indices: Sequence[int]) -> list[list[int]]:
-        """For each cohort, those of these clients that are in it."""
+        """For each cohort, those of the clients `indices` that belong to it."""
         split: list[list[int]] = [[] for _ in self._shares]
         for index in indices:
             split[self._share_of[index]].append(index)
@@ -125,7 +125,7 @@ class InProcess(Workers):
 
 
 class WorkerProcesses(Workers):
-    """Forked processes, each with a cohort and few threads; the clients are divided so that the work is about equal."""
+    """Worker processes made by fork, each with a cohort; clients are divided so that all have about equal work."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
         super().__init__(make, split_by_work(clients, processes))
@@ -134,7 +134,7 @@ class WorkerProcesses(Workers):
         self._processes: list[BaseProcess] = []
 
     def start(self) -> None:
-        """Fork the processes."""
+        """Start the worker processes by fork."""
         context = multiprocessing.get_context("fork")
         self._pipes, self._processes = [], []
         for share in self._shares:
@@ -159,30 +159,30 @@ class WorkerProcesses(Workers):
         self._pipes = []
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """The seconds since the last call, by part, of each worker."""
+        """The seconds since the last call, by part of the work, for each worker process."""
         return self._call_all("read_and_reset_times", [()] * len(self._shares))
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method in every worker; if workers fail, raise the first error."""
+        """Call this method in every worker process and return the results; if some fail, raise the first error."""
         if not self._pipes:
             raise make_not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, given))
             except OSError as error:
-                raise self._lost_error(number) from error
+                raise self._make_lost_error(number) from error
         answers = []
         for number, pipe in enumerate(self._pipes):
             try:
                 answers.append(pipe.recv())
             except (EOFError, OSError) as error:
-                raise self._lost_error(number) from error
+                raise self._make_lost_error(number) from error
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
 
-    def _lost_error(self, number: int) -> RunError:
+    def _make_lost_error(self, number: int) -> RunError:
         process = self._processes[number]
         process.join(timeout=1)
         ended = f"exit code {process.exitcode}" if process.exitcode is not None else "no answer"
@@ -198,7 +198,7 @@ def make_not_running_error() -> RunError:
 
 
 def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
-    """The clients in groups with about equal work: largest first, each into the group with the least work."""
+    """Divide the clients into groups of about equal work: each goes, largest first, to the group with the least."""
     shares: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
     loads = [0] * len(shares)
     for client in sorted(clients, key=lambda c: (-c.records, c.index)):
@@ -215,7 +215,7 @@ def _answer_calls(
     share: list[Client],
     threads: int,
 ) -> None:
-    """Answer calls until the other end of the pipe is closed."""
+    """The loop of a worker process: call methods of its cohort and send the results, until the pipe is closed."""
     # Ctrl-C reaches all processes, but the parent decides. Inherited pipes are closed, to notice a dead parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:

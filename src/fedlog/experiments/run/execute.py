@@ -25,7 +25,7 @@ from fedlog.data.sources import data_folder
 from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import privacy, records
 from fedlog.experiments.run.calibration import write_calibration
@@ -229,7 +229,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Write `config.json`: the run's settings, its backends and the software versions."""
     written = {"digest": spec.digest, "spec": spec_as_values(spec), "backends": simulation.engine.name_backends()}
-    write_json(folder / CONFIG, {**written, "made_with": software_versions()})
+    write_json(folder / CONFIG, {**written, "made_with": list_software_versions()})
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
@@ -325,7 +325,7 @@ def _finish_run(
         bits_down=ledger.bits(Direction.DOWN),
         seconds=sum(record.seconds for record in lines),
         run_dir=str(folder),
-        made_with=software_versions(),
+        made_with=list_software_versions(),
         bits_opening=ledger.bits_by_kind(0),
         privacy=privacy.describe_spending(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),

@@ -13,7 +13,7 @@ from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine, read_decisions
 from fedlog.engine.training.tasks import Settings
@@ -48,7 +48,7 @@ def make_simulation(
     torch.set_num_threads(settings.execution.threads if settings.execution.jobs == 1 else 1)
     federation = encode_federation(federation or load_federation(run.data), spec.body[0], progress)
     bodies = make_bodies(spec, federation)
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = build_method(spec, plan)
     guard = make_run_protection(run, algorithm, plan, len(bodies))
     training = Settings(settings.batch_size, settings.execution.device, optimiser=settings.optimiser)

@@ -21,7 +21,7 @@ from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.leaf import find_leaf_folders
 from fedlog.data.sources import SOURCES, data_folder
 from fedlog.data.transforms import IDENTITY, Transform
-from fedlog.engine.clients import model_plan
+from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
@@ -159,7 +159,7 @@ def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan
     """(federation, body, plan): a few clients with random records of the data set's shape, and their model."""
     size = SIZES[data]
     federation, made = _make_random_federation(size), make_body(body_name, size.input_shape)
-    return federation, made, model_plan(federation, [made] * size.sample)
+    return federation, made, make_model_plan(federation, [made] * size.sample)
 
 
 @lru_cache

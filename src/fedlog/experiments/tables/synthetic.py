@@ -20,10 +20,10 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation, Records
-from fedlog.engine.clients import Client, list_clients, model_plan
+from fedlog.engine.clients import Client, list_clients, make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
@@ -76,7 +76,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
             hint=f"give --body {len(federation.shards)} times",
         )
     bodies = [make_body(name, federation.input_shape) for name in spec.body]
-    plan = model_plan(federation, bodies)
+    plan = make_model_plan(federation, bodies)
     algorithm = build_method(spec, plan)
     key, transport = Key(spec.seed), Transport(spec.codec)
     clients = list_clients(federation, bodies, algorithm)
@@ -132,7 +132,9 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     # Deleted first: from here until the last record is written, the cell is not done.
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
-    write_json(folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": software_versions()})
+    write_json(
+        folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": list_software_versions()}
+    )
     federation = load_federation(make_data_spec(spec))
     train = [federation.train.at(shard.train) for shard in federation.shards]
     test = [federation.test.at(shard.test) for shard in federation.shards]
@@ -151,7 +153,7 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     if spec.seed == PLOTTED_SEED:
         write_file(folder / REPRESENTATIONS, json.dumps(_describe_representations(found, federation)) + "\n")
     summary = {"method": spec.method, "data": spec.data, "seed": spec.seed, "digest": spec.digest, **asdict(line)}
-    write_json(folder / SUMMARY, {**summary, "made_with": software_versions()})
+    write_json(folder / SUMMARY, {**summary, "made_with": list_software_versions()})
     return line.test_accuracy
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import read_spec
@@ -44,4 +44,4 @@ def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verificati
     with make_simulation(resolve(spec)) as simulation:
         pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)
         differing = (before.round for before, now in pairs if before.correct_per_client != now.correct_per_client)
-        return Verification(len(stored), next(differing, None), software_versions()["commit"])
+        return Verification(len(stored), next(differing, None), list_software_versions()["commit"])

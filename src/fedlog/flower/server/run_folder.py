@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from fedlog.engine.protocol.server import Server
-from fedlog.engine.software import software_versions
+from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import parse_json, read_json, write_json
@@ -226,7 +226,7 @@ def make_run_report(
         "bits_down": server.ledger.bits(Direction.DOWN),
         "bits_by_kind": server.ledger.bits_by_kind_of_all_rounds(),
         "bits_opening": server.ledger.bits_by_kind(0),
-        "made_with": {**software_versions(), "flwr": version("flwr")},
+        "made_with": {**list_software_versions(), "flwr": version("flwr")},
         "sites": sites,
         **(
             {}

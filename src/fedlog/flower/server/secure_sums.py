@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fedlog.algorithms.shape import Exchange
-from fedlog.engine.protocol.secure_sums import choose_encoding, make_sum_terms, read_sum
+from fedlog.engine.protocol.secure_sums import choose_encoding, decode_sum, make_sum_terms
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
@@ -68,7 +68,7 @@ class ServerSecureSums:
         except RoundFailedError as error:
             self.log("secure sum failed", round=step[0], reason=error.message)
             return None
-        server.apply_sum(step[0], exchange, read_sum(found[0], server.protection, shapes))
+        server.apply_sum(step[0], exchange, decode_sum(found[0], server.protection, shapes))
         return found[1]
 
     def _collect_sum(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.engine.protocol.secure_sums import choose_encoding, encode_as_words, make_sum_terms
+from fedlog.engine.protocol.secure_sums import choose_encoding, encode_for_sum, make_sum_terms
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.keys import index_member_keys, load_signing_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -74,7 +74,7 @@ class SiteSecureSums:
         contribution = make_contribution(replace(message, arrays=arrays))
         if self.protection is not None:
             contribution = self.protection.to_feature_units(contribution)
-        vector = encode_as_words(contribution, self.protection, len(opening.members))
+        vector = encode_for_sum(contribution, self.protection, len(opening.members))
         client = self._make_client(opening, len(vector))
         following, keys = client.make_keys()
         shutil.rmtree(self._folder / "sum", ignore_errors=True)
