@@ -14,7 +14,7 @@ from fedlog.cli.run_work import _choose_spec_and_folder
 from fedlog.experiments.compare.variants import VariantChoices, make_variants
 from fedlog.experiments.run.execute import read_spec
 from fedlog.settings.differences import write_repeat_command
-from fedlog.settings.presets import PAPERS_DATA, TUNED, apply_recipe, choose_recipe, preset
+from fedlog.settings.presets import PAPERS_DATA, TUNED, apply_recipe, choose_recipe, find_preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Recipe
@@ -33,7 +33,7 @@ def test_the_papers_data_keep_the_papers_settings_and_other_data_get_the_tuned_o
     for method, tuned in TUNED.items():
         found = apply_recipe(RunSpec(data="digits", method=method), given=())
         assert (found.moments, found.decay) == (tuned.moments, tuned.decay)
-        assert found.options["learning_rate"] == tuned.times_rate * preset("digits").learning_rate
+        assert found.options["learning_rate"] == tuned.times_rate * find_preset("digits").learning_rate
         plain = RunSpec(data="mnist", method=method)
         assert resolve(apply_recipe(plain, given=())).digest == resolve(plain).digest
 

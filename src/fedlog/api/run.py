@@ -23,7 +23,7 @@ from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import execute
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.catalog import name_body
-from fedlog.settings.fields import type_hints
+from fedlog.settings.fields import find_setting_types
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_from_values
@@ -118,7 +118,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by name; every name that is no setting is moved into `options`."""
-    known = type_hints(RunSpec)
+    known = find_setting_types(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
     own = {key: value for key, value in settings.items() if key not in known}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedlog.cli.command import import_on_call
-from fedlog.settings.fields import type_hints
+from fedlog.settings.fields import find_setting_types
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
 
@@ -52,4 +52,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write-plan", type=Path, metavar="DIR", help="draft the schema there, and print the commands of a deployment"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_flags(parser, [name for name in type_hints(RunSpec) if name not in NOT_COMMON])
+    add_flags(parser, [name for name in find_setting_types(RunSpec) if name not in NOT_COMMON])

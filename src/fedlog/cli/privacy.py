@@ -28,7 +28,7 @@ from fedlog.privacy.guarantee import (
 from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, plan_noise
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
 from fedlog.privacy.secagg.terms import FEWEST
-from fedlog.settings.fields import check_value, list_choices, type_hints
+from fedlog.settings.fields import check_value, find_setting_types, list_choices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,7 @@ HELP = {
 def add_audit_command(verbs: Subparsers) -> None:
     """Add the `audit` verb."""
     summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
-    audit, hints = add_command(verbs, "audit", summary, audit_command), type_hints(Audit)
+    audit, hints = add_command(verbs, "audit", summary, audit_command), find_setting_types(Audit)
     units, trusts = list_choices(hints["unit"]), list_choices(hints["trust"])
     audit.add_argument("--privacy", dest="unit", choices=units, default="record", help="default: record")
     audit.add_argument("--epsilon", type=float, default=1.0, help="the claimed epsilon (default: %(default)s)")
@@ -139,7 +139,7 @@ def audit_command(args: argparse.Namespace) -> int:
     from fedlog.audit.canary import run_audit
 
     args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
-    hints = {name: hint for name, hint in type_hints(Audit).items() if name in args}
+    hints = {name: hint for name, hint in find_setting_types(Audit).items() if name in args}
     given = {name: check_value(name, getattr(args, name), hint) for name, hint in hints.items()}
     finding = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
     print(json.dumps(finding.as_json(), indent=2) if args.json else finding)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedlog.cli.command import add_allow_code, import_on_call
-from fedlog.settings.fields import type_hints
+from fedlog.settings.fields import find_setting_types
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
 
@@ -30,4 +30,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--personal", action="store_true", help="each client solves a head of its own, chosen on validation records"
     )
-    add_flags(parser, type_hints(RunSpec))
+    add_flags(parser, find_setting_types(RunSpec))

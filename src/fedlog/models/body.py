@@ -39,7 +39,7 @@ FEATURES = ".features"
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """An architecture: how to make its module, and how to run it with given parameters.
+    """A network that turns records into features: how to make its module, and how to run it with given parameters.
 
     `layers` are the names of the parameters, layer by layer from the input up. They include running statistics of
     normalisation layers, which are averaged if the layer is shared, but not trained.
@@ -79,7 +79,7 @@ class Body:
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
         """The clipped features, (n, *input_shape) -> (n, width); with masks as in training, else as in evaluation.
 
-        A dropout after the last layer is not applied here: see `drop_features`.
+        A dropout after the last layer is not applied here: see `apply_last_dropout`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
         for site, mask in (masks or {}).items():
@@ -92,17 +92,20 @@ class Body:
         """The features (..., n, width), clipped if the body has a clip."""
         return features if self.clip is None else self.clip(features)
 
-    def drop_features(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+    def apply_last_dropout(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """The features that the head gets in training: after the dropout at the end of the body, clipped again.
 
-        Losses that compare features with class means use the features before it. Class means are computed without
-        dropout, and the variance that dropout adds to a squared distance would shrink the features to zero.
+        Losses that compare features with class means use the features before this dropout. Class means are computed
+        without dropout, and the variance that dropout adds to a squared distance would shrink the features to zero.
         """
         return self.clip_features(features * masks[FEATURES] if FEATURES in masks else features)
 
 
 def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-    """The logits, (..., n, width) -> (..., n, n_class): the head applied to the features, after the shift if any."""
+    """The logits of the model's head: features (..., n, width) -> (..., n, n_class).
+
+    If the model has FedDBE's personal shift, it is first added to the features.
+    """
     head = params[HEAD]
     if SHIFT in params:
         features = features + params[SHIFT][..., None, :]
@@ -145,7 +148,7 @@ def _seed_modules(seed: int) -> None:
 def build_body(
     name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None
 ) -> Body:
-    """The body that `make` builds; it is run once on two records to find its width and its dropout layers.
+    """The body whose module `make` builds; it is run once on two records to find its width and dropout layers.
 
     With a clip, a ReLU at the end is removed, since it would use only half of the range that the noise covers.
 

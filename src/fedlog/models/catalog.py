@@ -71,7 +71,7 @@ def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Raise an InputError if a file names a function as its body that the user did not allow."""
+    """Raise an InputError if the body's name in the file `where` is a function that the user did not allow."""
     plain = name.partition("@")[0]
     if (
         split_name(name) is None
@@ -82,9 +82,9 @@ def check_loaded_body(name: str, where: object) -> None:
         refuse_unless_allowed(plain, where)
 
 
-def is_user_function(plain: str) -> bool:
-    """Whether a body's name stands for a function to import, and is not in the catalogue."""
-    family, _, rest = plain.partition(":")
+def is_user_function(name: str) -> bool:
+    """Whether a body's name is a user's function `package.module:name` instead of a body of the catalogue."""
+    family, _, rest = name.partition(":")
     return bool(rest) and family not in ("frozen", *_WITH_WIDTHS, *_FIXED)
 
 
@@ -119,7 +119,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
 def _fill_in_arguments(
     name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """The user's function with its arguments `input_shape` and `width`, if it has them, filled in."""
+    """The user's function with the values of its arguments `input_shape` and `width`, if it has them."""
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
     asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]

@@ -34,13 +34,13 @@ class FrozenModule(nn.Module):
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features."""
+        """The features of the inputs."""
         features: Tensor = self.inner(inputs)
         return features
 
 
 def refuse_trained_weights(path: Path) -> None:
-    """Raise an InputError for weights that a run of fedlog trained, perhaps on the records to protect.
+    """Raise an InputError if a run of fedlog trained these weights, perhaps on the records to protect.
 
     For weights trained elsewhere, a file does not say on which data; the user has to know.
     """
@@ -54,9 +54,9 @@ def refuse_trained_weights(path: Path) -> None:
 
 
 def name_architecture(name: str) -> str:
-    """The body's name; for `frozen:FILE`, with the name of the body in the file instead of the file's path.
+    """The body's name without a file's path: `frozen:FILE` becomes `frozen:` and the name of the body in the file.
 
-    A clip after `@` stays.
+    A clip after `@` is kept.
     """
     plain, at, clip = name.partition("@")
     if not plain.startswith(FROZEN):

@@ -39,7 +39,7 @@ class DropoutSite:
 
 
 def replace_dropout(module: nn.Module) -> nn.Module:
-    """The module with a `MaskedDropout` for every dropout layer, and without the unused batch counters."""
+    """The module with a `MaskedDropout` for every dropout layer, and without the batch counters of norm layers."""
     if isinstance(module, DROPOUTS):
         return MaskedDropout(module.p, per_channel=not isinstance(module, nn.Dropout))
     # `named_children` would skip the second name of a layer that has two, and leave a random layer there.

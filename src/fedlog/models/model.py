@@ -59,7 +59,7 @@ class Model:
 
         """
         if self.schema.number is not None:
-            head, features, number = self._number_features(records)
+            head, features, number = self._prepare_regression(records)
             return unscale_targets(head.predict(features)[0].numpy(), number)
         found: NDArray[Any] = self.classes[self.predict_proba(records).argmax(axis=1)]
         return found
@@ -75,12 +75,12 @@ class Model:
             The low ends and the high ends, one for each record, in the unit of the number.
 
         """
-        head, features, number = self._number_features(records)
+        head, features, number = self._prepare_regression(records)
         low, high = (unscale_targets(end.numpy(), number) for end in head.interval(features, level))
         return low, high
 
-    def _number_features(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
-        """The head of a model that predicts a number, the features of the records, and the number's range."""
+    def _prepare_regression(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
+        """What a prediction of numbers needs: the model's head, the records' features, and the number's range."""
         head = find_number_head(self.params)
         if self.schema.number is None or head is None:
             raise InputError(

@@ -63,11 +63,11 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for client, model in models.items():
         write_weights(folder / name_weights_file(client), model.params, TRAINED_BY)
-    describe_run_models(folder, models, {client: client for client in models})
+    write_run_description(folder, models, {client: client for client in models})
 
 
-def describe_run_models(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
-    """Write the description of a run's models; `weights_of` says whose parameter file each client uses."""
+def write_run_description(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
+    """Write `models.json` and `schema.toml` of a run's models; `weights_of` says whose weights each client uses."""
     clients = {
         client: {
             **_describe_model(model),
@@ -90,7 +90,7 @@ def list_model_names(folder: Path) -> tuple[str, ...]:
 
 @add_default_hint("load it with the version of fedlog that saved it")
 def load_model(path: Path) -> Model:
-    """The model in a site's model folder, or of a client in a run's folder, `RUN/models/CLIENT`.
+    """Load the model in a site's model folder, or that of a client in a run's folder, `RUN/models/CLIENT`.
 
     InputError with the part that is missing or wrong.
     """
@@ -163,7 +163,7 @@ def _assemble_model(
     provenance: Mapping[str, Any],
     bodies: dict[str, Body] | None = None,
 ) -> Model:
-    """The model from its parts; `bodies` are those already made, by name, and a new one is added."""
+    """The model made from its weights and description; `bodies` caches the bodies made so far, by name."""
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))

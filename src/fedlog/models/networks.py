@@ -34,12 +34,12 @@ def mlp(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def mlp_signed(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """As `mlp`, without the last ReLU, so that features may be negative, as in plots of two features."""
+    """A perceptron like `mlp` without the last ReLU, so that features may be negative, as in plots of two features."""
     return nn.Sequential(*list(mlp(inputs, widths))[:-1])
 
 
 def mnist_cnn() -> nn.Sequential:
-    """(1, 28, 28) -> 50 features; 21,330 parameters, 21,840 with a head for 10 classes."""
+    """The paper's CNN for MNIST: (1, 28, 28) -> 50 features; 21,330 parameters, 21,840 with a head for 10 classes."""
     return nn.Sequential(
         nn.Conv2d(1, 10, kernel_size=5),  # (10, 24, 24)
         nn.MaxPool2d(2),
@@ -54,7 +54,7 @@ def mnist_cnn() -> nn.Sequential:
 
 
 def cifar_cnn() -> nn.Sequential:
-    """(3, 32, 32) -> 100 features, for CIFAR-10 and CIFAR-100."""
+    """The paper's CNN for CIFAR-10 and CIFAR-100: (3, 32, 32) -> 100 features."""
     return nn.Sequential(
         *_cifar_convolutions(),
         nn.Linear(400, 120),
@@ -64,7 +64,7 @@ def cifar_cnn() -> nn.Sequential:
 
 
 def cifar_cnn_small() -> nn.Sequential:
-    """`cifar_cnn` without its second-last layer; half of the clients have it in the experiment on different bodies."""
+    """`cifar_cnn` without its second-last layer, for half of the clients in the experiment on different bodies."""
     return nn.Sequential(*_cifar_convolutions(), *_last_layers(400, 100))
 
 
@@ -90,7 +90,7 @@ def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
 
 
 def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
-    """Images of any size from 12 x 12 on -> 50 features: a small body for users' own images."""
+    """A small CNN for users' own images, of any size from 12 x 12 on: (channels, height, width) -> 50 features."""
     rows, columns = ((size - 2) // 2 for size in (height, width))
     rows, columns = ((size - 2) // 2 for size in (rows, columns))
     return nn.Sequential(
@@ -106,7 +106,7 @@ def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
 
 
 def signal_cnn(channels: int, samples: int) -> nn.Sequential:
-    """(channels, samples) signals -> 50 features, for recordings such as UCI HAR."""
+    """A CNN for signals such as UCI HAR: (channels, samples) -> 50 features."""
     length = ((samples - 8) // 2 - 8) // 4
     return nn.Sequential(
         nn.Conv1d(channels, 16, kernel_size=9),
@@ -149,7 +149,7 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2(channels: int = 3, dropout: float = 0.2) -> nn.Sequential:
-    """Images -> 1280 features; 2,223,872 parameters, 3,504,872 with a head for 1000 classes as published."""
+    """MobileNetV2: images -> 1280 features; 2,223,872 parameters, 3,504,872 with the published head of 1000 classes."""
     layers: list[nn.Module] = [*_convolution(channels, 32, kernel=3, stride=2), nn.ReLU6()]
     width = 32
     for expansion, outputs, repeats, first_stride in _STAGES:

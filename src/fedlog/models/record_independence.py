@@ -21,10 +21,10 @@ def find_mixing_layer(body: Body) -> str | None:
     for name, layer in body.training.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
-            return f"{_layer_text(name, layer)} lets the records of a batch affect each other"
+            return f"{_describe_layer(name, layer)} lets the records of a batch affect each other"
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
-            return f"{_layer_text(name, layer)} keeps running statistics"
-    return _find_mixing_by_trial(body)
+            return f"{_describe_layer(name, layer)} keeps running statistics"
+    return _find_mixing_by_running(body)
 
 
 def find_shared_parameter(body: Body) -> str | None:
@@ -37,17 +37,17 @@ def find_shared_parameter(body: Body) -> str | None:
     return None
 
 
-def find_obstacle(body: Body) -> str | None:
-    """Why records cannot be treated independently: mixed records or shared parameters; None if they can."""
+def find_record_dependence(body: Body) -> str | None:
+    """Why a body cannot treat each record independently: it mixes records or shares parameters; None if it can."""
     return find_mixing_layer(body) or find_shared_parameter(body)
 
 
-def _find_mixing_by_trial(body: Body) -> str | None:
-    """As `find_mixing_layer`, but found by running one record in two different batches."""
+def _find_mixing_by_running(body: Body) -> str | None:
+    """A sentence about a layer whose output for a record differs between two batches; None if there is none."""
     first, second, *rest = make_trial_records(body.input_shape, 5)
     batches = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
-        found, changed = (_outputs_of_first_record(body, batch) for batch in batches)
+        found, changed = (_run_first_record(body, batch) for batch in batches)
     except Exception:  # a user's module may raise anything for records that are not its data
         return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
@@ -57,14 +57,14 @@ def _find_mixing_by_trial(body: Body) -> str | None:
     return None
 
 
-def _outputs_of_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
-    """The first record's output of each innermost layer, and of the body."""
+def _run_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
+    """Run a batch: return the first record's output of each innermost layer, and of the whole body."""
     noted: dict[str, Tensor] = {}
 
     def make_hook(name: str) -> Any:
         def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs):
-                noted.setdefault(_layer_text(name, layer), output[0].detach().clone())
+                noted.setdefault(_describe_layer(name, layer), output[0].detach().clone())
 
         return note
 
@@ -82,5 +82,5 @@ def _outputs_of_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
     return {**noted, "the body": features[0]}
 
 
-def _layer_text(name: str, layer: nn.Module) -> str:
+def _describe_layer(name: str, layer: nn.Module) -> str:
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__

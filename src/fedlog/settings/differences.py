@@ -13,7 +13,7 @@ from fedlog.data.catalog import DEFAULTS
 from fedlog.data.data_spec import SITES
 from fedlog.errors import InputError
 from fedlog.settings.fields import Recorded, find_setting_info
-from fedlog.settings.presets import apply_recipe, preset
+from fedlog.settings.presets import apply_recipe, find_preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, spec_as_values
 
@@ -32,12 +32,12 @@ class SettingDifference:
 
     @property
     def text(self) -> str:
-        """The value as text for people."""
+        """The setting's value as text for people."""
         return describe_value(self.value)
 
     @property
     def usual_text(self) -> str:
-        """The default value as text for people."""
+        """The setting's default value as text for people."""
         return describe_value(self.usual)
 
 
@@ -77,7 +77,7 @@ def _make_default_run(spec: RunSpec) -> RunSpec:
     try:
         return resolve(bare).spec
     except InputError:  # for example a user's own method that cannot be imported here
-        usual = preset(spec.data)
+        usual = find_preset(spec.data)
         options = usual.options(spec.method) if spec.method in registry.METHODS else {}
         return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
 
@@ -92,7 +92,7 @@ def write_repeat_command(spec: RunSpec) -> str:
 
 
 def write_flags(differences: Sequence[SettingDifference]) -> list[str]:
-    """The words of a command line that set these values; a list becomes one flag for each of its values."""
+    """The flags and values of a command line that sets these settings; a list becomes one flag for each value."""
     words = []
     for each in differences:
         if each.is_option:

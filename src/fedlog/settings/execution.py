@@ -21,7 +21,7 @@ class BackendChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Execution(Section):
-    """Settings of the computation of a run."""
+    """Where and how a run is computed: the device, the backend, worker processes and threads."""
 
     device: str = local_setting("cpu", "cpu, cuda, ...")
     backend: BackendChoice = local_setting(

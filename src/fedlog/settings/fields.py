@@ -39,7 +39,7 @@ class Recorded(Enum):
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """The facts about a setting besides its name, type and default."""
+    """What is known about a setting besides its name, type and default: help text, where it is used and recorded."""
 
     help: str
     recorded: Recorded = Recorded.ALWAYS
@@ -81,7 +81,7 @@ class Section:
 
     def __post_init__(self) -> None:
         kind = type(self)
-        hints, defaults = type_hints(kind), _check_defaults(kind)  # type: ignore[arg-type]
+        hints, defaults = find_setting_types(kind), _check_defaults(kind)  # type: ignore[arg-type]
         for entry in fields(self):
             value, hint = getattr(self, entry.name), hints[entry.name]
             if value is None and defaults.get(entry.name) is not None and NoneType not in list_accepted_types(hint):
@@ -90,14 +90,14 @@ class Section:
             object.__setattr__(self, entry.name, checked)
 
     def take_section(self, section: type[Value]) -> Value:
-        """The settings of one section, if this class inherits from it."""
+        """The settings of one section as an object of its own; this class must inherit from it."""
         names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
         return section(**{name: getattr(self, name) for name in names})
 
 
 @cache
-def type_hints(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields by name, with their bounds."""
+def find_setting_types(kind: Any) -> dict[str, Any]:
+    """The type of each setting of a dataclass, by name; a type with bounds is an `Annotated`."""
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 
@@ -105,17 +105,17 @@ def type_hints(kind: Any) -> dict[str, Any]:
 @cache
 def _check_defaults(kind: Any) -> dict[str, Any]:
     """The defaults of a section's settings, converted to their types: once, since most settings keep their default."""
-    hints = type_hints(kind)
+    hints = find_setting_types(kind)
     given = [entry for entry in fields(kind) if entry.default is not MISSING]
     return {entry.name: _check_setting(entry, entry.default, hints[entry.name]) for entry in given}
 
 
 def list_accepted_types(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself; each may still have bounds."""
+    """The types in a type hint: the members of a union, or the type itself; each may still have bounds."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def value_type(hint: Any) -> Any:
+def find_value_type(hint: Any) -> Any:
     """The type of a setting's value if it is set: without None, and without bounds."""
     kind = next(kind for kind in list_accepted_types(hint) if kind is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
@@ -123,7 +123,7 @@ def value_type(hint: Any) -> Any:
 
 def list_choices(hint: Any) -> tuple[str, ...]:
     """The words that a setting accepts; empty if it accepts other values than a few words."""
-    kind = value_type(hint)
+    kind = find_value_type(hint)
     if get_origin(kind) is Literal:
         return tuple(str(each) for each in get_args(kind))
     return tuple(each.value for each in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
@@ -131,7 +131,7 @@ def list_choices(hint: Any) -> tuple[str, ...]:
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
     """The value converted to the setting's type; InputError if it does not fit the type or its bounds."""
-    if isinstance(value, str) and get_origin(value_type(hint)) is tuple:
+    if isinstance(value, str) and get_origin(find_value_type(hint)) is tuple:
         value = (value,)  # one name stands for a list of one
     try:
         found = msgspec.convert(value, hint)
@@ -155,7 +155,7 @@ def _check_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
     """The message about a wrong value, and a hint with the accepted words if there are any."""
-    words, kind, known = name.replace("_", " "), value_type(hint), list_choices(hint)
+    words, kind, known = name.replace("_", " "), find_value_type(hint), list_choices(hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
     if get_origin(kind) is tuple:
@@ -178,11 +178,11 @@ def _describe_bounds(hint: Any) -> str:
 
 
 def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
-    """The dataclass made from these JSON values; InputError for a missing or unknown field or a wrong type.
+    """Make a dataclass from the JSON values of a network message; `what` names these values in errors.
 
-    For messages from the network. Only fields that may be None can be left out. `what` names the values in errors.
+    InputError for a missing or unknown field or a wrong type. Only fields that may be None can be left out.
     """
-    hints = type_hints(kind)  # type: ignore[arg-type]
+    hints = find_setting_types(kind)  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise InputError(f"expected {what}, found: {type(values).__name__}")
     needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}
@@ -190,7 +190,7 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
         raise InputError(f"expected {what} with {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}")
     read = {}
     for name, value in values.items():
-        part = value_type(hints[name])
+        part = find_value_type(hints[name])
         nested = isinstance(part, type) and hasattr(part, "__dataclass_fields__")
         if nested and not (value is None and name not in needed):
             read[name] = read_dataclass(part, value, f"{name} in {what}")

@@ -10,7 +10,7 @@ from typing import Any, get_origin
 from fedlog.errors import InputError
 from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.fields import find_setting_info, list_choices, type_hints, value_type
+from fedlog.settings.fields import find_setting_info, find_setting_types, find_value_type, list_choices
 from fedlog.settings.privacy import PrivacySettings, SumSettings
 from fedlog.settings.spec import LengthSettings, RunSpec
 from fedlog.settings.training import Optimiser, RoundSettings
@@ -41,14 +41,14 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
-    known, hint = find_setting_info(entry), type_hints(RunSpec)[entry.name]
+    known, hint = find_setting_info(entry), find_setting_types(RunSpec)[entry.name]
     arguments: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
     if get_origin(hint) is tuple:
         arguments["action"] = "append"
     elif words := list_choices(hint):
         arguments["choices"] = words
     else:
-        arguments["type"] = value_type(hint)
+        arguments["type"] = find_value_type(hint)
     if entry.default not in (None, ()):
         arguments["help"] += f" (default: {entry.default})"
     arguments["help"] = arguments["help"].replace("%", "%%")  # argparse formats help texts with %
@@ -57,7 +57,7 @@ def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
 
 def read_given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given on the command line, with the method's options under `options`."""
-    known = type_hints(RunSpec)
+    known = find_setting_types(RunSpec)
     given = {name: value for name, value in vars(args).items() if name in known and value is not None}
     options: dict[str, Any] = dict(_read_option(text) for text in args.set)
     if getattr(args, "personal", False):

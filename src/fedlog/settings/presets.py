@@ -97,8 +97,8 @@ PRESETS: dict[str, Preset] = {
 PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
-def preset(data: str) -> Preset:
-    """The preset of a data set; `OWN_DATA` for a user's own data."""
+def find_preset(data: str) -> Preset:
+    """The default settings for this data set; `OWN_DATA` for a user's own data."""
     return PRESETS.get(data, OWN_DATA)
 
 
@@ -138,7 +138,7 @@ def choose_recipe(data: str) -> Recipe:
 
 
 def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
-    """The specification with its recipe's settings for those that were not given.
+    """Fill in the settings of the specification's recipe, except those that the user has `given`.
 
     All options in the specification count as given. Runs with DP-SGD are not changed: DP-SGD keeps no moments and has
     no weight decay.
@@ -149,5 +149,5 @@ def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
     if recipe is Recipe.PAPER or tuned is None or spec.body_training is BodyTraining.DP_SGD:
         return spec
     settings = {name: getattr(tuned, name) for name in _OPTIMISER if name not in given}
-    rate = {"learning_rate": tuned.times_rate * preset(spec.data).learning_rate}
+    rate = {"learning_rate": tuned.times_rate * find_preset(spec.data).learning_rate}
     return replace(spec, options={**rate, **tuned.options, **spec.options}, **settings)

@@ -30,7 +30,7 @@ _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
 
 @dataclass(frozen=True)
 class Promise(Section):
-    """The privacy promise of a run, with all values filled in and checked."""
+    """The privacy that a run promises: what is protected, by whose noise, and with which epsilon and delta."""
 
     unit: Unit
     trust: Trust
@@ -54,13 +54,13 @@ class Promise(Section):
 
     @property
     def needs_frozen_bodies(self) -> bool:
-        """Whether the sites of a deployment must leave their bodies untrained: they must if records are protected."""
+        """Whether sites must not train their bodies: so it is if single records are protected."""
         return self.unit is Unit.RECORD
 
 
 @dataclass(frozen=True)
 class DpSgd(Section):
-    """The settings of DP-SGD."""
+    """The settings of DP-SGD: the gradient clip, the sample rate and the noise."""
 
     clip: float
     sample_rate: PositiveShare
@@ -68,7 +68,7 @@ class DpSgd(Section):
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
     def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
-        """The training by DP-SGD of a whole run; a round has (epochs / sample rate) steps."""
+        """Plan the DP-SGD of a whole run: noise, steps and sampler. A round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)

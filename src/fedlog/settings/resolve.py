@@ -21,7 +21,7 @@ from fedlog.models.frozen import refuse_trained_weights
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.presets import preset
+from fedlog.settings.presets import find_preset
 from fedlog.settings.privacy import Aggregation, BodyTraining, SumSettings
 from fedlog.settings.promise import (
     DpSgd,
@@ -68,7 +68,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
     A `federation` made in Python is divided among clients already, so settings that divide data are refused with it.
     """
-    defaults = preset(spec.data)
+    defaults = find_preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normalise_clip(spec.clip))
     spec = _freeze_encoders(_append_feature_maps(spec))
     spec = replace(spec, body_file_sha256=_digest_files(_list_parameter_files(spec)))
@@ -128,7 +128,7 @@ def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
 
 
 def make_data_spec(spec: RunSpec) -> DataSpec:
-    """The specification's settings of data, before defaults are filled in."""
+    """The data settings of a run's specification, before defaults are filled in."""
     given = vars(spec.take_section(DataSettings)).items()
     named = {name: value for name, value in given if name not in ("data", "data_sha256")}
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}

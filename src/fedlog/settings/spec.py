@@ -15,7 +15,15 @@ from fedlog.files.names import did_you_mean
 from fedlog.files.toml import read_toml
 from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.fields import AtLeastOne, Recorded, Section, ShareBelowOne, find_setting_info, setting, type_hints
+from fedlog.settings.fields import (
+    AtLeastOne,
+    Recorded,
+    Section,
+    ShareBelowOne,
+    find_setting_info,
+    find_setting_types,
+    setting,
+)
 from fedlog.settings.privacy import PrivacySettings, SumSettings
 from fedlog.settings.training import Optimiser, RoundSettings
 
@@ -71,7 +79,7 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """The settings that runs over Flower have too, not only simulated runs."""
+    """The settings that both simulated runs and runs over Flower have."""
     return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 
@@ -82,8 +90,11 @@ def spec_as_values(spec: RunSpec) -> dict[str, Any]:
 
 
 def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
-    """The specification `start` with these values; InputError, naming `where`, for an unknown name or a wrong type."""
-    known = type_hints(RunSpec)
+    """The specification `start`, changed to these values; `where` names their source in errors.
+
+    InputError for an unknown name or a wrong type.
+    """
+    known = find_setting_types(RunSpec)
     for name in values:
         if name not in known:
             hint = did_you_mean(name, known, f"one of {', '.join(sorted(known))}")
@@ -93,5 +104,5 @@ def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | Non
 
 
 def spec_from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
-    """The specification `start` with the values of a TOML file."""
+    """The specification `start`, changed to the values in a TOML file."""
     return spec_from_values(read_toml(path, "the configuration"), str(path), start)

@@ -47,7 +47,7 @@ class Decay(StrEnum):
 
 
 class Recipe(StrEnum):
-    """Which default settings a run uses."""
+    """Which default settings a run uses: the paper's, or tuned ones."""
 
     PAPER = "paper"
     """Those of the paper's tables."""
@@ -65,7 +65,7 @@ class Judge(StrEnum):
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The kinds of records to measure on; the first gives a run's accuracy."""
+        """The kinds of held-out records to measure accuracy on; the first gives the accuracy of a run."""
         return (Judge.TEST, Judge.VALIDATION) if self is Judge.BOTH else (self,)
 
 
@@ -77,7 +77,7 @@ class Initialisation(StrEnum):
 
 
 class BroadcastForm(StrEnum):
-    """Whether broadcasts hold whole values or differences."""
+    """Whether the server broadcasts whole values, or differences to the last broadcast."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
@@ -85,7 +85,7 @@ class BroadcastForm(StrEnum):
 
 
 class World(StrEnum):
-    """Which rows of the head a client gets."""
+    """Which rows of the head a client gets: those of all classes, or only of the classes it holds."""
 
     OPEN = "open"
     """Those of all classes."""
@@ -159,7 +159,7 @@ class RoundSettings(Section):
 
     @property
     def transport(self) -> Transport:
-        """The transport that these settings ask for; InputError if they contradict each other."""
+        """How messages are sent, according to these settings; InputError if they contradict each other."""
         from fedlog.wire.transport import Transport  # here, because codecs import PyTorch, and flags must not
 
         return Transport(

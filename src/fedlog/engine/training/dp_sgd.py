@@ -23,7 +23,7 @@ from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masked_dropout import MaskedDropout
-from fedlog.models.record_independence import find_obstacle
+from fedlog.models.record_independence import find_record_dependence
 from fedlog.privacy.accounting import RandomSource
 from fedlog.privacy.sgd import SgdTraining, draw_poisson_sample
 from fedlog.settings.training import Optimiser
@@ -41,7 +41,7 @@ def check_body(body: Body) -> None:
     """Refuse a body if records affect each other in it, if layers share parameters, or if none can be trained."""
     from opacus.validators import ModuleValidator  # here, because the import takes seconds
 
-    reason = find_obstacle(body)
+    reason = find_record_dependence(body)
     if reason is None:
         unknown = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
         reason = str(unknown[0]).splitlines()[0] if unknown else None
@@ -121,7 +121,7 @@ class DpSgdBackend(LoopBackend):
         )  # Opacus listens to every layer's inputs
         weights = features.new_ones(len(seen.labels))
         params = {HEAD: task.work.params[HEAD].to(features.dtype)}
-        dropped = self._body.drop_features(features, seen.masks)
+        dropped = self._body.apply_last_dropout(features, seen.masks)
         batch = Batch(features, logits(dropped, params), seen.labels, weights, dropped=dropped)
         if phase.reads_params:
             return self._layer_and_direct_gradients(task, phase, batch)

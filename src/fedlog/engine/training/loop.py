@@ -145,7 +145,7 @@ class LoopBackend:
             with CLOCK.time("forward"):
                 features = self._features(task, params, some)
                 weights = features.new_full((len(some.labels),), 1 / len(some.labels))
-                dropped = self._body.drop_features(features, some.masks)
+                dropped = self._body.apply_last_dropout(features, some.masks)
                 seen = Batch(features, logits(dropped, params), some.labels, weights, phase.loss_view(params), dropped)
                 loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}

@@ -18,8 +18,8 @@ from fedlog.experiments.run.prepare import make_bodies
 from fedlog.experiments.tables.cells import Row
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import make_body as make_body
-from fedlog.settings.fields import type_hints
-from fedlog.settings.presets import apply_recipe, preset
+from fedlog.settings.fields import find_setting_types
+from fedlog.settings.presets import apply_recipe, find_preset
 from fedlog.settings.spec import RunSpec, spec_from_values
 from fedlog.wire.codec import find_codec
 
@@ -91,7 +91,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
 
 def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     """The specification with these settings and options, without options that its method does not have."""
-    known, options = type_hints(RunSpec), registry.list_options(spec.method)
+    known, options = find_setting_types(RunSpec), registry.list_options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
     shared = {name: value for name, value in spec.options.items() if name in options}
@@ -100,7 +100,7 @@ def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 
 def check_options(methods: Iterable[str], names: Iterable[str]) -> None:
     """Refuse a name that is neither a setting nor an option of one of the methods."""
-    known = {*type_hints(RunSpec), *(name for method in methods for name in registry.list_options(method))}
+    known = {*find_setting_types(RunSpec), *(name for method in methods for name in registry.list_options(method))}
     for name in names:
         if name not in known:
             raise InputError(f"unknown setting: {name}", hint=did_you_mean(name, known, SETTINGS_HINT))
@@ -159,7 +159,7 @@ def make_quick(
     if not asked_for:
         choices = replace(choices, methods=QUICK_METHODS)
         notes.append(f"quick: left out {', '.join(name for name in METHODS if name not in QUICK_METHODS)}")
-    usual = preset(spec.data)
+    usual = find_preset(spec.data)
     if spec.rounds is None and usual.rounds > QUICK_ROUNDS:
         spec = replace(spec, rounds=QUICK_ROUNDS)
         notes.append(f"quick: {QUICK_ROUNDS} rounds instead of {usual.rounds}")

@@ -37,7 +37,7 @@ from fedlog.files.durable import is_draft
 from fedlog.files.json_text import parse_json, write_json
 from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.models.model import Model
-from fedlog.models.model_folder import describe_run_models
+from fedlog.models.model_folder import write_run_description
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
 from fedlog.settings.privacy import BodyTraining
@@ -285,7 +285,7 @@ def _write_model_descriptions(spec: RunSpec, simulation: Simulation, folder: Pat
             body, {}, federation.describe_schema(), encoding.encoder, plain, provenance, federation.labels
         )
         weights_of[client] = POOLED_CLIENT if pooled else client
-    describe_run_models(folder, models, weights_of)
+    write_run_description(folder, models, weights_of)
 
 
 def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
-from fedlog.settings.presets import preset
+from fedlog.settings.presets import find_preset
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
@@ -42,7 +42,9 @@ OWN_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
 def _list_rows(method: str, base: RunSpec) -> list[Row]:
     """One row of a grid for each of the method's eight settings; `base` has the settings that all share."""
     own = OWN_PARAMETERS.get(method, {"": {}})
-    rates = [times * preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)]
+    rates = [
+        times * find_preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)
+    ]
     return [
         Row(
             "-".join(word for word in (method, name, optimiser, f"{rate:g}") if word),

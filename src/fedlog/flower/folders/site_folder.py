@@ -22,7 +22,7 @@ from fedlog.files.toml import format_toml, read_toml
 from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.models.body_files import use_absolute_path
 from fedlog.privacy.release_log import FILE_NAME
-from fedlog.settings.fields import Section, type_hints
+from fedlog.settings.fields import Section, find_setting_types
 from fedlog.settings.training import World
 
 DEFAULT_PORT = 8443
@@ -74,7 +74,7 @@ def read_caps(stored: object, where: object) -> Caps:
     """The caps in a TOML table from the file `where`; InputError names a cap that cannot be used."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}", hint=SET_CAPS)
-    known = type_hints(Caps)
+    known = find_setting_types(Caps)
     if unknown := sorted(set(stored) - set(known)):
         raise InputError(f"{where}: unknown cap in [caps]: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
     try:
@@ -138,7 +138,7 @@ class SiteFolder(Folder):
                 hint="`fedlog federate join` writes both; restore the file, or join again with a new folder",
             )
         # A misspelt limit or cap would otherwise be ignored.
-        known = type_hints(SiteConfig)
+        known = find_setting_types(SiteConfig)
         if strange := sorted(set(stored) - set(known)):
             hint = did_you_mean(strange[0], known, f"one of {', '.join(known)}")
             raise InputError(f"{self.config_file}: unknown setting of a site: {strange[0]}", hint=hint)

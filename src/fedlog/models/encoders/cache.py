@@ -58,14 +58,14 @@ def hash_records(raw: Tensor) -> list[bytes]:
 
 
 class FeatureCache:
-    """The cached features of one encoder."""
+    """The features of one frozen encoder on disk: each record is encoded only once."""
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
         self._encoder = encoder
         self._folder = (folder or find_cache_folder() / "features") / encoder.digest[:32]
 
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
-        """(n, *input_shape) -> (n, width) float32; features that are not in the cache are computed and added."""
+        """The features of raw records, (n, *input_shape) -> (n, width) float32; missing ones are computed and added."""
         wanted = hash_records(raw)
         known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}
@@ -73,7 +73,7 @@ class FeatureCache:
         for start in range(0, len(order), RECORDS_OF_A_FILE):
             part = order[start : start + RECORDS_OF_A_FILE]
             features = self._encoder.encode(raw[torch.tensor([at for _, at in part])])
-            self._keep([key for key, _ in part], features)
+            self._write_file([key for key, _ in part], features)
             known.update((key, features[at]) for at, (key, _) in enumerate(part))
             if progress is not None:
                 progress(min(start + RECORDS_OF_A_FILE, len(order)), len(order))
@@ -92,7 +92,7 @@ class FeatureCache:
                     found[kept] = features[at]
         return found
 
-    def _keep(self, keys: list[bytes], features: Tensor) -> None:
+    def _write_file(self, keys: list[bytes], features: Tensor) -> None:
         """Write the features of these records to a new file of the cache."""
         name = blake2b(b"".join(keys), digest_size=16).hexdigest()
         table = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), HASH_BYTES).copy())

@@ -25,7 +25,7 @@ class FeatureMap(nn.Module):
         self.width = width
 
     def forward(self, features: Tensor) -> Tensor:
-        """The mapped features."""
+        """The features (n, in) after the map, (n, out)."""
         return self._function(features)
 
 

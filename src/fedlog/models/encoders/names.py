@@ -81,7 +81,7 @@ def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
-    """A text that identifies what the body computes: the encoder's digest, its maps and clip; None without encoder."""
+    """A text that is equal for two encoder bodies exactly if they compute the same features; None for other bodies."""
     parts = split_name(name)
     if parts is None:
         return None
@@ -91,7 +91,7 @@ def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
 
 
 class EncoderBody(nn.Module):
-    """An encoder, or None if records are already features, followed by feature maps."""
+    """A frozen encoder followed by feature maps; the encoder is None if records are already features."""
 
     def __init__(self, encoder: Encoder | None, maps: tuple[FeatureMap, ...]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class EncoderBody(nn.Module):
 
 
 def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
-    """Whether records of that shape are already the encoder's features: vectors, of the right width if it is known."""
+    """Whether records of that shape are already the encoder's features: vectors of its width, if that is known."""
     if len(input_shape) != 1:
         return False
     if encoder.startswith(TEXT):
@@ -128,7 +128,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
-    """The module of a body with an encoder; without the encoder if records are already its features."""
+    """The module of an encoder body, for records of this shape; without the encoder if these are its features."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(

@@ -26,7 +26,7 @@ ONE_FILE = "keep both files in one folder, or export with external_data=False"
 
 @dataclass(frozen=True, eq=False)
 class OnnxEncoder:
-    """A graph from one input (n, ...) to one output (n, width)."""
+    """An encoder that onnxruntime runs: a graph from one input (n, ...) to one output (n, width)."""
 
     name: str
     width: int
@@ -38,7 +38,7 @@ class OnnxEncoder:
         return self  # calls do not change a session, so copies can share it
 
     def encode(self, raw: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, width) float32."""
+        """The features of raw records, (n, *input_shape) -> (n, width) float32."""
         if not len(raw):
             return torch.zeros(0, self.width)
         return torch.cat([self._encode_batch(part) for part in torch.split(raw, BATCH)])
@@ -123,7 +123,7 @@ def find_weights_beside(path: Path, content: bytes) -> list[Path]:
 
 
 def _list_tensors(graph: Any) -> Iterator[Any]:
-    """All stored tensors of a graph or function, those of its inner graphs included."""
+    """All tensors stored in an ONNX graph or function, also those in its inner graphs."""
     yield from getattr(graph, "initializer", ())
     for node in graph.node:
         for attribute in node.attribute:

@@ -48,7 +48,7 @@ class Pixels:
     std: tuple[float, float, float] = IMAGENET_STD
 
     def prepare(self, raw: Tensor) -> Tensor:
-        """(n, 1 or 3, height, width), 0 to 255 -> (n, 3, side, side) float32."""
+        """Images for the encoder: pixels (n, 1 or 3, height, width) from 0 to 255 -> (n, 3, side, side) float32."""
         if raw.ndim != 4 or raw.shape[1] not in (1, 3):
             raise InputError(
                 f"an image encoder needs records of shape (1 or 3, height, width), found: {tuple(raw.shape[1:])}",
@@ -66,5 +66,5 @@ class Pixels:
         return (values - mean) / std
 
     def describe(self) -> dict[str, object]:
-        """The preparation as plain values, for digests."""
+        """The side, mean and std as JSON values, from which an encoder's digest is computed."""
         return {"resize": "bicubic, antialias where it shrinks", **asdict(self)}

@@ -12,7 +12,7 @@ from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
-from fedlog.settings.presets import TUNED, TunedSettings, preset
+from fedlog.settings.presets import TUNED, TunedSettings, find_preset
 
 START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
@@ -29,7 +29,7 @@ class RecipeChoice:
         """The chosen setting for `--recipe tuned`, with the learning rate as a multiple of the data set's rate."""
         spec = self.chosen.spec
         options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
-        times = spec.options["learning_rate"] / preset(spec.data).learning_rate
+        times = spec.options["learning_rate"] / find_preset(spec.data).learning_rate
         return TunedSettings(times, spec.moments, spec.decay, spec.weight_decay, options)
 
 

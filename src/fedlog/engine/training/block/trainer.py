@@ -212,14 +212,14 @@ class BlockBackend:
         outside = [name for name in moving if name not in self._own_names]
         if self._writes_out_loss(phase, params, outside):
             with CLOCK.time("forward"), torch.no_grad():
-                dropped = self._body.drop_features(features, batch.masks)
+                dropped = self._body.apply_last_dropout(features, batch.masks)
                 scores = logits(dropped, params)
             with CLOCK.time("backward"), torch.no_grad():
                 of_dropped, of_head = cross_entropy_gradients(
                     dropped, scores, batch.labels, batch.weights, params[HEAD], HEAD in outside
                 )
                 found: Gradients = {HEAD: of_head}
-                of_features: Tensor | None = self._body.drop_features(of_dropped, batch.masks)
+                of_features: Tensor | None = self._body.apply_last_dropout(of_dropped, batch.masks)
                 after = carry
         else:
             with CLOCK.time("forward"):
@@ -243,7 +243,7 @@ class BlockBackend:
     ) -> tuple[Tensor, Carry]:
         """The loss of each client from the features of the body, and the carry for the next batch."""
         features = self._body.clip_features(features)
-        dropped = self._body.drop_features(features, batch.masks)
+        dropped = self._body.apply_last_dropout(features, batch.masks)
         view = phase.loss_view(params)
         seen = Batch(features, logits(dropped, params), batch.labels, batch.weights, view, dropped)
         return phase.loss(seen, constants, carry)
