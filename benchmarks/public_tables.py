@@ -22,9 +22,9 @@ import polars as pl
 from sklearn import datasets
 
 from fedlog.core.keys import Key
-from fedlog.data.pools import har_pools
+from fedlog.data.pools import load_har
 from fedlog.data.schema_draft import DraftOptions, draft_schema
-from fedlog.data.sources import data_folder
+from fedlog.data.sources import find_data_folder
 from fedlog.engine.software import list_software_versions
 
 OUT = Path("results/worth-federating")
@@ -69,7 +69,7 @@ def digits_by_label() -> pl.DataFrame:
 
 def har_by_people() -> pl.DataFrame:
     """UCI HAR: 10299 windows of 30 people in four groups, each of nine signals as five figures."""
-    found = har_pools(data_folder(None))
+    found = load_har(find_data_folder(None))
     signals = np.concatenate([part.inputs.numpy() for part in (found.train, found.test)])
     labels = np.concatenate([part.labels.numpy() for part in (found.train, found.test)])
     people = np.concatenate([np.asarray(part.users) for part in (found.train, found.test)])

@@ -18,9 +18,9 @@ from fedlog.data.partition import (
     divide_by_people,
     divide_by_shards,
     divide_by_value,
-    hold_out,
     hold_out_people,
     hold_out_recordings,
+    hold_out_records,
 )
 from fedlog.errors import InputError
 
@@ -197,24 +197,24 @@ def test_hold_out_splits_in_proportion_and_keeps_every_class_in_training(
 ) -> None:
     pool = labels_with([*counts, 7], seed)  # the last class belongs to somebody else
     mine = (pool < len(counts)).nonzero()[:, 0]
-    kept, held = hold_out(mine, pool, fraction, Key(seed))
+    kept, held = hold_out_records(mine, pool, fraction, Key(seed))
     assert sorted([*kept.tolist(), *held.tolist()]) == mine.tolist()
     assert set(pool[kept].tolist()) == set(pool[mine].tolist())
     assert len(held) <= round(fraction * len(mine))
     for label, count in enumerate(counts):
         of_class = int((pool[held] == label).sum())
         assert min(int(fraction * count), count - 1) <= of_class <= fraction * count + 1
-    again = hold_out(mine, pool, fraction, Key(seed))
+    again = hold_out_records(mine, pool, fraction, Key(seed))
     assert torch.equal(kept, again[0])
     assert torch.equal(held, again[1])
 
 
 def test_hold_out_takes_the_fraction_exactly_where_classes_allow() -> None:
     labels = labels_with([50, 30, 20], 0)
-    kept, held = hold_out(torch.arange(100), labels, 0.1, Key(2))
+    kept, held = hold_out_records(torch.arange(100), labels, 0.1, Key(2))
     assert torch.bincount(labels[held]).tolist() == [5, 3, 2]
     assert len(kept) == 90
-    _, held = hold_out(torch.arange(32), labels_with([16, 16], 0), 0.1, Key(2))
+    _, held = hold_out_records(torch.arange(32), labels_with([16, 16], 0), 0.1, Key(2))
     assert len(held) == 3
 
 
@@ -262,7 +262,7 @@ TEN = labels_with([20] * 10, 0)
         (lambda: divide_by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
         (lambda: divide_at_random(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
         (lambda: divide_by_people(TEN, sites=6, key=Key(0)), "one each to train on and one to test on, found: 10"),
-        (lambda: hold_out(torch.arange(5), TEN, 1.0, Key(0)), "must be at least 0 and below 1"),
+        (lambda: hold_out_records(torch.arange(5), TEN, 1.0, Key(0)), "must be at least 0 and below 1"),
     ],
 )
 def test_impossible_partitions_are_refused_with_the_reason(deal: object, says: str) -> None:

@@ -8,20 +8,20 @@ import torch
 
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.pools import cifar10_pools, cifar100_pools, har_pools, mnist_pools
-from fedlog.data.sources import SOURCES, data_folder, find_file_state
+from fedlog.data.pools import load_cifar10, load_cifar100, load_har, load_mnist
+from fedlog.data.sources import SOURCES, find_data_folder, find_file_state
 
 pytestmark = pytest.mark.slow
 
 
 def needs(name: str) -> None:
-    if not all(find_file_state(file, data_folder()).usable for file in SOURCES[name].files):
-        pytest.skip(f"{name} is not in {data_folder()}")
+    if not all(find_file_state(file, find_data_folder()).usable for file in SOURCES[name].files):
+        pytest.skip(f"{name} is not in {find_data_folder()}")
 
 
 def test_mnist_has_its_known_labels_and_the_papers_partition() -> None:
     needs("mnist")
-    pools = mnist_pools(data_folder())
+    pools = load_mnist(find_data_folder())
     # Published class counts of the training set; its first labels; the mean and std that everybody uses.
     assert torch.bincount(pools.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert pools.train.labels[:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]
@@ -36,7 +36,7 @@ def test_mnist_has_its_known_labels_and_the_papers_partition() -> None:
 @pytest.mark.parametrize(("name", "n_class"), [("cifar10", 10), ("cifar100", 100)])
 def test_cifar_is_balanced_and_its_normalisation_is_that_of_the_training_set(name: str, n_class: int) -> None:
     needs(name)
-    pools = {"cifar10": cifar10_pools, "cifar100": cifar100_pools}[name](data_folder())
+    pools = {"cifar10": load_cifar10, "cifar100": load_cifar100}[name](find_data_folder())
     assert torch.bincount(pools.train.labels).tolist() == [50000 // n_class] * n_class
     assert torch.bincount(pools.test.labels).tolist() == [10000 // n_class] * n_class
     pixels = pools.train.inputs.numpy() / np.float32(255)
@@ -49,7 +49,7 @@ def test_cifar_is_balanced_and_its_normalisation_is_that_of_the_training_set(nam
 
 def test_har_has_thirty_people_in_two_halves() -> None:
     needs("har")
-    pools = har_pools(data_folder())
+    pools = load_har(find_data_folder())
     assert (len(pools.train), len(pools.test)) == (7352, 2947)
     assert pools.train.users is not None
     assert pools.test.users is not None

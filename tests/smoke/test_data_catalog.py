@@ -18,7 +18,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, check_federation
 from fedlog.data.pools import CIFAR100_NAMES
 from fedlog.data.readers import HAR_SIGNALS
-from fedlog.data.sources import SOURCES, data_folder
+from fedlog.data.sources import SOURCES, find_data_folder
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 
@@ -178,7 +178,7 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
     federation = load_federation(DataSpec("own_data:toy", validation_fraction=0.2))
     assert all(len(shard.validation) for shard in federation.shards)
     for name, says in (
-        ("own_data:wrong", "expected a fedlog Federation from it, found: str"),
+        ("own_data:wrong", "expected a function that returns a fedlog Federation, found: str"),
         ("own_data:number", "cannot be called: int found"),
         ("own_data:missing", "cannot be imported"),
         ("no_such_module:toy", "cannot be imported"),
@@ -244,10 +244,10 @@ def test_the_data_folder_is_the_one_given_then_the_variable_then_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDLOG_DATA", str(tmp_path / "variable"))
-    assert data_folder(tmp_path / "given") == tmp_path / "given"
-    assert data_folder() == tmp_path / "variable"
+    assert find_data_folder(tmp_path / "given") == tmp_path / "given"
+    assert find_data_folder() == tmp_path / "variable"
     monkeypatch.delenv("FEDLOG_DATA")
-    assert data_folder().name == "fedlog"
+    assert find_data_folder().name == "fedlog"
 
 
 def broken(federation: Federation, **changes: object) -> Federation:
@@ -261,16 +261,16 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
     infinite = good.train.inputs.clone()
     infinite[17, 1] = float("nan")
     cases = [
-        (broken(good, train=empty), "client-0: it has no train records"),
-        (broken(good, test=empty), "client-0: it has no test records"),
+        (broken(good, train=empty), "client-0: a client needs at least one training record, found: none"),
+        (broken(good, test=empty), "client-0: a client needs at least one test record, found: none"),
         (broken(good, train=torch.tensor([80])), "must be 0 to 79"),
-        (broken(good, validation=good.shards[0].train[:1]), "overlap"),
+        (broken(good, validation=good.shards[0].train[:1]), "must not be for both training and validation"),
         (broken(good, name="client-1"), "repeated: client-1"),
         (replace(good, n_class=1, class_names=("inside",)), "has label: 1"),
         (replace(good, train=replace(good.train, inputs=infinite)), "NaN or infinity in record: 17"),
         (replace(good, train=replace(good.train, labels=good.train.labels.int())), "must be int64"),
         (replace(good, input_shape=(3,)), r"must have shape \(80, 3\)"),
-        (replace(good, shards=()), "no clients"),
+        (replace(good, shards=()), "needs at least one client, found: none"),
         (broken(good, name=7), "client 0 needs a name, a text that is not empty, found: 7"),
         (broken(good, name=""), "client 0 needs a name"),
         (replace(good, transform=Transform(flip=True)), r"only images .* records of shape: \(2,\)"),

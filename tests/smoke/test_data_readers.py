@@ -57,7 +57,7 @@ GOOD = idx(np.arange(12, dtype=np.uint8).reshape(3, 4))
         (b"plain text", "not a complete gzip file"),
         (gzip.compress(GOOD[:-1]), "expected 24 bytes"),
         (gzip.compress(GOOD + b"x"), "expected 24 bytes"),
-        (gzip.compress(GOOD[:6]), "header is cut short"),
+        (gzip.compress(GOOD[:6]), "expected a whole IDX header, found only: 6 bytes"),
         (gzip.compress(b"\x00\x00\x0d\x01" + GOOD[4:]), "not an IDX file"),
         (gzip.compress(b""), "not an IDX file"),
     ],

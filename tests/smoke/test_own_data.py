@@ -24,7 +24,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.data.schema import dump_schema
 from fedlog.data.schema_draft import DraftOptions, draft_schema
-from fedlog.data.site import load_site, split_key
+from fedlog.data.site import load_site, make_split_key
 from fedlog.errors import InputError
 
 SITES = ("east", "north", "south")
@@ -86,7 +86,7 @@ def test_a_simulated_site_holds_the_rows_that_a_deployed_one_holds(tmp_path: Pat
     joined = Federation.from_csv(folder, label="label")
     assert joined.schema is not None
     for at, name in enumerate(SITES):
-        alone = load_site(str(folder / f"{name}.csv"), joined.schema, name, split_key(name)).federation
+        alone = load_site(str(folder / f"{name}.csv"), joined.schema, name, make_split_key(name)).federation
         shard, own = joined.shards[at], alone.shards[0]
         assert torch.equal(joined.train.inputs[shard.train], alone.train.inputs[own.train])
         assert torch.equal(joined.train.labels[shard.validation], alone.train.labels[own.validation])
@@ -185,7 +185,9 @@ def test_record_privacy_prepares_each_row_alone(tmp_path: Path) -> None:
     assert federation.rows_alone
     for same in (Federation.from_csv(folder, rows_alone=True), Federation.from_arrays(wine(), rows_alone=True)):
         assert same.content_digest() == federation.content_digest()
-    with pytest.raises(InputError, match="test records cannot be given with rows_alone"):
+    with pytest.raises(
+        InputError, match="rows_alone chooses test rows by a hash of each row, so no test records can be given"
+    ):
         Federation.from_arrays(wine(), wine(), rows_alone=True)
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedlog.cli.command import add_command, say
-from fedlog.data.sources import SOURCES, Source, data_folder, find_file_state, find_source
+from fedlog.data.sources import SOURCES, Source, find_data_folder, find_file_state, find_source
 from fedlog.errors import InputError
 
 # Data sets that are not downloaded: name, title, and where they come from.
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def list_command(args: argparse.Namespace) -> None:
     """List the data sets."""
-    folder = data_folder(args.data_dir)
+    folder = find_data_folder(args.data_dir)
     rows = []
     for name, title, state in NOT_DOWNLOADED:
         terms = DIGITS_TERMS if name == "digits" else ""
@@ -80,7 +80,7 @@ def fetch_command(args: argparse.Namespace) -> None:
     # Imported here: requests and pooch are needed by nothing but a download.
     from fedlog.data.fetch import ReportProgress, fetch_data_set
 
-    folder = data_folder(args.data_dir)
+    folder = find_data_folder(args.data_dir)
     sources = _find_sources(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
@@ -103,7 +103,7 @@ def fetch_command(args: argparse.Namespace) -> None:
 
 def check_command(args: argparse.Namespace) -> int:
     """Print the state of each file; return exit code 0 if all are complete and correct, else 2."""
-    folder = data_folder(args.data_dir)
+    folder = find_data_folder(args.data_dir)
     sources: Sequence[Source] = _find_sources(args.names) or list(SOURCES.values())
     states = [(source, file, find_file_state(file, folder)) for source in sources for file in source.files]
     bad = [(source, file, state) for source, file, state in states if not state.usable]

@@ -122,10 +122,10 @@ def _check_space() -> Iterator[Check]:
 
 def _check_data() -> Check:
     """Check the folder of the data sets: which of them are there."""
-    from fedlog.data.sources import SOURCES, data_folder
+    from fedlog.data.sources import SOURCES, find_data_folder
 
     try:
-        folder = data_folder(None)
+        folder = find_data_folder(None)
     except InputError as error:
         return Check("data folder", error.message, error.hint)
     here = [name for name, source in SOURCES.items() if all((folder / file.path).exists() for file in source.files)]

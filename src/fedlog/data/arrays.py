@@ -21,7 +21,7 @@ from fedlog.errors import InputError, add_default_hint
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Inputs and labels of a site that need no encoding: images, or arrays of numbers."""
+    """The inputs and labels of a site whose records need no encoding: images, or arrays of numbers."""
 
     inputs: Tensor  # (n, *input_shape) uint8 or float32
     labels: NDArray[np.int64]
@@ -37,7 +37,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
         with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
+                raise ValueError("it holds a single array without a name")
             wanted = [name for name in (*needed, *optional) if name in stored]
             if stored.zip is not None:
                 _refuse_oversized_arrays(stored.zip, wanted)
@@ -93,7 +93,7 @@ def check_arrays(
 
 
 def to_tensor(values: NDArray[Any]) -> Tensor:
-    """The numbers as a tensor of bytes, if they are bytes, or of float32."""
+    """The array as a tensor: uint8 stays uint8, all other numbers become float32."""
     typed = values if values.dtype == np.uint8 else values.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(typed))
 
@@ -125,7 +125,7 @@ def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str)
 
 
 def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """The position of each label among the schema's label values: texts are looked up, whole numbers are positions."""
+    """The position of each label in the schema's list of labels; whole numbers are positions already."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)
         codes = labels.astype(np.int64)

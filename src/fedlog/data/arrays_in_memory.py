@@ -18,7 +18,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.schema_draft import draft_features, sort_naturally
-from fedlog.data.site import Preparation, Site, make_site, make_site_with_split, split_key, split_rows
+from fedlog.data.site import Preparation, Site, make_site, make_site_with_split, make_split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import HeldOutShares, Split
 from fedlog.data.tables import Table, check_features
@@ -31,7 +31,7 @@ EXAMPLE = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
 @dataclass(frozen=True, eq=False)
 class SiteArrays:
-    """The training records, or the test records, of one site; `where` names them in errors."""
+    """The training records or the test records of one site, as the user gave them; `where` names them in errors."""
 
     inputs: Inputs
     labels: NDArray[Any]
@@ -39,7 +39,7 @@ class SiteArrays:
     where: str
 
 
-def federation_from_arrays(
+def make_federation_from_arrays(
     train: Mapping[str, Sequence[Any]],
     test: Mapping[str, Sequence[Any]] | Sequence[Any] | float | None,
     *,
@@ -50,7 +50,7 @@ def federation_from_arrays(
     number: tuple[float, float] | None,
     name: str,
 ) -> Federation:
-    """The federation that `Federation.from_arrays` describes."""
+    """A federation with one client for each site, from arrays in memory; arguments as in `Federation.from_arrays`."""
     if not isinstance(train, Mapping) or not train:
         raise InputError(
             f"expected a dict with the records of each site by name, found: {type(train).__name__}",
@@ -65,7 +65,7 @@ def federation_from_arrays(
     schema, notes = _make_schema([part.inputs for part in both], classes.names, number)
     if tests and rows_alone:
         raise InputError(
-            "test records cannot be given with rows_alone, which chooses test rows by a hash of each row",
+            "rows_alone chooses test rows by a hash of each row, so no test records can be given, found: test",
             hint="leave out test, or rows_alone",
         )
     test_share = float(test) if isinstance(test, int | float) else 0.2
@@ -76,12 +76,12 @@ def federation_from_arrays(
         for site, part in parts.items():
             with prefix_errors(part.where):
                 if tests:
-                    key = split_key(site, seed)
+                    key = make_split_key(site, seed)
                     sites.append(_make_site_with_test(site, part, tests[site], classes, schema, validation or 0.0, key))
                 else:
                     shares = HeldOutShares(0.2 if validation is None else validation, test_share, seed)
                     data = _join_parts([part], schema, classes)
-                    sites.append(make_site(data, schema, site, split_key(site), shares, preparation))
+                    sites.append(make_site(data, schema, site, make_split_key(site), shares, preparation))
         return replace(
             join_sites(sites, schema, name),
             labels=classes.numbers,
@@ -113,7 +113,7 @@ def convert_inputs(values: Any, where: str) -> Inputs:
 
 
 def select_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
-    """The schema's columns of a data frame, or of an array with its columns in the schema's order."""
+    """The columns that the schema names, from a data frame, or from an array with columns in the schema's order."""
     frame = inputs
     if not isinstance(frame, pl.DataFrame):
         if frame.ndim != 2 or frame.shape[1] != len(schema.features):
@@ -167,7 +167,7 @@ def _read_column(values: Any) -> NDArray[Any]:
 
 
 def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArrays]:
-    """The test records of each site; none if a share of its rows is to be held out."""
+    """The test records of each site, by name; empty if a share of each site's rows is to be held out instead."""
     if test is None or isinstance(test, int | float):
         return {}
     if not isinstance(test, Mapping):
@@ -190,7 +190,7 @@ class _ClassLabels:
 
     @classmethod
     def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
-        """The classes in these labels, or those with the given names."""
+        """The classes that occur in these labels; if `names` are given, the classes with these names."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
         }
@@ -211,7 +211,7 @@ class _ClassLabels:
         return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
 
     def codes(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
-        """The position of each label's class; InputError for a label that is no class."""
+        """The position of each label's class; InputError for a label that is not one of the classes."""
         codes = find_codes(labels.tolist(), self.numbers or self.names)
         if (codes < 0).any():
             row = int(np.flatnonzero(codes < 0)[0])

@@ -21,13 +21,13 @@ from fedlog.data.partition import (
     divide_by_people,
     divide_by_shards,
     divide_by_value,
-    hold_out,
     hold_out_people,
     hold_out_recordings,
+    hold_out_records,
 )
 from fedlog.data.pools import UndividedData, number_recordings
-from fedlog.data.sources import data_folder
-from fedlog.data.user_function import call_own_function
+from fedlog.data.sources import find_data_folder
+from fedlog.data.user_function import call_user_function
 from fedlog.errors import InputError, add_default_hint
 
 DEFAULT_DIRICHLET_ALPHA = 0.5
@@ -69,7 +69,7 @@ _USED_WHOLE = {
 
 
 def load_federation(spec: DataSpec) -> Federation:
-    """The federation that the specification describes, checked.
+    """Load and check the federation that the specification describes.
 
     A user's own function gets the specification and returns a `Federation`. Settings that it does not read are refused;
     otherwise a run's record would wrongly say that they were used.
@@ -84,7 +84,7 @@ def load_federation(spec: DataSpec) -> Federation:
         sources = SiteSources.find(spec.name.removeprefix(SITES), spec.site_column)
         federation = load_sites(sources, spec.label, spec.schema, spec.split_seed, rows_alone=spec.rows_alone)
     else:
-        federation = call_own_function(spec, tuple(DEFAULTS))
+        federation = call_user_function(spec, tuple(DEFAULTS))
     return hold_out_validation(check_federation(federation), spec)
 
 
@@ -104,7 +104,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
         elif spec.name == "har":
             kept, held = hold_out_people(shard.train, train.known_users, fraction, key)
         else:
-            kept, held = hold_out(shard.train, train.labels, fraction, key)
+            kept, held = hold_out_records(shard.train, train.labels, fraction, key)
         shards.append(replace(shard, train=kept, validation=held))
     return check_federation(replace(federation, shards=tuple(shards)))
 
@@ -116,7 +116,7 @@ def data_may_change(name: str) -> bool:
 
 def digest_data(spec: DataSpec) -> str | None:
     """The digest of the records of a LEAF folder; None for other data sets, whose name fixes their records."""
-    return digest_leaf_folder(data_folder(spec.data_dir)) if spec.name == "leaf" else None
+    return digest_leaf_folder(find_data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
 def resolve_data(spec: DataSpec) -> DataSpec:
@@ -168,7 +168,7 @@ def resolve_data(spec: DataSpec) -> DataSpec:
 
 
 def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
-    folder = data_folder(spec.data_dir)
+    folder = find_data_folder(spec.data_dir)
     if spec.name == "leaf":
         return read_leaf(folder, users=spec.clients)
     if spec.partition == "unequal":
@@ -176,13 +176,13 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
 
         return divide_public_table(spec.name, spec.clients or 0, key)
     readers: dict[str, Callable[[], UndividedData]] = {
-        "digits": pools.digits_pools,
-        "circle": partial(pools.circle_pools, spec.train_records, key.child("pools")),
-        "mnist": partial(pools.mnist_pools, folder),
-        "mnist-selection": partial(pools.mnist_selection_pools, folder),
-        "cifar10": partial(pools.cifar10_pools, folder),
-        "cifar100": partial(pools.cifar100_pools, folder),
-        "har": partial(pools.har_pools, folder),
+        "digits": pools.load_sklearn_digits,
+        "circle": partial(pools.make_circle, spec.train_records, key.child("pools")),
+        "mnist": partial(pools.load_mnist, folder),
+        "mnist-selection": partial(pools.load_mnist_selection, folder),
+        "cifar10": partial(pools.load_cifar10, folder),
+        "cifar100": partial(pools.load_cifar100, folder),
+        "har": partial(pools.load_har, folder),
     }
     found = readers[spec.name]()
     found = replace(
@@ -212,7 +212,7 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
 
 
 def _keep_first_records(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
-    """The first `wanted` records of a pool; all if None."""
+    """The first `wanted` records, or all if None; InputError if there are fewer."""
     if wanted is None:
         return records
     if wanted > len(records):
@@ -245,7 +245,7 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
 
 
 def _separate_pools(found: UndividedData, division: Division) -> tuple[UndividedData, Division]:
-    """The data with training people in one pool and test people in the other, and the positions in these pools."""
+    """Divide the records into a training and a test pool by person; return both, and positions in these pools."""
     pools, parts = [], []
     for pool, own in ((found.train, division.train), (found.test, division.test)):
         used = torch.cat(own).sort().values
@@ -255,7 +255,7 @@ def _separate_pools(found: UndividedData, division: Division) -> tuple[Undivided
 
 
 def _divide_recordings(pool: Records, persons: int, key: Key) -> Division:
-    """Each of the first `persons` people as a client, trained on some of its recordings and tested on others."""
+    """Make each of the first `persons` people a client, trained on some of its recordings and tested on others."""
     of_recording = number_recordings(pool.inputs)
     split = []
     for person in range(1, persons + 1):

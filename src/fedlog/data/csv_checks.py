@@ -53,7 +53,7 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
 
 
 def shorten_list(names: Iterable[str]) -> str:
-    """The first few of these names, and how many more there are."""
+    """The first few of these names as text, and how many more there are."""
     rest = iter(names)
     first = ", ".join(name[:80] for name in islice(rest, _NAMED))
     more = sum(1 for _ in rest)

@@ -40,7 +40,7 @@ SITES = "sites:"  # the prefix of names that stand for files of sites
 
 
 def refuse_settings(spec: DataSpec, names: Sequence[str], reason: str) -> None:
-    """Raise an InputError with the reason if any of these settings was given."""
+    """Raise an InputError with this reason if the specification sets any of these settings."""
     given = [name for name in names if getattr(spec, name) != DATA_DEFAULTS[name]]
     if given:
         raise InputError(

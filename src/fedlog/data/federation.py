@@ -39,14 +39,14 @@ class Records:
     def known_users(self) -> Tensor:
         """The user that each record is from; InputError if the records do not say it."""
         if self.users is None:
-            raise InputError("these records do not say which user they are from")
+            raise InputError("expected records that say which user they are from, found: records without users")
         return self.users
 
     @property
     def numbers(self) -> Tensor:
         """The numbers to predict; InputError if the records have classes instead."""
         if self.targets is None:
-            raise InputError("these records have classes, but no number to predict")
+            raise InputError("expected records with a number to predict, found: records with classes")
         return self.targets
 
     def at(self, positions: Tensor) -> Records:
@@ -149,10 +149,10 @@ class Federation:
             The federation, one client a site, in the order of the sites' names.
 
         """
-        from fedlog.data.arrays_in_memory import federation_from_arrays
+        from fedlog.data.arrays_in_memory import make_federation_from_arrays
 
         with rewrite_flags_in_errors():
-            return federation_from_arrays(
+            return make_federation_from_arrays(
                 train,
                 test,
                 class_names=class_names,
@@ -283,7 +283,7 @@ class Federation:
 
 @add_default_hint("docs/data.md, under 'A function of your own', shows what a federation needs")
 def check_federation(federation: Federation) -> Federation:
-    """The same federation; InputError if it cannot be trained and evaluated.
+    """Return the federation unchanged; InputError if it cannot be trained and evaluated.
 
     Every client needs a training record, and a test record too, since accuracy is a mean over clients.
     """
@@ -293,7 +293,7 @@ def check_federation(federation: Federation) -> Federation:
         if named != federation.n_class:
             raise InputError(f"expected a name for each of {federation.n_class} classes, found: {named}")
         if not federation.shards:
-            raise InputError("it has no clients")
+            raise InputError("a federation needs at least one client, found: none")
     for part, records in (("training", federation.train), ("test", federation.test)):
         with prefix_errors(f"{where}, {part} records"):
             _check_records(records, federation)
@@ -362,11 +362,17 @@ def _check_shard(shard: Shard, federation: Federation) -> None:
         if positions.dtype != torch.int64 or positions.ndim != 1:
             raise InputError(f"{part} positions must be int64 of shape (n,), found: {_describe_tensor(positions)}")
         if len(positions) == 0 and part != "validation":
-            raise InputError(f"it has no {part} records", hint="use fewer clients or another partition")
+            needed = "training" if part == "train" else part
+            raise InputError(
+                f"a client needs at least one {needed} record, found: none",
+                hint="use fewer clients or another partition",
+            )
         if len(positions) and not (int(positions.min()) >= 0 and int(positions.max()) < len(pool)):
-            raise InputError(f"{part} positions must be 0 to {len(pool) - 1}")
+            found = f"{int(positions.min())} to {int(positions.max())}"
+            raise InputError(f"{part} positions must be 0 to {len(pool) - 1}, found: {found}")
     if bool(torch.isin(shard.validation, shard.train).any()):
-        raise InputError("training and validation records overlap")
+        both = int(shard.validation[torch.isin(shard.validation, shard.train)][0])
+        raise InputError(f"a record must not be for both training and validation, found: position {both}")
 
 
 def _describe_tensor(tensor: Tensor) -> str:

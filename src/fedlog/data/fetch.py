@@ -173,7 +173,7 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
 def _open_tar_member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     member = tar.extractfile(name)  # KeyError if there is no such member
     if member is None:
-        raise tarfile.TarError(f"not a regular file: {name}")
+        raise tarfile.TarError(f"expected a regular file, found a folder or a link: {name}")
     return member
 
 

@@ -40,7 +40,7 @@ def list_images(folder: Path) -> tuple[Path, ...]:
 def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
     """Pixels (n, channels, height, width) uint8 and labels, and a sentence about images that were left out, or None.
 
-    With BadRows.REFUSED, a folder that is not named as a label of the schema is refused too.
+    With BadRows.REFUSED, a folder whose name is not a label of the schema is also an error.
     """
     unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
     if unknown and bad_rows is BadRows.REFUSED:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_image
-from fedlog.data.partition import hold_out
+from fedlog.data.partition import hold_out_records
 from fedlog.data.sources import hash_file
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError, add_default_hint
@@ -37,7 +37,7 @@ SPLIT_KEY = Key(0).child("leaf", "test split")
 
 @dataclass(frozen=True, eq=False)
 class _UserRecords:
-    """The records of one user; image files are not read yet."""
+    """The inputs and labels of one user; images are still names of files."""
 
     inputs: list[Any]
     labels: list[int]
@@ -133,7 +133,7 @@ def _read_users(folder: Path, limit: int | None) -> tuple[dict[str, _UserRecords
 
 
 def _read_file(path: Path) -> list[tuple[str, _UserRecords]]:
-    """The users of one JSON file with their records."""
+    """The users in one of LEAF's JSON files, each with its name and records."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         found = []
@@ -153,9 +153,9 @@ def _read_file(path: Path) -> list[tuple[str, _UserRecords]]:
 def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserRecords, _UserRecords]:
     """The training and the test records of one user."""
     labels = torch.tensor(records.labels)
-    # `hold_out` keeps a record of each class; for a user with one record a class, the classes are ignored.
+    # `hold_out_records` keeps a record of each class; for a user with one record a class, the classes are ignored.
     for classes, fraction in ((labels, TEST_FRACTION), (torch.zeros_like(labels), 0.5)):
-        kept, held = hold_out(torch.arange(len(labels)), classes, fraction, SPLIT_KEY.child(name))
+        kept, held = hold_out_records(torch.arange(len(labels)), classes, fraction, SPLIT_KEY.child(name))
         if len(held):
             return records.at(kept), records.at(held)
     raise InputError(

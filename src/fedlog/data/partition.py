@@ -125,8 +125,8 @@ def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) 
 def divide_by_people(users: Tensor, *, sites: int, key: Key) -> Division:
     """Give each site the records of some people, at random; a fifth of its people, at least one, is for test.
 
-    `users` says from whom each record of the only pool is. Whole people are held out, because windows cut from one
-    person's signal are too similar to be on both sides.
+    `users` (n,) says which person each record is from. Whole people are held out, because windows cut from one person's
+    signal are too similar to be in both training and test.
     """
     of_record = users.numpy()
     people = np.unique(of_record)
@@ -145,11 +145,11 @@ def divide_by_people(users: Tensor, *, sites: int, key: Key) -> Division:
     return Division(tuple(train), tuple(test))
 
 
-def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """The positions of one client that are kept, and those that are held out; `labels` are those of the whole pool.
+def hold_out_records(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
+    """The positions of one client's records that are kept for training, and those that are held out.
 
-    A share `fraction` of the records is held out, rounded, from all classes in proportion. Each class keeps at least
-    one training record, so fewer may be held out.
+    `labels` are the labels of the whole pool. A share `fraction` of the records is held out, rounded, from all classes
+    in proportion. Each class keeps at least one training record, so fewer may be held out.
     """
     _check_fraction(fraction)
     of_client = labels[train_positions].numpy()
@@ -167,7 +167,7 @@ def hold_out(train_positions: Tensor, labels: Tensor, fraction: float, key: Key)
 
 
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
-    """The positions of one client that are kept, and those of whole people that are held out.
+    """The positions of one client's records that are kept, and those of whole people that are held out.
 
     About `fraction` of the people are held out, at least one but never all; of a single person, none.
     """
@@ -182,7 +182,7 @@ def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key
 def hold_out_recordings(
     positions: Tensor, labels: Tensor, recordings: Tensor, fraction: float, key: Key
 ) -> tuple[Tensor, Tensor]:
-    """The positions of one client that are kept, and those of whole recordings that are held out.
+    """The positions of one client's records that are kept, and those of whole recordings that are held out.
 
     Of each class, recordings are held out in random order until they make up `fraction` of its records, but never all;
     a class with one recording is kept.

@@ -20,7 +20,7 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class UndividedData:
-    """A data set that is not divided among clients yet."""
+    """The training and test records of a data set, before they are divided among clients."""
 
     train: Records
     test: Records
@@ -60,7 +60,7 @@ CIRCLE_TRAIN_RECORDS = 80
 CIRCLE_TEST_RECORDS = 1000
 
 
-def digits_pools() -> UndividedData:
+def load_sklearn_digits() -> UndividedData:
     """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; of each class every fourth is for test."""
     pixels, target = read_digits()
     inputs = torch.from_numpy(pixels.astype(np.float32) / 16).reshape(-1, 1, 8, 8)
@@ -75,7 +75,7 @@ def digits_pools() -> UndividedData:
     return UndividedData(train, test, IDENTITY, DIGIT_NAMES)
 
 
-def circle_pools(train_records: int | None, key: Key) -> UndividedData:
+def make_circle(train_records: int | None, key: Key) -> UndividedData:
     """Points inside and outside a circle, drawn from the key: `train_records` (default 80) and 1000 for test."""
     train = draw_circle_points(train_records or CIRCLE_TRAIN_RECORDS, key.child("train"))
     test = draw_circle_points(CIRCLE_TEST_RECORDS, key.child("test"))
@@ -92,41 +92,40 @@ def draw_circle_points(n: int, key: Key) -> Records:
     return Records(points, labels)
 
 
-def mnist_pools(folder: Path) -> UndividedData:
+def load_mnist(folder: Path) -> UndividedData:
     """60000 training and 10000 test images of MNIST."""
     require_files(MNIST, folder)
     train, test = (_read_idx_pair(folder / "MNIST" / "raw", part) for part in ("train", "t10k"))
     return UndividedData(train, test, MNIST_TRANSFORM, DIGIT_NAMES)
 
 
-def mnist_selection_pools(folder: Path) -> UndividedData:
-    """The paper's 3000 training images, and as test records the 10000 that follow them in the training file.
+def load_mnist_selection(folder: Path) -> UndividedData:
+    """MNIST for choosing hyper-parameters: the paper's 3000 training images, and the next 10000 as test records.
 
-    For choosing hyper-parameters: no table uses these 10000. Splitting the 3000 would leave each client only a dozen
-    records to choose on.
+    No table uses these 10000. Splitting the 3000 would leave each client only a dozen records to choose on.
     """
-    found = mnist_pools(folder)
+    found = load_mnist(folder)
     used, unused = torch.arange(3000), torch.arange(3000, 13000)
     return replace(found, train=found.train.at(used), test=found.train.at(unused))
 
 
-def cifar10_pools(folder: Path) -> UndividedData:
+def load_cifar10(folder: Path) -> UndividedData:
     """50000 training and 10000 test images of CIFAR-10."""
     require_files(CIFAR10, folder)
     batches = [read_cifar10(folder / file.path) for file in CIFAR10.files]
-    train = _image_records(*(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True)))
-    return UndividedData(train, _image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
+    train = _make_image_records(*(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True)))
+    return UndividedData(train, _make_image_records(*batches[-1]), CIFAR10_TRANSFORM, CIFAR10_NAMES)
 
 
-def cifar100_pools(folder: Path) -> UndividedData:
+def load_cifar100(folder: Path) -> UndividedData:
     """50000 training and 10000 test images of CIFAR-100, with the fine labels."""
     require_files(CIFAR100, folder)
-    train, test = (_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
+    train, test = (_make_image_records(*read_cifar100(folder / file.path)) for file in CIFAR100.files)
     return UndividedData(train, test, CIFAR100_TRANSFORM, CIFAR100_NAMES)
 
 
-def har_pools(folder: Path) -> UndividedData:
-    """Windows of 9 signals x 128 samples, 21 people in the training pool and 9 others in the test pool."""
+def load_har(folder: Path) -> UndividedData:
+    """UCI HAR: windows of 9 signals x 128 samples, of 21 people for training and 9 others for test."""
     require_files(HAR, folder)
     halves = []
     for split in ("train", "test"):
@@ -160,8 +159,8 @@ def _read_idx_pair(folder: Path, part: str) -> Records:
     images, labels = (read_idx(folder / f"{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise InputError(f"{folder}: {part} images and labels do not match: {images.shape} and {labels.shape}")
-    return _image_records(images[:, None], labels)
+    return _make_image_records(images[:, None], labels)
 
 
-def _image_records(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Records:
+def _make_image_records(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Records:
     return Records(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))

@@ -26,7 +26,7 @@ Ranges = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class PublicTable:
-    """A table: how to read it, the column to predict, the ranges of columns that sites agree on, and the classes."""
+    """A public table: how to read it, the column to predict, and the ranges and classes that sites agree on."""
 
     read: Callable[[], Columns]
     target: str

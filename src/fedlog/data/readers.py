@@ -39,7 +39,7 @@ def read_idx(path: Path) -> Bytes:
         raise InputError(f"{path}: not an IDX file of unsigned bytes; header: {content[:4].hex(' ')}")
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise InputError(f"{path}: the IDX header is cut short after {len(content)} bytes")
+        raise InputError(f"{path}: expected a whole IDX header, found only: {len(content)} bytes")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:

@@ -30,7 +30,7 @@ class BadRowsError(InputError):
 
 
 def refuse_bad_rows(bad: NDArray[np.bool_], values: NDArray[Any], expected: str, where: str) -> None:
-    """Raise a BadRowsError that names the first bad row of an array and the value found there, if there is one."""
+    """Raise a BadRowsError if `bad` (n,) marks a row; it names the first such row and the value found there."""
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(
@@ -47,7 +47,7 @@ def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]
 
 
 def number_groups(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The groups of rows as positions in a sorted list of their names, and that list."""
+    """The number of each row's group, and the sorted names of the groups; a number is a position in these names."""
     names, places = np.unique(groups, return_inverse=True)
     return places.astype(np.int64), tuple(str(name) for name in names.tolist())
 

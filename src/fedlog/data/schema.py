@@ -32,7 +32,7 @@ TEXT_BYTES = 2048  # so many bytes of a text's UTF-8 form are used
 
 
 class FeatureKind(StrEnum):
-    """The kind of a column."""
+    """The kind of a feature column: numbers, categories or free text."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -194,7 +194,7 @@ def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
 
 
 def check_schema(schema: Schema, where: str) -> Schema:
-    """The same schema; InputError if no federation could use it."""
+    """Return the schema unchanged; InputError if no federation could use it."""
     if schema.n_class < 2 and schema.number is None:
         raise InputError(
             f"expected at least 2 label values in {where}, found: {schema.n_class}",
@@ -237,7 +237,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
 
 
 def check_range(given: Any, where: str) -> Range:
-    """The two ends of a range, the lower one first; InputError if it is not a range."""
+    """The range as a pair of numbers, the lower one first; InputError if `given` is not a range."""
     ends = list(given) if isinstance(given, list | tuple) else []
     numbers = [float(end) for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
     if len(ends) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)) or not numbers[0] < numbers[1]:
@@ -252,7 +252,7 @@ def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
 
 
 def half_width(number: Range) -> float:
-    """Half the width of the range: a scaled number times this is a distance in the original unit."""
+    """Half the width of the range: multiply a scaled distance by it to get the distance in the original unit."""
     return (number[1] - number[0]) / 2
 
 

@@ -26,7 +26,7 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """The facts that the user already knows about the columns; None: the draft guesses."""
+    """What the user says about the columns of a table; whatever is None is guessed from the data."""
 
     label: str | None = None
     group: str | None = None
@@ -98,7 +98,7 @@ def draft_table_schema(
 def _draft_columns(
     frame: pl.DataFrame, taken: list[str], options: DraftOptions
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features of a table, and notes on columns left out: all usable columns, or the one of free text."""
+    """The features of a table (all usable columns, or the one of free text), and notes on columns left out."""
     if options.text is None:
         return draft_features(frame.drop(taken))
     others = [name for name in frame.columns if name not in (*taken, options.text)]

@@ -27,7 +27,7 @@ from fedlog.files.names import hint_at_missing_path, import_callable
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The data of one site as a federation with one shard; for a table also the encoder, which new rows need."""
+    """The data of one site, as a federation with a single client; for a table also the encoder for new rows."""
 
     federation: Federation
     encoder: TableEncoder | None
@@ -36,12 +36,12 @@ class Site:
 
     @property
     def shard(self) -> Shard:
-        """The only shard of the federation."""
+        """The positions of the site's training, validation and test records: the federation's only shard."""
         return self.federation.shards[0]
 
 
 class Preparation(Enum):
-    """Whether the scaling of a row, and whether it is held out, may depend on the other rows."""
+    """Whether other rows may decide how a row is scaled and whether it is held out."""
 
     TOGETHER = "scaled with the site's training rows; held out by class, group or time"
     ALONE = "scaled by fixed ranges or not at all; held out by a hash of the row, or of its group's name"
@@ -51,7 +51,7 @@ class Preparation(Enum):
 SPLIT_SEED = 0
 
 
-def split_key(name: str, seed: int = SPLIT_SEED) -> Key:
+def make_split_key(name: str, seed: int = SPLIT_SEED) -> Key:
     """The key that decides which rows of a site are held out, the same in a deployment and in the simulator."""
     return Key(seed).child("site", name)
 
@@ -112,7 +112,7 @@ def make_empty_site(schema: Schema, name: str) -> Site:
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Raise an InputError if the schema holds out rows by time, since then a row's part depends on other rows."""
+    """Raise an InputError if the schema holds out rows by time: other rows would decide whether a row is held out."""
     if schema.time_column is not None:
         raise InputError(
             f"--privacy record cannot be used with rows held out by time (column {schema.time_column}): whether a row "
@@ -129,7 +129,7 @@ def make_site(
     shares: HeldOutShares,
     preparation: Preparation = Preparation.TOGETHER,
 ) -> Site:
-    """The site with these rows; the schema, the groups of the rows and the key decide the split."""
+    """The site with these rows, split by group, time or class as the schema says, with randomness from the key."""
     if preparation is Preparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
@@ -187,7 +187,7 @@ def _split_by_hash(arrays: Arrays, shares: HeldOutShares, key: Key) -> Split:
 
 
 def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, transform: Transform) -> Federation:
-    """A federation with one shard; its training pool has the training rows, then the validation rows."""
+    """A federation with a single client; its training pool has the training rows, then the validation rows."""
     kept = np.concatenate([split.train, split.validation])
     n_train = len(split.train)
     shard = Shard(
@@ -234,7 +234,7 @@ def _has_images(schema: Schema) -> bool:
 
 
 def _describe_changed_values(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
-    """A warning with a hint if `typed` differs from the inputs; None if it does not."""
+    """A warning if the conversion of the inputs to `typed` changed values, with what to do; None if it did not."""
     changed = 0 if typed is inputs else int((inputs != typed).sum())
     if changed == 0:
         return None
@@ -256,7 +256,7 @@ def _describe_changed_values(inputs: Tensor, typed: Tensor, schema: Schema) -> s
 
 
 def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
-    """Scaling to -1..1 from the schema's range, or from that of bytes; none for floats without a range."""
+    """The scaling to -1..1 from the schema's range, or from 0..255 for bytes; no scaling for floats without a range."""
     if schema.input_range is not None:
         low, high = schema.input_range
     elif inputs.dtype == torch.uint8:
@@ -268,7 +268,7 @@ def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
 
 
 def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
-    """Scaling of each channel with the site's training images; none for arrays of floats."""
+    """The scaling of each channel by mean and std of the site's training images; no scaling for arrays of floats."""
     if inputs.dtype != torch.uint8:
         return IDENTITY
     pixels = inputs[torch.from_numpy(split.train)].to(torch.float64) / 255

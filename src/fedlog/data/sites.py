@@ -20,7 +20,7 @@ from fedlog.data.schema_draft import (
     find_label_column,
     sort_naturally,
 )
-from fedlog.data.site import Preparation, Site, load_site, make_site, split_key
+from fedlog.data.site import Preparation, Site, load_site, make_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
@@ -33,7 +33,7 @@ SITE_FILES = "one .csv, .tsv, .parquet or .npz file, or folder of images by clas
 
 @dataclass(frozen=True)
 class SiteSources:
-    """The path of each site's records, by the site's name, and the schema file beside them, if there is one."""
+    """Where each site's records are, by the site's name, and the schema file beside them, if there is one."""
 
     name: str
     paths: dict[str, Path]
@@ -154,7 +154,7 @@ def load_sites(
 
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
-    key, shares = split_key(name), HeldOutShares(repetition=split_seed)
+    key, shares = make_split_key(name), HeldOutShares(repetition=split_seed)
     with prefix_errors(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)
@@ -248,7 +248,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The records before scaling, for encoders that scale differently; None if a site does not scale its records."""
+    """The images of all sites before scaling, for encoders that scale differently; None if a site has no scaling."""
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):
         return None

@@ -44,7 +44,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """A public data set."""
+    """A public data set: its downloads, terms and citation."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ class FileState(Enum):
         return self in (FileState.VERIFIED, FileState.PRESENT)
 
 
-def data_folder(given: Path | None = None) -> Path:
+def find_data_folder(given: Path | None = None) -> Path:
     """The folder of the data sets: the one given, else $FEDLOG_DATA, else the platform's user cache."""
     return find_cache_folder(DATA_VARIABLE) if given is None else given.expanduser()
 

@@ -51,7 +51,7 @@ class HeldOutShares:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The row numbers of each part, ascending; every row is in one part."""
+    """The row numbers of the training, validation and test part, ascending; every row is in one part."""
 
     train: Positions
     validation: Positions

@@ -60,7 +60,7 @@ def _find_separator(path: Path) -> str:
 
 
 def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
-    """The file as in `read_frame`; short rows get missing values."""
+    """The file as a data frame of texts; the fields that a short row lacks are missing values."""
     separator = _find_separator(path)
     try:
         if path.suffix == ".parquet":
@@ -87,7 +87,7 @@ def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) 
 
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
-    """The labelled rows of a data frame, checked against the schema; `where` names the frame in errors."""
+    """The rows of a data frame with labels, checked against the schema; `where` names the frame in errors."""
     wanted = _list_other_columns(schema)
     columns = check_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
@@ -149,7 +149,7 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, text: str, schema: Schema) -> TableEncoder:
-        """The encoder that `to_json` wrote; InputError if the schema is not the one it was made for."""
+        """The encoder that `to_json` wrote; InputError if it was made for another schema."""
         try:
             stored = parse_json(text)
             digest = stored["schema_digest"]
@@ -159,17 +159,15 @@ class TableEncoder:
                 "the stored scaling of the table is damaged: it is not the JSON that fedlog writes"
             ) from None
         if digest != schema.digest:
-            raise InputError(f"the stored scaling belongs to another schema: {digest} instead of {schema.digest}")
+            raise InputError(f"expected a stored scaling for schema {schema.digest}, found: one for schema {digest}")
         numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
         if {len(part) for part in parts} != {numeric}:
-            raise InputError(
-                f"the stored scaling is for another number of numeric columns: {len(parts[0])} instead of {numeric}"
-            )
+            raise InputError(f"expected a stored scaling of {numeric} numeric columns, found: {len(parts[0])}")
         return cls(schema, *parts)
 
 
 def encode_texts(series: pl.Series) -> NDArray[np.float32]:
-    """(n, TEXT_BYTES): the first bytes of each text in UTF-8, filled up with zeros; a missing text is empty."""
+    """The texts as numbers (n, TEXT_BYTES): the first bytes of their UTF-8, filled up with zeros; empty if missing."""
     written = np.zeros((len(series), TEXT_BYTES), dtype=np.float32)
     for row, text in enumerate(series.to_list()):
         found = np.frombuffer((text or "").encode()[:TEXT_BYTES], dtype=np.uint8)
@@ -203,7 +201,10 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
 
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
-    """The feature columns of a data frame, which must have the columns `also` too; `where` names it in errors."""
+    """The feature columns of a data frame; `where` names it in errors.
+
+    InputError if a feature column, or one of the columns `also`, is missing.
+    """
     present = set(frame.columns)
     absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in present]
     if absent:

@@ -24,7 +24,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Transform:
-    """How raw records become float32 inputs.
+    """How raw records become float32 inputs: scaling, and random crops and flips of training images.
 
     `mean` and `std` are for each channel, the second dimension; uint8 records are first divided by 255. Empty tuples
     mean no scaling. Only images (n, C, H, W) can be cropped or flipped.
@@ -70,7 +70,7 @@ IDENTITY = Transform()
 
 
 def draw_augmentation(transform: Transform, n: int, generator: torch.Generator) -> Augmentation:
-    """A random crop and flip for each of n records; no change for what the transform does not do."""
+    """Draw a random crop and flip for each of n records; no crop or no flip if the transform does none."""
     offsets = 2 * transform.crop_padding + 1
     rows = torch.randint(0, offsets, (n,), generator=generator)
     columns = torch.randint(0, offsets, (n,), generator=generator)

@@ -23,15 +23,16 @@ class _WatchedSpec(DataSpec):
         return object.__getattribute__(self, name)
 
 
-def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
-    """Call the function of that name and return its result; refuse a setting that the function does not read.
+def call_user_function(spec: DataSpec, known: Sequence[str]) -> Federation:
+    """Call the user's function that `spec` names and return its federation; refuse settings that it does not read.
 
     `known` are the names of data sets, for a hint if the name is mistyped.
     """
     watched = _WatchedSpec(**vars(spec))
-    federation = _find_own_function(spec.name, known)(watched)
+    federation = _find_user_function(spec.name, known)(watched)
     if not isinstance(federation, Federation):
-        raise InputError(f"{spec.name}: expected a fedlog Federation from it, found: {type(federation).__name__}")
+        found = type(federation).__name__
+        raise InputError(f"{spec.name}: expected a function that returns a fedlog Federation, found: {found}")
     seen: set[str] = vars(watched).get("_seen", set())
     unseen = [
         name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen
@@ -40,7 +41,7 @@ def call_own_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     return federation
 
 
-def _find_own_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
+def _find_user_function(name: str, known: Sequence[str]) -> Callable[[DataSpec], object]:
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         loaded: Callable[[DataSpec], object] = entry.load()
         return loaded

@@ -21,7 +21,7 @@ from fedlog.core.heads.regression import INTERVAL_LEVEL
 from fedlog.data.catalog import data_may_change, hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
-from fedlog.data.sources import data_folder
+from fedlog.data.sources import find_data_folder
 from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
@@ -203,7 +203,7 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
         own = data_may_change(spec.data)
-        data = spec.data if own else data_folder(None if spec.data_dir is None else Path(spec.data_dir))
+        data = spec.data if own else find_data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
             f"{folder} holds a run with the same settings, but on other records than those of {data}",
             hint="the data have changed: choose another --out"

@@ -19,7 +19,7 @@ from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.leaf import find_leaf_folders
-from fedlog.data.sources import SOURCES, data_folder
+from fedlog.data.sources import SOURCES, find_data_folder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
@@ -73,7 +73,7 @@ def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[Experi
 def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
     """The status of one experiment in the results folder."""
     found = list_cells(experiment, out)
-    missing = _find_missing_data(experiment.data, data_folder(data_dir))
+    missing = _find_missing_data(experiment.data, find_data_folder(data_dir))
     by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}
     for cell in found:
         by_state[cell.state()].append(cell)

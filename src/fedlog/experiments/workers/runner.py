@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedlog.data.catalog import digest_data
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.sources import data_folder
+from fedlog.data.sources import find_data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.tables.cells import Cell, CellState
@@ -83,7 +83,7 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
     for name, spec in known.items():
         if spec.data_sha256 != here:
             raise InputError(
-                f"cell {name} was run on other records than those of {data_folder(data_dir)}",
+                f"cell {name} was run on other records than those of {find_data_folder(data_dir)}",
                 hint="give --data-dir the folder that the cell was run on, or choose another --out",
             )
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedlog.core.keys import Key
 from fedlog.data.rows import BadRows
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Preparation, Site, load_site, split_key
+from fedlog.data.site import Preparation, Site, load_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
@@ -38,7 +38,7 @@ def load_data(
         raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
     _refuse_wide_image_range(schema, body)
-    key = split_key(config.name)
+    key = make_split_key(config.name)
     site = load_site(config.data, schema, config.name, key, parse_shares(config.hold_out), preparation, bad_rows)
     return replace(site, federation=encode_federation(site.federation, body))
 
