@@ -193,6 +193,12 @@ class Stopwatch:
             self._runs = False
             self._seconds[part] += time.perf_counter() - start
 
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds that were measured elsewhere to these parts, unless another part is being timed."""
+        if not self._runs:
+            for part, own in seconds.items():
+                self._seconds[part] += own
+
     def time_items(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items, and add the time for making each of them to this part."""
         iterator = iter(items)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
 from typing import Any
@@ -18,6 +19,18 @@ from fedlog.models.body import Params
 from fedlog.settings.training import AdamMoments, Optimiser
 
 _own = threading.local()
+
+
+@dataclass(frozen=True, eq=False)
+class AdamRow:
+    """One client's parameters and moments, (1, size) each, and what its next steps need."""
+
+    shapes: Mapping[str, torch.Size]  # of the parameters, in the order of the row
+    values: Tensor
+    first: Tensor
+    second: Tensor
+    corrections: Tensor  # (steps, 2): rate / (1 - beta1^t), and the root of 1 - beta2^t
+    rule: tuple[float, float, float, float]  # what parameters are multiplied by, beta1, beta2, epsilon
 
 
 class FlatAdam:
@@ -86,6 +99,17 @@ class FlatAdam:
             else:
                 view.copy_(gradient)
         step_fused(self._arguments, flat, *moved)
+
+    def take_steps(self, client: int, steps: int) -> AdamRow:
+        """Count so many more steps of a client, and return what the caller changes in place by these steps."""
+        age = int(self._steps[client])
+        self._steps[client] = age + steps
+        self._has_moved = True
+        rate, beta1, beta2, epsilon = (self._arguments[name] for name in ("lr", "beta1", "beta2", "eps"))
+        each = [_corrections(rate, beta1, beta2, age + step) for step in range(1, steps + 1)]
+        values, first, second = (one[client : client + 1] for one in (self._rows, self._first, self._second))
+        rule = (1 - rate * self._arguments["weight_decay"], beta1, beta2, epsilon)
+        return AdamRow(self._shapes, values, first, second, torch.tensor(each, dtype=torch.float64), rule)
 
     def _views(self, rows: Tensor) -> Params:
         views, start = {}, 0

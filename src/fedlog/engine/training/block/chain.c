@@ -4,6 +4,7 @@
    interpreter is left alone in between. Each pass is one of the other C files', for a single client. */
 
 #include <stdint.h>
+#include <time.h>
 
 enum { TENSORS = 12 };
 
@@ -26,3 +27,17 @@ void chain_run(const struct step *steps, int64_t count, int64_t clients, char *c
             step->pass(step->sizes, tensors);
         }
 }
+
+/* A pass that adds the seconds since it was last called to one entry of `t[0]`; the first entry is the time of that
+   call. */
+static void read_clock(const int64_t *entry, double *seconds)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    seconds[*entry] += time - seconds[0];
+    seconds[0] = time;
+}
+
+void step_read_clock_float(const void *entry, void *const *t) { read_clock(entry, t[0]); }
+void step_read_clock_double(const void *entry, void *const *t) { read_clock(entry, t[0]); }

@@ -7,7 +7,7 @@ twice a stage. Values that no backward pass reads, in evaluation all of them, ar
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import prod
@@ -76,8 +76,9 @@ class Link(Protocol):
 class Program:
     """Steps for one client, and the room that they need."""
 
-    def __init__(self, dtype: torch.dtype, keeps: bool) -> None:
-        self.keeps = keeps  # whether values are kept for a backward pass
+    def __init__(self, dtype: torch.dtype, keeps: bool, has_tape: bool = True) -> None:
+        self.keeps = keeps  # whether values are kept for a backward pass,
+        self._has_tape = has_tape  # which is another program and finds them on the tape
         self.tape_numbers = 0
         self._dtype = dtype
         self._calls: list[tuple[str, ctypes.Structure, list[Buffer | None]]] = []
@@ -92,7 +93,7 @@ class Program:
 
     def value(self, numbers: int) -> Buffer:
         """Room for a value that the backward pass may read."""
-        if not self.keeps:
+        if not self.keeps or not self._has_tape:
             return self.temporary(numbers)
         made = Buffer(numbers, TAPE, self.tape_numbers)
         self.tape_numbers += _whole_lines(numbers)
@@ -112,12 +113,12 @@ class Program:
         if self._steps is None:
             self._steps = self._compile()
         workspace = scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
-        size = workspace.element_size()
         addresses = (ctypes.c_void_p * (1 + len(bases)))(
             workspace.data_ptr(), *(None if base is None else base.data_ptr() for base in bases)
         )
         strides = (ctypes.c_int64 * (1 + len(bases)))(
-            0, *(0 if base is None or len(base) == 1 else base.stride(0) * size for base in bases)
+            0,
+            *(0 if base is None or base.shape[0] == 1 else base.stride(0) * base.element_size() for base in bases),
         )
         LIBRARY.chain_run(self._steps, ctypes.c_int64(len(self._calls)), ctypes.c_int64(clients), addresses, strides)
 
@@ -227,6 +228,10 @@ class ChainStage:
         plan.forward.run(clients, (tape, *tensors, *outputs))
         return outputs, tape
 
+    def count_numbers(self, batch: int) -> dict[int, int]:
+        """How many numbers a client's batch has in each slot."""
+        return {slot: prod(shape) * batch for slot, shape in self.shapes.items()}
+
     def _batch(self, value: Tensor) -> int:
         return value.shape[1] if len(self.shapes[self.reads[0]]) == 1 else value.shape[-1]
 
@@ -315,43 +320,72 @@ def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
     needs_gradient = any((*need.of_values, *need.of_params))
     forward = Program(need.dtype, needs_gradient)
     bases = count(TAPE + 1)
-    sizes = {slot: prod(shape) * need.batch for slot, shape in stage.shapes.items()}
+    sizes = stage.count_numbers(need.batch)
     values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
     params = {name: Buffer(0, next(bases)) for name in need.names}
     values |= {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
-    nodes = []
-    for link, call in zip(stage.links, stage.calls, strict=True):
-        (slot,) = call.writes
-        if slot not in values:
-            values[slot] = forward.value(sizes[slot]) if slot in stage.kept else forward.temporary(sizes[slot])
-        inputs = tuple(values[at] for at in call.reads)
-        shapes = tuple(stage.shapes[at] for at in call.reads)
-        nodes.append(Node(need.batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))
-        link.forward(forward, nodes[-1])
+    nodes = write_forward(stage, forward, need.batch, values, params)
     if not needs_gradient:
         return _Plan(forward, None)
     backward = Program(need.dtype, keeps=False)
     gradients: dict[int, Buffer | None] = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
     of_values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
-    of_params = {name: Buffer(0, next(bases)) for name in need.names}
+    every = {name: Buffer(0, next(bases)) for name in need.names}
     moving = {slot for slot, needed in zip(stage.reads, need.of_values, strict=True) if needed}
-    trained = {name for name, needed in zip(need.names, need.of_params, strict=True) if needed}
+    of_params = {name: every[name] for name, needed in zip(need.names, need.of_params, strict=True) if needed}
+    write_backward(stage, backward, nodes, gradients, of_params, moving)
+    for slot in stage.reads:
+        if slot in moving:
+            copy(backward, gradients.get(slot), of_values[slot])
+    return _Plan(forward, backward)
+
+
+def write_forward(
+    stage: ChainStage, program: Program, batch: int, values: dict[int, Buffer], params: Mapping[str, Buffer]
+) -> list[Node]:
+    """Write down the forward steps of a chain; `values` are those with a place, and the others get one."""
+    sizes, nodes = stage.count_numbers(batch), []
     for link, call in zip(stage.links, stage.calls, strict=True):
-        if moving & {*call.reads} or trained & {*link.names}:
+        (slot,) = call.writes
+        if slot not in values:
+            values[slot] = program.value(sizes[slot]) if slot in stage.kept else program.temporary(sizes[slot])
+        inputs = tuple(values[at] for at in call.reads)
+        shapes = tuple(stage.shapes[at] for at in call.reads)
+        nodes.append(Node(batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))
+        link.forward(program, nodes[-1])
+    return nodes
+
+
+def write_backward(
+    stage: ChainStage,
+    program: Program,
+    nodes: Sequence[Node],
+    gradients: dict[int, Buffer | None],
+    of_params: Mapping[str, Buffer],
+    moving: set[int],
+    finish: Callable[[str], None] = lambda name: None,
+) -> None:
+    """Write down the backward steps of a chain.
+
+    `gradients` are those of the outputs, and those of the inputs in `moving` are added. `of_params` is where those of
+    the trained parameters go; `finish` is called with the name of each when its steps are written.
+    """
+    moving = set(moving)
+    for link, call in zip(stage.links, stage.calls, strict=True):
+        if moving & {*call.reads} or of_params.keys() & {*link.names}:
             moving |= {*call.writes}
     for link, call, node in reversed(list(zip(stage.links, stage.calls, nodes, strict=True))):
         (slot,) = call.writes
         gradient = gradients.pop(slot, None)
         if gradient is None or slot not in moving:
             continue
-        own = [of_params[name] if name in trained else None for name in link.names]
+        own = [of_params.get(name) for name in link.names]
         needs = tuple(at in moving for at in call.reads)
-        for at, found in zip(call.reads, link.backward(backward, node, gradient, needs, own), strict=True):
-            gradients[at] = add_gradients(backward, gradients.get(at), found)
-    for slot in stage.reads:
-        if slot in moving:
-            copy(backward, gradients.get(slot), of_values[slot])
-    return _Plan(forward, backward)
+        for at, found in zip(call.reads, link.backward(program, node, gradient, needs, own), strict=True):
+            gradients[at] = add_gradients(program, gradients.get(at), found)
+        for name in link.names:
+            if name in of_params:
+                finish(name)
 
 
 class Extent(ctypes.Structure):

@@ -15,7 +15,10 @@ from torch import Tensor
 from fedlog.algorithms.shape import Batch, Carry, Phase, cross_entropy
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
+from fedlog.engine.training.block import chain_training
 from fedlog.engine.training.block.adam import FlatAdam
+from fedlog.engine.training.block.chain import ChainPasses
+from fedlog.engine.training.block.chain_training import ChainTraining, Draws
 from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, StackedBody, choose_feed
 from fedlog.engine.training.block.plain import Gradients, PlainPasses, cross_entropy_gradients, write_out
@@ -81,6 +84,9 @@ class BlockBackend:
         self._settings = settings
         self._network = network
         self._passes = write_out(network.training) if isinstance(network, StackedBody) else None
+        self._one_by_one = None
+        if isinstance(self._passes, ChainPasses) and chain_training.AVAILABLE:
+            self._one_by_one = ChainTraining(self._passes.stage)
         evaluating = write_out(network.evaluating) if isinstance(network, StackedBody) else None
         self._evaluation = evaluating if isinstance(evaluating, PlainPasses) else None  # chains keep nothing anyway
         self._own_names = {name for layer in body.layers for name in layer}
@@ -176,6 +182,10 @@ class BlockBackend:
     ) -> Carry:
         size = self._settings.batch_size
         records = [task.client.records for task in tasks]
+        if self._one_by_one is not None and self._suits_one_by_one(phase, {**frozen, **adam.values()}, adam, drawn):
+            draws = Draws(drawn.positions, drawn.labels, drawn.weights, drawn.crops)
+            self._one_by_one.train_epoch(adam, frozen, records, size, draws, self._feeds[Pool.TRAIN])
+            return carry
         for start in range(0, max(records), size):
             active = sum(count > start for count in records)
             longest = min(size, records[0] - start)
@@ -232,6 +242,13 @@ class BlockBackend:
             if of_features is not None:
                 found |= self._passes.backward(tape, of_features, moving)
             return [found.get(name) for name in moving], after
+
+    def _suits_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
+        """Whether the clients can be trained one by one: no dropout, and cross-entropy behind a plain linear head."""
+        names = list(adam.values())
+        outside = [name for name in names if name not in self._own_names]
+        usual = not drawn.masks and not phase.reads_params and self._writes_out_loss(phase, params, outside)
+        return usual and self._one_by_one is not None and self._one_by_one.trains(names)
 
     def _writes_out_loss(self, phase: Phase, params: Params, outside: list[str]) -> bool:
         """Whether the loss is cross-entropy behind a plain linear head."""

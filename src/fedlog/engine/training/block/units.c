@@ -1,4 +1,5 @@
-/* Sums, changes of layout, norms of units and activations of one client, for chains. `links.py` names them.
+/* Sums, changes of layout, norms of units, activations, the loss and Adam's step of one client, for chains. `links.py`
+   and `chain_training.py` name them.
 
    Maps are (channels, places, batch), units (batch, units). */
 
@@ -8,6 +9,11 @@ struct extent { /* the same in links.py */
     int64_t rows, columns, depth; /* what they are stands at each pass */
     int64_t kind;                 /* what follows a sum (1: ReLU), or which activation */
     double number;                /* a norm's epsilon, an activation's slope */
+};
+
+struct adam_rule { /* the same in chain_training.py */
+    int64_t count;
+    double decay, beta1, beta2, epsilon; /* `decay` is what parameters are multiplied by */
 };
 
 #define PASSES "units_passes.h"
@@ -26,7 +32,15 @@ struct extent { /* the same in links.py */
 #define NORM_BACK(real)                                                                                            \
     (const struct extent *e, const real *inputs, const real *weight, const real *means, const real *scales,         \
      const real *gradient, real *of_inputs, real *of_weight, real *of_bias, real *scratch)
+#define LOSS(real)                                                                                                 \
+    (const struct extent *e, const real *features, const real *head, const int64_t *labels, const real *weights,    \
+     real *of_features, real *of_head, real *scratch)
+#define ADAM(real)                                                                                                 \
+    (const struct adam_rule *rule, const real *gradient, const double *corrections, real *values, real *first,      \
+     real *second)
 
+BOTH(cross_entropy, LOSS, (e, features, head, labels, weights, of_features, of_head, scratch))
+BOTH(adam_update, ADAM, (rule, gradient, corrections, values, first, second))
 BOTH(sum_forward, THREE, (e, one, other, to))
 BOTH(sum_backward, THREE, (e, one, other, to))
 BOTH(activate, THREE, (e, one, other, to))
@@ -39,6 +53,8 @@ BOTH(unit_norm_backward, NORM_BACK,
      (e, inputs, weight, means, scales, gradient, of_inputs, of_weight, of_bias, scratch))
 
 #include "steps.h"
+STEPS(cross_entropy, t[0], t[1], t[2], t[3], t[4], t[5], t[6])
+STEPS(adam_update, t[0], t[1], t[2], t[3], t[4])
 STEPS(sum_forward, t[0], t[1], t[2])
 STEPS(sum_backward, t[0], t[1], t[2])
 STEPS(activate, t[0], t[1], t[2])

@@ -225,6 +225,76 @@ static void NAME(activate)(const struct extent *e, const REAL *from, const REAL 
     }
 }
 
+/* The scores of a record (`depth` features) for `columns` classes under a head (classes, 1 + features). */
+ALWAYS void NAME(score)(const struct extent *e, const REAL *features, const REAL *head, REAL *scores)
+{
+    for (int64_t class = 0; class < e->columns; class++, head += 1 + e->depth)
+        scores[class] = head[0] + NAME(sum_of)(features, head + 1, 0, e->depth);
+}
+
+/* Turn a record's scores into the gradient of its cross-entropy, times a weight. There is room for whole vectors. */
+ALWAYS void NAME(softmax_gradient)(int64_t classes, int64_t label, REAL weight, REAL *scores)
+{
+    REAL most = scores[0], total = 0;
+    for (int64_t class = 1; class < classes; class++)
+        most = scores[class] > most ? scores[class] : most;
+    for (int64_t class = 0; class < classes; class += LANES) {
+        const VECTOR below = *(const VECTOR *)(scores + class) - most, found = NAME(exponential)(below);
+        for (int64_t k = 0; k < LANES && class + k < classes; k++) /* NaN stays, and infinity becomes NaN */
+            total += below[k] != below[k] ? below[k] : found[k];
+        *(VECTOR *)(scores + class) = found;
+    }
+    for (int64_t class = 0; class < classes; class++)
+        scores[class] *= weight / total;
+    scores[label] -= weight;
+}
+
+/* The gradients of the cross-entropy of `rows` records behind a linear head: of their features, and of the head if
+   asked for. `scratch` has room for every record's scores, in whole vectors. */
+static void NAME(cross_entropy)(const struct extent *e, const REAL *features, const REAL *head, const int64_t *labels,
+                                const REAL *weights, REAL *of_features, REAL *of_head, REAL *scratch)
+{
+    const int64_t width = e->depth, step = (e->columns + LANES - 1) / LANES * LANES;
+    memset(scratch, 0, (size_t)(e->rows * step) * sizeof(REAL));
+    memset(of_features, 0, (size_t)(e->rows * width) * sizeof(REAL));
+    if (of_head)
+        memset(of_head, 0, (size_t)(e->columns * (1 + width)) * sizeof(REAL));
+    for (int64_t record = 0; record < e->rows; record++) {
+        const REAL *own = features + record * width;
+        REAL *scores = scratch + record * step, *to = of_features + record * width;
+        NAME(score)(e, own, head, scores);
+        NAME(softmax_gradient)(e->columns, labels[record], weights[record], scores);
+        for (int64_t class = 0; class < e->columns; class++) {
+            const REAL share = scores[class], *row = head + class * (1 + width) + 1;
+            for (int64_t at = 0; at < width; at++)
+                to[at] += share * row[at];
+            if (!of_head)
+                continue;
+            REAL *of_row = of_head + class * (1 + width);
+            of_row[0] += share;
+            for (int64_t at = 0; at < width; at++)
+                of_row[1 + at] += share * own[at];
+        }
+    }
+}
+
+/* One step of AdamW for `count` numbers; without `gradient` it is zero. `corrections` are the step size divided by
+   1 - beta1^t, and the root of 1 - beta2^t. */
+static void NAME(adam_update)(const struct adam_rule *rule, const REAL *restrict gradient, const double *corrections,
+                              REAL *restrict values, REAL *restrict first, REAL *restrict second)
+{
+    const REAL decay = (REAL)rule->decay, share1 = (REAL)(1 - rule->beta1), share2 = (REAL)(1 - rule->beta2);
+    const REAL beta2 = (REAL)rule->beta2, rate = (REAL)(corrections[0] * corrections[1]);
+    const REAL epsilon = (REAL)(rule->epsilon * corrections[1]);
+    for (int64_t at = 0; at < rule->count; at++) {
+        const REAL own = gradient ? gradient[at] : 0;
+        const REAL mean = first[at] + share1 * (own - first[at]), square = second[at] * beta2 + share2 * own * own;
+        first[at] = mean;
+        second[at] = square;
+        values[at] = values[at] * decay - rate * mean / (SQUARE_ROOT(square) + epsilon);
+    }
+}
+
 #undef LOWEST
 #undef ROUNDING
 #undef CHOOSE

@@ -1,0 +1,177 @@
+"""Training of one client after the other, all batches of an epoch by one call, for bodies that are a single chain.
+
+A batch is the forward steps, the gradient of cross-entropy behind a linear head, and the backward steps; Adam moves
+each parameter as soon as its gradient is known. A client's parameters, their moments and all values in between stay
+in the cache from one batch to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedlog.engine.training.block.adam import AdamRow, FlatAdam
+from fedlog.engine.training.block.chain import TAPE, Buffer, ChainStage, Extent, Program, write_backward, write_forward
+from fedlog.engine.training.block.convolve import LIBRARY
+from fedlog.engine.training.tasks import CLOCK
+from fedlog.models.body import HEAD, Params
+
+AVAILABLE = hasattr(LIBRARY, "step_adam_update_float")
+PARTS = ("forward", "backward", "optimiser")  # of a batch; their seconds are measured
+GATHERED_NUMBERS = 2**18  # numbers of a client's inputs that are gathered at once, so that they stay in the cache
+_LANES = 8  # a record's scores have room for whole vectors of so many numbers
+
+
+class Feed(Protocol):
+    """Gathers batches by position."""
+
+    def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
+        """The stacked batches of the records at these positions (batches, size), cropped by `crops` (3, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The order of the records of some clients in an epoch, (clients, records) each."""
+
+    positions: Tensor
+    labels: Tensor
+    weights: Tensor
+    crops: Tensor | None  # (3, clients, records)
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("decay", "beta1", "beta2", "epsilon")),
+    ]
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What the steps of a batch depend on."""
+
+    batch: int
+    dtype: torch.dtype
+    moving: tuple[tuple[str, int], ...]  # the parameters that Adam moves, in its order, and how many numbers each has
+    frozen: tuple[str, ...]
+    classes: int
+    rule: tuple[float, ...]  # decay, beta1, beta2, epsilon
+
+
+@dataclass(frozen=True, eq=False)
+class ChainTraining:
+    """Trains a body that is a single chain by cross-entropy behind a linear head."""
+
+    stage: ChainStage
+    programs: dict[_Need, Program] = field(default_factory=dict)
+
+    def trains(self, names: Sequence[str]) -> bool:
+        """Whether these are parameters of the body or the head."""
+        return {*names} <= {HEAD, *(name for link in self.stage.links for name in link.names)}
+
+    def train_epoch(
+        self, adam: FlatAdam, frozen: Params, records: Sequence[int], size: int, draws: Draws, feed: Feed
+    ) -> None:
+        """Train every client on its records in batches of `size`; `frozen` are the parameters that do not move."""
+        names = {HEAD, *(name for link in self.stage.links for name in link.names)}
+        own = {name: value for name, value in frozen.items() if name in names}
+        for client, number in enumerate(records):
+            still = {name: value[client : client + 1] for name, value in own.items()}
+            for start, batches, length in _split(number, size, self._batches_at_once(size)):
+                part = (client, slice(start, start + batches * length))
+                positions, labels, weights = (
+                    each[part].view(batches, length) for each in (draws.positions, draws.labels, draws.weights)
+                )
+                crops = None if draws.crops is None else draws.crops[:, *part].reshape(3, batches, length)
+                with CLOCK.time("gather"):
+                    inputs = feed.training(positions, crops)
+                CLOCK.add(self._train(adam.take_steps(client, batches), still, inputs, labels, weights))
+
+    def _batches_at_once(self, size: int) -> int:
+        numbers = self.stage.count_numbers(size)[self.stage.reads[0]]
+        return max(1, GATHERED_NUMBERS // max(1, numbers))
+
+    def _train(
+        self, row: AdamRow, frozen: Params, inputs: Tensor, labels: Tensor, weights: Tensor
+    ) -> Mapping[str, float]:
+        """Train one client on batches of equal size, and return the seconds of each part."""
+        batches, size = labels.shape
+        classes = frozen[HEAD].shape[1] if HEAD in frozen else row.shapes[HEAD][0]
+        moving = tuple((name, shape.numel()) for name, shape in row.shapes.items())
+        need = _Need(size, row.values.dtype, moving, tuple(frozen), classes, row.rule)
+        if need not in self.programs:
+            self.programs[need] = _write_program(self.stage, need)
+        seconds = torch.zeros(1, 1 + len(PARTS), dtype=torch.float64)
+        given = (inputs, labels, weights, row.corrections, row.values, row.first, row.second, seconds)
+        self.programs[need].run(batches, (None, *given, *(value.contiguous() for value in frozen.values())))
+        return dict(zip(PARTS, seconds[0, 1:].tolist(), strict=True))
+
+
+def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """The start, the number and the size of batches that are trained by one call: at most `most`, of equal size."""
+    whole = records // size
+    for first in range(0, whole, most):
+        yield first * size, min(most, whole - first), size
+    if records % size:
+        yield whole * size, 1, records % size
+
+
+def _write_program(stage: ChainStage, need: _Need) -> Program:
+    """The steps of one batch. Bases are in the order in which `ChainTraining._train` gives them."""
+    program, bases = Program(need.dtype, keeps=True, has_tape=False), count(TAPE + 1)
+    (entry,), (output,) = stage.reads, stage.writes
+    sizes = stage.count_numbers(need.batch)
+    inputs, labels, weights, corrections = (
+        Buffer(numbers, next(bases)) for numbers in (sizes[entry], need.batch, need.batch, 2)
+    )
+    own, first, second = (_place(need.moving, next(bases)) for _ in range(3))
+    seconds = Buffer(1 + len(PARTS), next(bases))
+    params = own | {name: Buffer(0, next(bases)) for name in need.frozen}
+    gradients = {name: program.temporary(numbers) for name, numbers in need.moving}
+    waiting = set(own)
+
+    def read_clock(part: int) -> None:
+        program.call("read_clock", _Entry(part), seconds)
+
+    def move(name: str, gradient: Buffer | None) -> None:
+        read_clock(1 + PARTS.index("backward"))
+        rule = _Rule(own[name].numbers, *need.rule)
+        program.call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
+        read_clock(1 + PARTS.index("optimiser"))
+        waiting.discard(name)
+
+    read_clock(0)
+    values = {entry: inputs}
+    nodes = write_forward(stage, program, need.batch, values, params)
+    read_clock(1 + PARTS.index("forward"))
+    of_features = program.temporary(sizes[output])
+    extent = Extent(need.batch, need.classes, sizes[output] // need.batch, 0, 0.0)
+    scores = program.scratch(need.batch * -(-need.classes // _LANES) * _LANES)
+    of_head = gradients.pop(HEAD, None)
+    program.call("cross_entropy", extent, values[output], params[HEAD], labels, weights, of_features, of_head, scores)
+    if of_head is not None:
+        move(HEAD, of_head)
+    behind: dict[int, Buffer | None] = {output: of_features}
+    write_backward(stage, program, nodes, behind, gradients, set(), lambda name: move(name, gradients[name]))
+    for name in sorted(waiting):  # no value depends on it
+        move(name, None)
+    return program
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [("entry", ctypes.c_int64)]
+
+
+def _place(sizes: Sequence[tuple[str, int]], base: int) -> dict[str, Buffer]:
+    """Where each of these parameters begins in a row of all of them."""
+    placed, start = {}, 0
+    for name, numbers in sizes:
+        placed[name] = Buffer(numbers, base, start)
+        start += numbers
+    return placed
