@@ -53,7 +53,7 @@ class _Rule(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class _Need:
+class _BatchNeed:
     """What the steps of a batch depend on."""
 
     batch: int
@@ -69,7 +69,7 @@ class ChainTraining:
     """Trains a body that is a single chain by cross-entropy behind a linear head."""
 
     stage: ChainStage
-    programs: dict[_Need, Program] = field(default_factory=dict)
+    programs: dict[_BatchNeed, Program] = field(default_factory=dict)
 
     def trains(self, names: Sequence[str]) -> bool:
         """Whether these are parameters of the body or the head."""
@@ -104,7 +104,7 @@ class ChainTraining:
         batches, size = labels.shape
         classes = frozen[HEAD].shape[1] if HEAD in frozen else row.shapes[HEAD][0]
         moving = tuple((name, shape.numel()) for name, shape in row.shapes.items())
-        need = _Need(size, row.values.dtype, moving, tuple(frozen), classes, row.rule)
+        need = _BatchNeed(size, row.values.dtype, moving, tuple(frozen), classes, row.rule)
         if need not in self.programs:
             self.programs[need] = _write_program(self.stage, need)
         seconds = torch.zeros(1, 1 + len(PARTS), dtype=torch.float64)
@@ -122,7 +122,7 @@ def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]
         yield whole * size, 1, records % size
 
 
-def _write_program(stage: ChainStage, need: _Need) -> Program:
+def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     """The steps of one batch. Bases are in the order in which `ChainTraining._train` gives them."""
     program, bases = Program(need.dtype, keeps=True, has_tape=False), count(TAPE + 1)
     (entry,), (output,) = stage.reads, stage.writes
