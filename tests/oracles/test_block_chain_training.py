@@ -14,7 +14,7 @@ from fedlog.algorithms.registry import make_method
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
-from fedlog.engine.clients import list_clients, model_plan
+from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.block import chain_training, convolve
 from fedlog.engine.training.block.trainer import BlockBackend
@@ -60,7 +60,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def _tasks(federation: Federation, body: Body, method: str, dtype: torch.dtype, rate: float = 0.002) -> list[Task]:
     algorithm: Any = make_method(
-        method, model_plan(federation, [body] * len(RECORDS)), {"epochs": 2, "learning_rate": rate}
+        method, make_model_plan(federation, [body] * len(RECORDS)), {"epochs": 2, "learning_rate": rate}
     )
     start = {HEAD: draw_initial_head(body.width, federation.n_class, Key(1)), **body.initial(Key(1))}
     home = algorithm.join({name: value.to(dtype) for name, value in start.items()})
