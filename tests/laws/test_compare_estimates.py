@@ -246,9 +246,9 @@ def test_unbalanced_classes_are_judged_by_balanced_accuracy() -> None:
     found = Findings("x", runs)
     assert found.is_unbalanced
     assert found.gain_measure == "balanced_accuracy"
-    gain, plain = found.estimate_gain("fedlog", "validation"), found.figures["fedlog"].validation_accuracy
+    gain, plain = found.estimate_gain("fedlog", "validation"), found.results["fedlog"].validation_accuracy
     assert gain is not None
     assert plain is not None
-    assert plain.value > found.figures["local"].validation_accuracy.value  # type: ignore[union-attr]
+    assert plain.value > found.results["local"].validation_accuracy.value  # type: ignore[union-attr]
     assert gain.value < -0.2
     assert advise(found).kind is AdviceKind.ALONE

@@ -74,7 +74,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
     engine = replace(engine, settings=replace(engine.settings, batch_size=max(1, len(data))))
     clients = list_clients(federation, [body], algorithm)
     cohort = Cohort(algorithm, federation, clients, engine, Key(3), protection=guard)
-    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
+    cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
     assert blob is not None
     return WIRE.decode(blob)
@@ -160,7 +160,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     algorithm = FedLog(make_model_plan(federation, bodies), epochs=3, learning_rate=1.0)
     members = list_clients(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, Key(3), protection=guard)
-    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
+    cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
     uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
     blobs = [uploads[at] for at in range(len(parts))]
     return [

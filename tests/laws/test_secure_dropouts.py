@@ -74,7 +74,7 @@ def test_keys_that_came_early_save_a_turn_and_are_asked_for_where_they_did_not()
     for number in range(1, 5):
         ledger = Ledger()
         sums.sum_uploads(number, _uploads(5), ledger, everyone if number < 4 else [])
-        turns.append(int(sums.read_and_reset_figures()["secure_sum_turns"]))
+        turns.append(int(sums.read_and_reset_counts()["secure_sum_turns"]))
         sent = ledger.bits_by_kind(number).get("secure keys up", 0) > 0
         assert sent == (number < 4)
     # Client 2 was not there to reply in the second sum, so the third asks it for its keys.
@@ -84,11 +84,11 @@ def test_keys_that_came_early_save_a_turn_and_are_asked_for_where_they_did_not()
 def test_keys_for_other_clients_or_another_shape_are_not_used() -> None:
     sums = SecureSums()
     sums.sum_uploads(1, [(n, Contribution((torch.ones(4),))) for n in range(5)], Ledger(), list(range(5)))
-    assert sums.read_and_reset_figures()["secure_sum_turns"] == 5
+    assert sums.read_and_reset_counts()["secure_sum_turns"] == 5
     sums.sum_uploads(1, _uploads(5), Ledger(), list(range(4)))
     total = sums.sum_uploads(2, _uploads(4), Ledger(), [])
     assert total.arrays[0][0, 0] == 1 + 2 + 3 + 4
-    assert sums.read_and_reset_figures()["secure_sum_turns"] == 10
+    assert sums.read_and_reset_counts()["secure_sum_turns"] == 10
 
 
 def test_dropouts_are_drawn_from_the_key_at_their_rate() -> None:

@@ -65,13 +65,13 @@ def heard(run: Simulation) -> dict[int, torch.Tensor]:
 def test_differences_reach_everyone_and_cost_what_is_booked(method: str) -> None:
     run = simulation(method, codec="q8", down="differences")
     sent: list[int] = []
-    tell = run.workers.hear_separately
+    tell = run.workers.receive_own_broadcasts
 
     def counted(blobs: dict[int, bytes], anew: list[int]) -> None:
         sent.append(8 * sum(len(blob) for blob in blobs.values()))
         tell(blobs, anew)
 
-    run.workers.hear_separately = counted  # type: ignore[method-assign]
+    run.workers.receive_own_broadcasts = counted  # type: ignore[method-assign]
     records = list(run.rounds())
     assert sum(sent) == sum(r.bits_down for r in records) + sum(
         bits for kind, bits in run.server.ledger.bits_by_kind(0).items() if kind.endswith("down")
@@ -180,7 +180,7 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     with pytest.raises(WireError, match="does not have"):
         find_codec("q8").decode(sent["c0"])
     whole = find_codec("q8").decode(sent["c1"]).arrays[0]
-    run.workers.hear_separately({at: sent[f"c{at}"] for at in (0, 1)}, [1])
+    run.workers.receive_own_broadcasts({at: sent[f"c{at}"] for at in (0, 1)}, [1])
     assert torch.equal(heard(run)[1], whole)
     torch.testing.assert_close(whole, before[1], rtol=0, atol=0.2)
 

@@ -47,7 +47,7 @@ class _Cohort:
     def __init__(self, clients: list[Client]) -> None:
         self._indices = [client.index for client in clients]
 
-    def hear(self, blob: bytes) -> int:
+    def receive_broadcast(self, blob: bytes) -> int:
         return os.getpid()
 
     def evaluate(self, indices: list[int], judge: Any, closing: Any = ()) -> list[tuple[int, str]]:
@@ -83,7 +83,7 @@ def test_answers_come_back_in_the_clients_order_from_different_processes(
     workers = make_workers()
     found = workers.evaluate([3, 1, 0, 2], None)  # type: ignore[arg-type]
     assert [index for index, _ in found] == [0, 1, 2, 3]
-    pids = workers._call_all("hear", [(b"",)] * 2)
+    pids = workers._call_all("receive_broadcast", [(b"",)] * 2)
     assert len({*pids, os.getpid()}) == 3
 
 
@@ -158,13 +158,13 @@ def test_workers_answer_only_between_start_and_stop() -> None:
     clients = [_client(index, 5) for index in range(2)]
     for workers in (WorkerProcesses(_Cohort, clients, 2, 1), InProcess(_Cohort, clients)):  # type: ignore[arg-type]
         with pytest.raises(RunError, match="not running"):
-            workers.hear(b"")
+            workers.receive_broadcast(b"")
         workers.start()
-        workers.hear(b"")
+        workers.receive_broadcast(b"")
         workers.stop()
     processes = WorkerProcesses(_Cohort, clients, 2, 1)  # type: ignore[arg-type]
     assert not processes._processes
     processes.start()
     processes.stop()
     with pytest.raises(RunError, match="not running"):
-        processes.hear(b"")
+        processes.receive_broadcast(b"")

@@ -28,7 +28,7 @@ from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.experiments.compare import running, variants
 from fedlog.experiments.compare.advice import WORTH, Advice, advise
-from fedlog.experiments.compare.findings import Findings, VariantFigures
+from fedlog.experiments.compare.findings import Findings, VariantResults
 from fedlog.experiments.compare.reading import read_findings
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
@@ -76,9 +76,9 @@ class Comparison:
         return tuple(result for (name, _), result in self.runs.items() if name == method)
 
     @property
-    def rows(self) -> tuple[VariantFigures, ...]:
+    def rows(self) -> tuple[VariantResults, ...]:
         """Each method's figures over all seeds, overall and by site, with intervals."""
-        return tuple(self.findings.figures.values())
+        return tuple(self.findings.results.values())
 
     @cached_property
     def advice(self) -> Advice:

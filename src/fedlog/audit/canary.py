@@ -233,7 +233,7 @@ def start_cohort(
 ) -> Cohort:
     """All clients of the federation, after they have heard the server's first broadcast."""
     cohort = Cohort(algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=guard)
-    cohort.hear(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
+    cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     return cohort
 
 

@@ -185,7 +185,7 @@ def choose_deployable(found: Comparison) -> str:
         )
     if found.advice.method in labels:
         return found.advice.method
-    accuracies = {label: found.findings.figures[label].validation_accuracy for label in labels}
+    accuracies = {label: found.findings.results[label].validation_accuracy for label in labels}
     return max(labels, key=lambda label: getattr(accuracies[label], "value", 0.0))
 
 

@@ -1,1 +1,1 @@
-"""Runs as data: specifications, presets, run folders, records."""
+"""Run experiments: single runs, the tables of the paper, many runs in parallel, and comparisons of methods."""

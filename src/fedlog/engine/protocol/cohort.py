@@ -83,24 +83,24 @@ class Cohort:
         key, shared, homes = self._key.child("initial"), dict[str, Params](), dict[int, Params]()
         for client in self._clients.values():
             if initialisation is Initialisation.SEPARATE:
-                initial = self._make_initial(client, key.child(client.name))
+                initial = self._make_initial_model(client, key.child(client.name))
             else:
                 if client.body.name not in shared:
-                    shared[client.body.name] = self._make_initial(client, key)
+                    shared[client.body.name] = self._make_initial_model(client, key)
                 initial = shared[client.body.name]
             homes[client.index] = self._algorithm.join(initial)
         return homes
 
-    def _make_initial(self, client: Client, key: Key) -> Params:
+    def _make_initial_model(self, client: Client, key: Key) -> Params:
         """The client's untrained model: its body, drawn from this key, and the initial head that all clients share."""
         head = draw_initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
         return {**client.body.initial(key.child("body")), HEAD: head}
 
-    def hear(self, blob: bytes) -> None:
+    def receive_broadcast(self, blob: bytes) -> None:
         """Decode a broadcast that is the same for all clients, and store what they know after it."""
         self.store.heard = self._algorithm.hear(self._transport.broadcast_codec.decode(blob), self.store.heard)
 
-    def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Decode the broadcast of each of these clients; those in `anew` forget all earlier messages first."""
         self.store.messages.forget(anew)
         self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.heard)
@@ -152,7 +152,8 @@ class Cohort:
     ) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' models on their held-out records.
 
-        With `closing`, phases that end a run, copies of the models are first trained so; the clients' state stays.
+        `closing` are phases that end a run: copies of the models are first trained by them. The clients' state does
+        not change.
         """
         scores = []
         for backend, group in self._group_by_backend(indices):

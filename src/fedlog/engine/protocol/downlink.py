@@ -1,7 +1,7 @@
 """Broadcasts that differ between clients: keep track of the last one that each client has, and encode the next.
 
-A difference is taken to the message that the client really decoded, so the next message corrects the rounding of the
-last one. Clients with the same last message get the same bytes; a client without one gets a whole message.
+Differences are computed from the message that the client really decoded, so the next message corrects the rounding of
+the last one. Clients with the same last message get the same bytes; a client without one gets a whole message.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def decode_sum(
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one secure sum, for clients none of which works together with the server; lowest safe threshold."""
+    """The terms of one secure sum, with the lowest threshold that is safe if no client colludes with the server."""
     return Terms(
         session=session,
         round=number,
@@ -112,7 +112,7 @@ class SecureSums:
     # Not drawn from the run's seed: whoever knows it could remove the masks. Masks cancel, so results do not change.
     session: bytes = field(default_factory=lambda: os.urandom(16))
     sums_made: int = 0
-    turns: int = 0  # since the last `read_and_reset_figures`
+    turns: int = 0  # since the last `read_and_reset_counts`
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
     _identities: dict[int, SigningIdentity] = field(default_factory=dict)
     _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class SecureSums:
                 self._make_terms(list(position.members), position.coordinates, value_bytes), position.ahead
             )
 
-    def read_and_reset_figures(self) -> dict[str, float]:
+    def read_and_reset_counts(self) -> dict[str, float]:
         """Return the number of message turns since the last call, and how many clients stayed in the last sum.
 
         The number of turns then starts at 0 again.

@@ -26,7 +26,7 @@ class CappedClient:
 def cap_shares(
     uploads: Mapping[str, Contribution], largest: float
 ) -> tuple[dict[str, Contribution], tuple[CappedClient, ...]]:
-    """Scale uploads down so that none has more than the share `largest` of all counts; also return whose were.
+    """Scale down uploads with more than the share `largest` of all counts; return all uploads, and who was capped.
 
     With fewer than 1 / largest clients, all get the same weight.
     """

@@ -1,1 +1,1 @@
-"""A whole federation on one machine."""
+"""Simulate a whole federation on one machine."""

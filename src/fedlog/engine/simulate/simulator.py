@@ -43,7 +43,7 @@ ACCURACY_ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """The record of one round; bits are those of all clients in this round, `observed` has the method's own figures."""
+    """The record of one round; bits are those of all clients in this round, `observed` has the method's own numbers."""
 
     round: int
     accuracy_mean_over_clients: float
@@ -131,14 +131,14 @@ class Simulation:
         self.stop()
 
     def _check_start(self) -> None:
-        """Refuse settings, before the run starts, with which it would fail later."""
+        """Refuse settings with which the run would fail after its start."""
         for judge in self.settings.judge.parts:
             held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
-                holds_out = "hold out some training records with --validation-fraction 0.2"
+                hint = "hold out some training records: --validation-fraction 0.2"
                 raise InputError(
                     f"no client has a {judge.value} record to measure accuracy on",
-                    hint=holds_out if judge is Judge.VALIDATION else None,
+                    hint=hint if judge is Judge.VALIDATION else f"{hint} --judge validation",
                 )
         check_method_fits_labels(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()
@@ -192,7 +192,7 @@ class Simulation:
             self._run_opening()
         elif self.server.downlink is None:  # otherwise each client's last broadcast is in the checkpoint
             # Not sent again: the bits of this broadcast are already in the ledger.
-            self.workers.hear(self.server.encode_broadcast(self.round_number))
+            self.workers.receive_broadcast(self.server.encode_broadcast(self.round_number))
         target = self.settings.stop_at_accuracy
         while self.round_number < self.settings.rounds:
             if last is not None and target is not None and reaches_target(last.accuracy_mean_over_clients, target):
@@ -246,7 +246,7 @@ class Simulation:
         opening = self.algorithm.schedule.opening
         if not any(self.server.patterns.values()):
             # A method without uploads has no broadcasts either, so nothing is counted.
-            self.workers.hear(self.server.encode_broadcast(0))
+            self.workers.receive_broadcast(self.server.encode_broadcast(0))
             return
         # To all clients, so that those that take part later start from the same seed.
         self._broadcast(0, self._everyone)
@@ -260,18 +260,18 @@ class Simulation:
         return combine_times(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, receivers: list[int]) -> None:
-        """Send the broadcast to these clients; if it is the same for all, others hear it as well, for evaluation."""
+        """Send the broadcast to these clients; if it is the same for all, the others get it too, to be evaluated."""
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
                 blob = self.server.broadcast(number, len(receivers))
-            self.workers.hear(blob)
+            self.workers.receive_broadcast(blob)
             return
         names = {index: self._clients[index].name for index in receivers}
         anew = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
             sent = self.server.send(downlink, number, list(names.values()))
-        self.workers.hear_separately({index: sent[name] for index, name in names.items()}, anew)
+        self.workers.receive_own_broadcasts({index: sent[name] for index, name in names.items()}, anew)
 
     def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:
@@ -311,9 +311,9 @@ class Simulation:
         )
 
     def _observe(self) -> dict[str, float]:
-        """The figures about a round that the method, privacy and secure sums give, for its record."""
+        """The numbers about a round that the method, privacy and secure sums give, for its record."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
-        sums = {} if self.secure is None else self.secure.read_and_reset_figures()
+        sums = {} if self.secure is None else self.secure.read_and_reset_counts()
         return {**self.algorithm.observe(self.server.state), **kept, **sums}
 
     def count_receivers(self, number: int) -> int:

@@ -58,15 +58,15 @@ class Workers(ABC):
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call this method of each cohort with its entry of `arguments`, and return the results."""
 
-    def hear(self, blob: bytes) -> None:
+    def receive_broadcast(self, blob: bytes) -> None:
         """Give a broadcast to all clients."""
-        self._call_all("hear", [(blob,)] * len(self._shares))
+        self._call_all("receive_broadcast", [(blob,)] * len(self._shares))
 
-    def hear_separately(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Give each of these clients its own bytes of a broadcast; those in `anew` first forget earlier messages."""
         split = self._split(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
-        self._call_all("hear_separately", parts)
+        self._call_all("receive_own_broadcasts", parts)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """Do the local work of these clients and return their uploads, in the clients' order."""

@@ -68,20 +68,20 @@ def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str,
     """The label with the fewest bits among those in `paying` whose gain is less than `worth` below the highest gain."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
-    return min(near, key=lambda label: (findings.figures[label].bits, -gains[label].value))
+    return min(near, key=lambda label: (findings.results[label].bits, -gains[label].value))
 
 
 def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -> Advice:
     """The advice to federate with this method."""
-    figures, gain = findings.figures[label], gains[label]
-    sites = {site: found.gain for site, found in figures.sites.items() if found.gain is not None}
+    results, gain = findings.results[label], gains[label]
+    sites = {site: found.gain for site, found in results.sites.items() if found.gain is not None}
     winners = tuple(site for site, found in sites.items() if (found.low or 0) > 0)
     losers = tuple(site for site, found in sites.items() if (found.high or 0) < 0)
     who = f"{_join_names(winners) or 'no single site'} {'gains' if len(winners) < 2 else 'gain'} for sure, "
     who += f"{_join_names(losers) or 'none'} {'loses' if len(losers) < 2 else 'lose'}"
     sentence = (
         f"Federate with {label}: {describe_gain(gain)} over training alone on validation rows, for "
-        f"{describe_bits(figures.bits_a_site_and_round)} a site and a round; {who}."
+        f"{describe_bits(results.bits_a_site_and_round)} a site and a round; {who}."
     )
     return Advice(AdviceKind.FEDERATE, sentence, _describe_test_gain(findings, label), label, gain, winners, losers)
 

@@ -81,8 +81,8 @@ class ScoredRun:
 
 
 @dataclass(frozen=True)
-class SiteFigures:
-    """The figures of one variant at one site; gains are over training alone, in `Findings.gain_measure`."""
+class SiteResults:
+    """The results of one variant at one site; gains are over training alone, measured by `Findings.gain_measure`."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -92,8 +92,8 @@ class SiteFigures:
 
 
 @dataclass(frozen=True)
-class VariantFigures:
-    """The figures of one variant, means over sites; gains are over training alone, in `Findings.gain_measure`."""
+class VariantResults:
+    """The results of one variant, as means over sites; gains are over training alone."""
 
     label: str
     method: str
@@ -103,7 +103,7 @@ class VariantFigures:
     other_measures: dict[str, Estimate | None]  # other measures, on validation rows
     gain: Estimate | None  # on validation rows
     gain_on_test: Estimate | None
-    sites: dict[str, SiteFigures]
+    sites: dict[str, SiteResults]
     bits: float  # up and down, all sites, mean over repetitions
     bits_a_site_and_round: float
     seconds: float
@@ -111,7 +111,7 @@ class VariantFigures:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The finished runs of a comparison, by (label of the variant, seed), and the figures computed from them."""
+    """The finished runs of a comparison, by (label of the variant, seed), and the results computed from them."""
 
     data: str
     runs: Mapping[tuple[str, int], ScoredRun]
@@ -164,9 +164,9 @@ class Findings:
         return tuple(label for label in self.labels if self.find_method(label) not in REFERENCES)
 
     @cached_property
-    def figures(self) -> dict[str, VariantFigures]:
-        """Each variant's figures by its label."""
-        return {label: self._make_figures(label) for label in self.labels}
+    def results(self) -> dict[str, VariantResults]:
+        """The results of each variant, by its label."""
+        return {label: self._make_variant_results(label) for label in self.labels}
 
     @property
     def is_unbalanced(self) -> bool:
@@ -205,24 +205,24 @@ class Findings:
         return len({place for each in places for place in each})
 
     def _average_by_seed(
-        self, label: str, part: str, sites: Sequence[str] | None = None, figure: str = "accuracy"
+        self, label: str, part: str, sites: Sequence[str] | None = None, score: str = "accuracy"
     ) -> dict[int, float]:
-        """The mean of a figure (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
+        """The mean of a score (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
         found = {}
         for seed, run in self.runs_by_seed(label).items():
             held = run.scores.scores_on(part)
-            values = [getattr(held[site], figure) for site in sites or held]
+            values = [getattr(held[site], score) for site in sites or held]
             known = [value for value in values if value is not None]
             if known:
                 found[seed] = fmean(known)
         return found
 
-    def _make_figures(self, label: str) -> VariantFigures:
-        """The figures of one variant over all sites."""
+    def _make_variant_results(self, label: str) -> VariantResults:
+        """Compute the results of one variant over all sites."""
         runs = self.runs_by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
-        return VariantFigures(
+        return VariantResults(
             label=label,
             method=self.find_method(label),
             repetitions=len(runs),
@@ -231,7 +231,7 @@ class Findings:
             other_measures={name: self._estimate_measure(label, name) for name in OTHER_MEASURES},
             gain=self.estimate_gain(label, "validation"),
             gain_on_test=self.estimate_gain(label, "test"),
-            sites={site: self._make_site_figures(label, site) for site in self.sites},
+            sites={site: self._make_site_results(label, site) for site in self.sites},
             bits=bits,
             bits_a_site_and_round=bits / len(self.sites) / fmean(summary.rounds for summary in summaries),
             seconds=sum(summary.seconds for summary in summaries),
@@ -245,14 +245,14 @@ class Findings:
         values = list(self._average_by_seed(label, part, sites).values())
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
-    def _estimate_measure(self, label: str, figure: str) -> Estimate | None:
-        """The mean over sites of a measure (`figure`, such as `macro_f1`) on validation rows; None if never defined."""
-        values = list(self._average_by_seed(label, "validation", figure=figure).values())
+    def _estimate_measure(self, label: str, score: str) -> Estimate | None:
+        """The mean over sites of a measure (`score`, such as `macro_f1`) on validation rows; None if never defined."""
+        values = list(self._average_by_seed(label, "validation", score=score).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
-    def _make_site_figures(self, label: str, site: str) -> SiteFigures:
-        """The figures of one variant at one site."""
-        return SiteFigures(
+    def _make_site_results(self, label: str, site: str) -> SiteResults:
+        """Compute the results of one variant at one site."""
+        return SiteResults(
             accuracy=self._estimate_accuracy(label, "test", (site,)),
             gain=self.estimate_gain(label, "validation", sites=(site,)),
             gain_on_test=self.estimate_gain(label, "test", sites=(site,)),

@@ -7,8 +7,8 @@ cross-validation, and their spread over the rows gives the interval. It rests on
   row are not independent, so a row counts once, with the mean of its values.
 - Exchanging a few training rows changes the predictions for other rows little. Under this stability the variance over
   rows is right for the models that were scored (Bayle, Bayle, Janson and Mackey 2020).
-- Repetitions also differ by starting points and batches. This second variance is added if the choice of rows does not
-  explain how far repetitions differ, and always if every repetition scores the same rows.
+- Repetitions also differ by initial parameters and batches. This second variance is added if the choice of rows does
+  not explain how far repetitions differ, and always if every repetition scores the same rows.
 - A few rows that all agree do not prove that every row would. So pseudo-observations widen the interval: two for a
   difference (Agresti and Min 2005) and four for a share.
 """
@@ -39,7 +39,7 @@ class HeldOutRows:
 
 
 def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE) -> Estimate:
-    """The mean of one value for each repetition, with its interval from their spread.
+    """The mean over repetitions, with an interval from the spread of their values.
 
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
@@ -81,7 +81,7 @@ class RowValues:
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of one of several independent terms of a mean, and its degrees of freedom."""
+    """The variance of one independent term of a mean, with its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -110,7 +110,7 @@ def estimate_from_rows(
 
 
 def _split_by_class(site: RowValues, by_class: bool) -> list[RowValues]:
-    """The values of each class separately if `by_class`, else all values in one list entry."""
+    """The values of each class, as a list; without `by_class`, a list with all values together."""
     return [site.select(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
 
 
@@ -164,7 +164,7 @@ def _compute_variance_by_group(values: NDArray[np.float64], groups: NDArray[np.i
 
 
 def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
-    """The variance of the mean due to starting points and batches, which differ between repetitions.
+    """The variance of the mean due to initial parameters and batches, which differ between repetitions.
 
     A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
     """

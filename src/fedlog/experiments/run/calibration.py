@@ -69,7 +69,7 @@ class RunCalibration:
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
     """Measure the clients' finished models and write `calibration.json`.
 
-    Write nothing for a private run, because its guarantee would not cover these figures, nor if the run predicts a
+    Write nothing for a private run, because its guarantee would not cover these numbers, nor if the run predicts a
     number.
     """
     federation = simulation.federation

@@ -24,7 +24,7 @@ BASE_MEMORY = 300 * 2**20  # bytes of an interpreter with PyTorch loaded
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected cost of a run; the bits are exact unless dropouts are simulated, memory and time are estimates."""
+    """The expected cost of a run; `bits_are` says whether its bits are exact, memory and time are estimates."""
 
     method: str
     data: str

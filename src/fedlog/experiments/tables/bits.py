@@ -64,7 +64,7 @@ def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]
 
 
 def _compare_participation() -> Experiment:
-    """An experiment: a share of the clients takes part in a round, and the server keeps more or less of the others."""
+    """An experiment on partial participation, by how much the server keeps of clients that skip a round."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():

@@ -26,8 +26,8 @@ class Arrow(StrEnum):
 
 
 @dataclass(frozen=True)
-class PrintedFigures:
-    """The figures that the paper prints for one row: accuracy in per cent, and bits until the threshold is reached."""
+class PrintedResults:
+    """The results that the paper prints for one row: accuracy in per cent, and bits until the threshold is reached."""
 
     accuracy: float
     accuracy_error: float
@@ -44,7 +44,7 @@ class Row:
     name: str
     label: str
     spec: RunSpec
-    printed: PrintedFigures | None = None
+    printed: PrintedResults | None = None
     seeds: tuple[int, ...] = ()  # only if it has fewer seeds than the experiment
 
 

@@ -61,7 +61,7 @@ class RunResult:
         return count_bits_so_far(self.rounds, sum(self.opening_bits))
 
     def cost_to_reach(self, threshold: float) -> Cost:
-        """The bits sent until a round has this accuracy; if none has it, until the first round with the best one."""
+        """The bits sent until a round reaches this accuracy; if none does, until the most accurate round."""
         reaching = (record for record in self.rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
         first = next(reaching, None)
         last = first or max(self.rounds, key=lambda record: record.accuracy_mean_over_clients)
@@ -85,7 +85,7 @@ VERIFIED = "verified.json"
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `fedlog reproduce --verify` for one cell: how many rounds were repeated, and which differ."""
+    """The outcome of `fedlog reproduce --verify` for one cell: the rounds run again, and the first that differs."""
 
     rounds: int
     first_difference: int | None  # the first round with other results; None if all rounds repeat

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedFigures, Row
+from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedResults, Row
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
@@ -88,7 +88,7 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """The beta of FedLog-C with which its auxiliary term is smallest if class means grow by the factor `growth`."""
+    """The `beta` for which FedLog-C's auxiliary loss is smallest when class means have grown by the factor `growth`."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
@@ -110,13 +110,13 @@ TABLE_1 = {
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
-def parse_printed_rows(text: str) -> dict[str, PrintedFigures]:
-    """Parse the rows of a table as the paper prints it; the figures by method."""
+def parse_printed_rows(text: str) -> dict[str, PrintedResults]:
+    """Parse the rows of a table as the paper prints it; the results by method."""
     found = {}
     for line in text.split("\n"):
         if line:
             method, accuracy, error, arrow, cost, cost_error, unit, cost_arrow = line.split()
-            found[method] = PrintedFigures(
+            found[method] = PrintedResults(
                 float(accuracy),
                 float(error),
                 Arrow(arrow.strip("-")),
@@ -148,7 +148,7 @@ def _make_curves(
     name: str,
     title: str,
     base: RunSpec,
-    printed: Mapping[str, PrintedFigures],
+    printed: Mapping[str, PrintedResults],
     seeds: tuple[int, ...],
     *remarks: str,
     methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
@@ -159,20 +159,20 @@ def _make_curves(
 
 
 _FLEXIBLE = {
-    "fedlog-c": PrintedFigures(55.86, 0.11),
-    "fedproto": PrintedFigures(54.74, 0.13, Arrow.DOWN),
-    "lg-fedavg-1": PrintedFigures(54.03, 0.08, Arrow.DOWN),
-    "fedlog": PrintedFigures(55.31, 0.15, Arrow.DOWN),
+    "fedlog-c": PrintedResults(55.86, 0.11),
+    "fedproto": PrintedResults(54.74, 0.13, Arrow.DOWN),
+    "lg-fedavg-1": PrintedResults(54.03, 0.08, Arrow.DOWN),
+    "fedlog": PrintedResults(55.31, 0.15, Arrow.DOWN),
 }
 _CELEBA = {
-    "fedlog-c": PrintedFigures(71.96, 0.18),
-    "fedproto": PrintedFigures(69.98, 0.16, Arrow.DOWN),
-    "lg-fedavg-1": PrintedFigures(66.84, 0.19, Arrow.DOWN),
-    "fedlog": PrintedFigures(71.19, 0.45, Arrow.SMALL_DOWN),
+    "fedlog-c": PrintedResults(71.96, 0.18),
+    "fedproto": PrintedResults(69.98, 0.16, Arrow.DOWN),
+    "lg-fedavg-1": PrintedResults(66.84, 0.19, Arrow.DOWN),
+    "fedlog": PrintedResults(71.19, 0.45, Arrow.SMALL_DOWN),
 }
 
 
-def _make_flexible_figure(data: str, printed: Mapping[str, PrintedFigures], remark: str) -> Experiment:
+def _make_flexible_figure(data: str, printed: Mapping[str, PrintedResults], remark: str) -> Experiment:
     """The experiment for Figure 2 (middle): clients have two kinds of bodies, with different initial parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
     title = f"Figure 2 (middle), flexible architecture on {data}"

@@ -130,7 +130,7 @@ class Shift:
 
 
 def estimate_shift(differences: Sequence[float]) -> Shift:
-    """The median of the pairwise means of the differences, and the interval that the signed-rank test does not reject.
+    """The median of the pairwise means of the differences, and the interval of shifts that the test does not reject.
 
     From 6 pairs on there is an interval of 95 %: with n pairs the widest one covers 1 - 2^(1 - n).
     """
@@ -175,7 +175,7 @@ def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """The test of a row against the reference, on the seeds that both have."""
+    """The outcome of testing a row against the reference, on the seeds that both have."""
 
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test
@@ -192,7 +192,7 @@ class SignificanceTest:
 
 
 def compare_with_reference(row: BySeed, reference: BySeed) -> SignificanceTest:
-    """The test of the row's values against the reference's, paired by seed."""
+    """Test the row's values against those of the reference, paired by seed."""
     differences = compute_paired_differences(row, reference)
     pairs, differing = len(differences), sum(difference != 0 for difference in differences)
     if not pairs:
@@ -208,7 +208,7 @@ def compare_with_reference(row: BySeed, reference: BySeed) -> SignificanceTest:
 def compare_all_with_reference(
     rows: Mapping[str, BySeed], reference: str, family: Collection[str]
 ) -> dict[str, SignificanceTest]:
-    """The test of every other row against the reference, with Holm's correction over the tested rows of the family.
+    """Test every other row against the reference; p values of rows in `family` are also corrected by Holm's rule.
 
     A row has no corrected p value if it could not be significant even with the most extreme outcome in all rows.
     """
@@ -227,7 +227,7 @@ def compare_all_with_reference(
 
 
 class Agreement(Enum):
-    """How our figure compares with a printed one, by the interval of their difference."""
+    """Whether our result agrees with the printed one, judged by the interval of their difference."""
 
     AGREES = "agrees"
     ABOVE = "above"

@@ -286,10 +286,10 @@ def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, a
     Numbers that are not finite are refused here, before the answer is counted as a release.
     """
     if not context.gets_own_broadcasts:
-        cohort.hear(broadcast)
+        cohort.receive_broadcast(broadcast)
     else:
         try:
-            cohort.hear_separately({0: broadcast}, ONE if anew else ())
+            cohort.receive_own_broadcasts({0: broadcast}, ONE if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise FrameError(error.message) from None
     if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):

@@ -187,13 +187,13 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 def _solve_alone(context: SiteContext) -> Params:
     """Solve the regression on this site's training rows alone; a site without rows gets the method's first head."""
     cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
-    cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
+    cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
     ((_, message),) = cohort.make_uploads(1, exchange, ONE)
     if message is None:
         raise FrameError(f"expected a method in which sites send uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
-    cohort.hear(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
+    cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _make_personal_model(cohort, algorithm)
 
 

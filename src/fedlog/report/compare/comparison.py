@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fedlog.experiments.compare.advice import Advice
-from fedlog.experiments.compare.findings import OTHER_MEASURES, Findings, SiteFigures, VariantFigures
+from fedlog.experiments.compare.findings import OTHER_MEASURES, Findings, SiteResults, VariantResults
 from fedlog.experiments.tables.significance import Estimate
 from fedlog.report.parts.style import Style, choose_styles
 from fedlog.report.parts.tables import TextTable
@@ -30,34 +30,34 @@ def make_methods_table(findings: Findings) -> TextTable:
     beside = OTHER_MEASURES if findings.is_unbalanced else ()
     rows = [
         {
-            "method": figures.label,
-            "accuracy, validation %": format_estimate(figures.validation_accuracy),
-            "test %": format_estimate(figures.accuracy),
-            "gain, validation": format_estimate(figures.gain, "+", ""),
-            "gain, test": format_estimate(figures.gain_on_test, "+", ""),
-            **{OTHER_MEASURE_NAMES[name]: format_estimate(figures.other_measures[name]) for name in beside},
-            "bits a site and round": describe_bits(figures.bits_a_site_and_round) if figures.bits else "none",
-            "bits in all": describe_bits(figures.bits) if figures.bits else "none",
-            "seconds": f"{figures.seconds:.1f}",
+            "method": results.label,
+            "accuracy, validation %": format_estimate(results.validation_accuracy),
+            "test %": format_estimate(results.accuracy),
+            "gain, validation": format_estimate(results.gain, "+", ""),
+            "gain, test": format_estimate(results.gain_on_test, "+", ""),
+            **{OTHER_MEASURE_NAMES[name]: format_estimate(results.other_measures[name]) for name in beside},
+            "bits a site and round": describe_bits(results.bits_a_site_and_round) if results.bits else "none",
+            "bits in all": describe_bits(results.bits) if results.bits else "none",
+            "seconds": f"{results.seconds:.1f}",
         }
-        for figures in findings.figures.values()
+        for results in findings.results.values()
     ]
-    seeds = max(figures.repetitions for figures in findings.figures.values())
+    seeds = max(results.repetitions for results in findings.results.values())
     return TextTable.of(rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS_NOTE,))
 
 
 def make_sites_table(findings: Findings) -> TextTable:
     """A table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
-    others = [figures for figures in findings.figures.values() if figures.label != findings.local_label]
-    alone = None if findings.local_label is None else findings.figures[findings.local_label]
+    others = [results for results in findings.results.values() if results.label != findings.local_label]
+    alone = None if findings.local_label is None else findings.results[findings.local_label]
     training = next(iter(findings.runs.values())).scores.training
     rows = []
     for site in findings.sites:
-        held = next(iter(findings.figures.values())).sites[site]
+        held = next(iter(findings.results.values())).sites[site]
         counts = f"{sum(training[site])} / {held.validation_rows} / {held.test_rows}"
         own = "" if alone is None else format_estimate(alone.sites[site].accuracy)
-        rows.append((site, counts, own, *(format_estimate(figures.sites[site].gain, "+", "") for figures in others)))
-    columns = ("site", "rows", "alone, test %", *(figures.label for figures in others))
+        rows.append((site, counts, own, *(format_estimate(results.sites[site].gain, "+", "") for results in others)))
+    columns = ("site", "rows", "alone, test %", *(results.label for results in others))
     notes = (
         "Rows: for training in one run / judged for validation, in turn / for test. Gains over training alone are in "
         "points, on validation rows.",
@@ -70,7 +70,7 @@ def comparison_as_json(findings: Findings, advice: Advice, notes: Sequence[str])
     return {
         "data": findings.data,
         "advice": {**asdict(advice), "kind": advice.kind.value},
-        "methods": [asdict(figures) for figures in findings.figures.values()],
+        "methods": [asdict(results) for results in findings.results.values()],
         "warnings": list(findings.warnings),
         "notes": list(notes),
         "failed": dict(findings.failed),
@@ -80,16 +80,20 @@ def comparison_as_json(findings: Findings, advice: Advice, notes: Sequence[str])
 def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
     """The comparison for spreadsheets: one row for each variant over all sites, and one for each of its sites."""
     rows = []
-    for figures in findings.figures.values():
-        beside = {name: None if value is None else value.value for name, value in figures.other_measures.items()}
-        rows.append({"method": figures.label, "site": "all", **_flatten(figures), **beside, "bits": figures.bits})
-        rows += [{"method": figures.label, "site": site, **_flatten(own)} for site, own in figures.sites.items()]
+    for results in findings.results.values():
+        beside = {name: None if value is None else value.value for name, value in results.other_measures.items()}
+        rows.append(
+            {"method": results.label, "site": "all", **_flatten_estimates(results), **beside, "bits": results.bits}
+        )
+        rows += [
+            {"method": results.label, "site": site, **_flatten_estimates(own)} for site, own in results.sites.items()
+        ]
     return rows
 
 
-def _flatten(figures: VariantFigures | SiteFigures) -> dict[str, float | None]:
+def _flatten_estimates(results: VariantResults | SiteResults) -> dict[str, float | None]:
     """Accuracy, gain and gain on test rows, each as three values: NAME, NAME_low and NAME_high."""
-    named = {"accuracy": figures.accuracy, "gain": figures.gain, "gain_on_test": figures.gain_on_test}
+    named = {"accuracy": results.accuracy, "gain": results.gain, "gain_on_test": results.gain_on_test}
     return {
         f"{name}{suffix}": getattr(found, end, None)
         for name, found in named.items()
@@ -120,12 +124,12 @@ def table_as_text(table: TextTable) -> str:
     return "\n".join([table.title, *aligned, *table.notes])
 
 
-def format_estimate(found: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
+def format_estimate(estimate: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
     """A share in per cent or points with half the width of its interval: `91.3 ± 1.2`; for None, `missing`."""
-    if found is None:
+    if estimate is None:
         return missing
-    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return f"{100 * found.value:{sign}.1f}{half}"
+    half = "" if estimate.half_width is None else f" ± {100 * estimate.half_width:.1f}"
+    return f"{100 * estimate.value:{sign}.1f}{half}"
 
 
 def draw_comparison(findings: Findings) -> Figure:
@@ -137,16 +141,16 @@ def draw_comparison(findings: Findings) -> Figure:
     rows = math.ceil(len(sites) / columns)
     figure = ShownFigure((9, 4 + 2.2 * rows))
     grid = figure.add_gridspec(rows + 2, columns)
-    bits = {label: figures.bits for label, figures in findings.figures.items()}
+    bits = {label: results.bits for label, results in findings.results.items()}
     looks = choose_styles({label: findings.find_method(label) for label in findings.labels})
     whole = figure.add_subplot(grid[:2, :])
-    _draw_accuracies(whole, {label: figures.accuracy for label, figures in findings.figures.items()}, bits, looks)
+    _draw_accuracies(whole, {label: results.accuracy for label, results in findings.results.items()}, bits, looks)
     whole.set(xlabel="bits up and down, all sites", ylabel="test accuracy, mean over sites (%)")
     whole.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     for at, site in enumerate(sites):
         axes = figure.add_subplot(grid[2 + at // columns, at % columns])
         _draw_accuracies(
-            axes, {label: figures.sites[site].accuracy for label, figures in findings.figures.items()}, bits, looks
+            axes, {label: results.sites[site].accuracy for label, results in findings.results.items()}, bits, looks
         )
         axes.set_title(site, fontsize="small")
         axes.tick_params(labelsize="x-small")

@@ -92,7 +92,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
 
     A method that sends nothing is a horizontal line.
     """
-    known = {label: (one, one.accuracy) for label, one in findings.figures.items() if one.accuracy is not None}
+    known = {label: (one, one.accuracy) for label, one in findings.results.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
     paths = {label: _list_earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
     levels, series, rules, said = list[float](), list[Series](), list[HorizontalLine](), list[str]()
@@ -187,7 +187,7 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
     for place, label in enumerate(others):
         marks = []
         for at, site in enumerate(sites):
-            gain = findings.figures[label].sites[site].gain
+            gain = findings.results[label].sites[site].gain
             if gain is None:
                 continue
             ends = _find_interval_ends(gain)
@@ -219,7 +219,7 @@ def _shorten_name(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 
-def _find_interval_ends(found: Estimate, least: float = -100.0) -> tuple[float, float]:
+def _find_interval_ends(estimate: Estimate, least: float = -100.0) -> tuple[float, float]:
     """The ends of the interval in per cent or points, limited to the range from `least` to 100."""
-    half = found.half_width or 0.0
-    return max(least, 100 * (found.value - half)), min(100.0, 100 * (found.value + half))
+    half = estimate.half_width or 0.0
+    return max(least, 100 * (estimate.value - half)), min(100.0, 100 * (estimate.value + half))

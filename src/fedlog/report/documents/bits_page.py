@@ -48,7 +48,9 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
     whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
-        tables[f"bits-{data}"] = make_ways_table(data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data])
+        tables[f"bits-{data}"] = make_sending_table(
+            data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data]
+        )
     tables["bits-codecs-mnist"] = make_codec_table(found["bits-codecs-mnist"])
     tables["bits-participation-mnist"] = make_participation_table(found["bits-participation-mnist"])
     measured = results.parent / "benchmarks" / "records"
@@ -57,11 +59,11 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
     return tables
 
 
-def find_uncompressed_runs(data: str, method: str, found: FinishedRuns, whole: FinishedRuns) -> dict[int, RunResult]:
+def find_uncompressed_runs(data: str, method: str, finished: FinishedRuns, whole: FinishedRuns) -> dict[int, RunResult]:
     """The uncompressed runs (`f32`) by seed; for other seeds, the first rounds of the runs in `whole`."""
-    seeds = found.experiment.seeds
+    seeds = finished.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
-    own = {run.seed: run for run in found.runs.get(f"{method}-{UNCOMPRESSED}", [])}
+    own = {run.seed: run for run in finished.runs.get(f"{method}-{UNCOMPRESSED}", [])}
     return dict(sorted({**longer, **own}.items()))
 
 
@@ -108,14 +110,14 @@ def describe_difference(difference: Mean | None) -> str:
     return f"{difference.value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def make_goal_table(found: Mapping[str, FinishedRuns], whole: Mapping[str, FinishedRuns]) -> TextTable:
+def make_goal_table(finished: Mapping[str, FinishedRuns], whole: Mapping[str, FinishedRuns]) -> TextTable:
     """A table of our bits until the threshold, those of the paper, and whether we reached the goal for bits."""
     rows = []
     for data in ROUNDS:
-        runs_of, table = found[data].runs, whole[data]
+        runs_of, table = finished[data].runs, whole[data]
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
-            uncompressed = find_uncompressed_runs(data, method, found[data], table)
+            uncompressed = find_uncompressed_runs(data, method, finished[data], table)
             rows.append(_make_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
     note = (
         f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
@@ -174,19 +176,19 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
     return "bits only" if few else "accuracy only" if harmless else "missed"
 
 
-def make_ways_table(data: str, found: FinishedRuns, short: FinishedRuns, whole: FinishedRuns) -> TextTable:
+def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, whole: FinishedRuns) -> TextTable:
     """A table of bits until the threshold and of final accuracy, by method and by codec and form of broadcasts."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        uncompressed = find_uncompressed_runs(data, method, found, whole)
+        uncompressed = find_uncompressed_runs(data, method, finished, whole)
         for way in WAYS:
-            runs = found.runs.get(f"{method}-{way}", [])
-            if way == UNCOMPRESSED and (runs or any(found.runs.get(f"{method}-{other}") for other in WAYS)):
-                rows.append(_make_way_row(method, way, list(uncompressed.values()), uncompressed, threshold))
+            runs = finished.runs.get(f"{method}-{way}", [])
+            if way == UNCOMPRESSED and (runs or any(finished.runs.get(f"{method}-{other}") for other in WAYS)):
+                rows.append(_make_sending_row(method, way, list(uncompressed.values()), uncompressed, threshold))
                 rows += _make_lossless_rows(method, uncompressed, short, threshold)
             elif runs:
-                rows.append(_make_way_row(method, way, runs, uncompressed, threshold))
+                rows.append(_make_sending_row(method, way, runs, uncompressed, threshold))
     note = (
         f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
         "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
@@ -197,7 +199,7 @@ def make_ways_table(data: str, found: FinishedRuns, short: FinishedRuns, whole: 
     return TextTable.of(rows, notes=(note,))
 
 
-def _make_way_row(
+def _make_sending_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
     costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
@@ -242,13 +244,13 @@ def _format_cost_cells(
     }
 
 
-def make_codec_table(found: FinishedRuns) -> TextTable:
+def make_codec_table(finished: FinishedRuns) -> TextTable:
     """A table of the bytes that a client sends and receives in the last round of a short run, by codec and method."""
     rows = []
     for name in CODECS:
         cells = []
         for method in METHODS:
-            runs = found.runs.get(f"{method}-{name}", [])
+            runs = finished.runs.get(f"{method}-{name}", [])
             last = runs[0].rounds[-1] if runs else None
             cells.append(
                 ""
@@ -269,13 +271,13 @@ def _format_bytes_of_client(bits_of_all_clients: int) -> str:
     return f"{bits_of_all_clients / 8 / CLIENTS:.0f}"
 
 
-def make_participation_table(found: FinishedRuns) -> TextTable:
+def make_participation_table(finished: FinishedRuns) -> TextTable:
     """A table of accuracies and bits, by how the server treats clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
         for kept in SERVER_KEEPS:
-            runs = found.runs.get(f"{kept}-of-{share:g}", [])
+            runs = finished.runs.get(f"{kept}-of-{share:g}", [])
             if not runs:
                 continue
             means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]

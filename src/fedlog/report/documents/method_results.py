@@ -57,7 +57,7 @@ REGRESSION_RECORD = ("fed-regression", "one-exchange-sites/regression-runs.json"
 
 
 @dataclass(frozen=True)
-class MethodFigures:
+class MethodResults:
     """The results of a method in an experiment: accuracy in per cent by seed, and the bits of all clients in a run."""
 
     by_seed: Mapping[int, float]
@@ -75,7 +75,7 @@ class MethodFigures:
         return f"{mean(self.accuracies):.1f}{spread} % ({seeds}), {sent}"
 
 
-def read_figures(folder: Path) -> MethodFigures:
+def read_method_results(folder: Path) -> MethodResults:
     """The results of one method, read from the summaries of its runs in the folder."""
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
@@ -83,12 +83,12 @@ def read_figures(folder: Path) -> MethodFigures:
     if not runs:
         raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
     by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
-    return MethodFigures(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
+    return MethodResults(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
 
 
 def write_method_results(results: Path, docs: Path) -> list[Path]:
     """Write the results and a picture for every method's page; return the paths of the files."""
-    found = {setting: _read_setting(results / setting.folder) for setting in SETTINGS}
+    found = {setting: _read_experiment(results / setting.folder) for setting in SETTINGS}
     written: list[Path] = []
     for page in sorted((docs / "methods").glob("*.md")):
         text = page.read_text()
@@ -114,14 +114,14 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
     return written
 
 
-def _read_setting(folder: Path) -> dict[str, MethodFigures]:
-    """The figures of every method with a finished run in the folder, by the method's name."""
+def _read_experiment(folder: Path) -> dict[str, MethodResults]:
+    """The results of every method with a finished run in the folder, by the method's name."""
     runs = sorted({path.parents[1] for path in folder.glob("*/seed-*/summary.json")})
-    return {path.name: read_figures(path) for path in runs}
+    return {path.name: read_method_results(path) for path in runs}
 
 
 def _format_section(
-    found: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]], methods: Sequence[str], stem: str
+    found: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str], stem: str
 ) -> str:
     """The results for the page of one method, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
@@ -146,7 +146,7 @@ def _format_section(
     )
 
 
-def _format_list_of_methods(found: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]]) -> str:
+def _format_list_of_methods(found: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
     """The results for the list of methods, in Markdown: a table of all methods for each experiment, the best first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in found:
@@ -187,7 +187,7 @@ def _insert_section(text: str, block: str) -> str:
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
-def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodFigures]]], methods: Sequence[str]) -> str:
+def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str]) -> str:
     """A picture of accuracy against bits for all methods, as SVG; those in `methods` are drawn larger."""
     figure = ShownFigure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -242,9 +242,9 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     return [picture, readme, page]
 
 
-def _read_overview(results: Path, method: str) -> list[MethodFigures]:
+def _read_overview(results: Path, method: str) -> list[MethodResults]:
     """The results of the method in each experiment of the overview."""
-    return [read_figures(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
+    return [read_method_results(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
 
 
 def make_main_methods_table(results: Path) -> TextTable:

@@ -181,7 +181,7 @@ def _make_headline(facts: DeployedRun) -> dict[str, str]:
 
 
 def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
-    """The tiles with the main figures at the top of the page; empty before the first round ends."""
+    """The tiles with the main numbers at the top of the page; empty before the first round ends."""
     if not facts.rounds:
         return []
     found = []

@@ -42,7 +42,7 @@ class Pages:
 
 
 def make_pages_of_runs(folder: Path) -> Pages:
-    """The pages for a folder of `fedlog run`, or for a folder with many of them."""
+    """The pages to serve for the folder of a run, or for a folder with many runs."""
     return Pages(folder, find_run_folders, _render_folder, _list_files)
 
 

@@ -1,4 +1,4 @@
-"""The top of a run's page, simulated or deployed: the result in words, tiles with figures, and the privacy spent."""
+"""The top of a run's page, simulated or deployed: the result in words, tiles with numbers, and the privacy spent."""
 
 from __future__ import annotations
 

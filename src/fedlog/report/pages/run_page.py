@@ -50,7 +50,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         },
         time_bars=run_plots.make_time_bars(compute_mean_seconds_by_part(facts.lines)),
         differences=differences,
-        other_settings=_list_usual_settings(facts, differences),
+        other_settings=_list_other_settings(facts, differences),
         command=write_repeat_command(facts.spec),
         live=live,
     )
@@ -72,7 +72,7 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
 
 
 def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
-    """The tiles with the main figures at the top of the page; empty before the first round ends."""
+    """The tiles with the main numbers at the top of the page; empty before the first round ends."""
     if not facts.lines:
         return []
     rounds = len(facts.lines)
@@ -140,8 +140,8 @@ def _list_notes(facts: RunFacts) -> list[str]:
     return found
 
 
-def _list_usual_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
-    """(name, value) of each setting that has its usual value, except settings that are not set."""
+def _list_other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
+    """(name, value) of each setting that is not in `differences`, except settings without a value."""
     changed = {each.name for each in differences}
     values = spec_as_values(facts.spec)
     values |= values.pop("options")

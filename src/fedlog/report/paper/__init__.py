@@ -1,1 +1,1 @@
-"""The committed results as tables, figures and pages, beside the figures of the paper."""
+"""The committed results as tables, figures and pages, beside the results of the paper."""

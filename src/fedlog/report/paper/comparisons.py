@@ -73,9 +73,9 @@ def format_holm_test(test: SignificanceTest | None) -> str:
     return "too few seeds" if test.p_holm is None else format_p_value(test.p_holm)
 
 
-def format_shift(found: Shift | None) -> str:
+def format_shift(shift: Shift | None) -> str:
     """A shift with its interval, `-0.31 [-0.52, -0.11]`; blank if there were too few pairs for an interval."""
-    return "" if found is None or found.low is None else describe_interval(found.estimate, found.low, found.high)
+    return "" if shift is None or shift.low is None else describe_interval(shift.estimate, shift.low, shift.high)
 
 
 def format_gain(gain: Mean | None, digits: int = 2) -> str:
@@ -93,12 +93,12 @@ def judge_gain(gain: Mean | None) -> str:
     return "above" if low > 0 else "below"
 
 
-def format_ratio(found: Shift | None) -> str:
+def format_ratio(shift: Shift | None) -> str:
     """A ratio with its interval, `1.71 [1.29, 2.30]`; without the interval if there were too few pairs for it."""
-    if found is None:
+    if shift is None:
         return ""
     estimate, *ends = (
-        _format_three_digits(each) for each in (found.estimate, found.low, found.high) if each is not None
+        _format_three_digits(each) for each in (shift.estimate, shift.low, shift.high) if each is not None
     )
     return f"{estimate} [{', '.join(ends)}]" if ends else estimate
 

@@ -14,13 +14,13 @@ from fedlog.report.parts.tables import TextTable, format_bits, format_mean
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
 
-def make_cost_table(found: FinishedRuns, threshold: float) -> TextTable:
+def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
     """A table of the bits that each method sends until it reaches the threshold, the paper's bits, and p-values."""
-    experiment = found.experiment
+    experiment = finished.experiment
     costs = {
-        row.name: {run.seed: run.cost_to_reach(threshold / 100) for run in found.runs[row.name]}
+        row.name: {run.seed: run.cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
         for row in experiment.rows
-        if found.runs[row.name]
+        if finished.runs[row.name]
     }
     both = {
         name: {seed: float(cost.bits_both_ways) for seed, cost in by_seed.items()}
@@ -32,7 +32,7 @@ def make_cost_table(found: FinishedRuns, threshold: float) -> TextTable:
         _make_cost_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs
     ]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
-    return TextTable.of(rows, title, tuple(_list_notes(found, costs)))
+    return TextTable.of(rows, title, tuple(_list_notes(finished, costs)))
 
 
 def _make_cost_row(
@@ -90,13 +90,13 @@ def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
-def _list_notes(found: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
+def _list_notes(finished: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
     """Notes for the table: the threshold that the paper's rule gives for these runs, and methods without a cost."""
-    experiment, notes = found.experiment, []
+    experiment, notes = finished.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
-    threshold = choose_threshold(run.summary.best_accuracy for name in names for run in found.runs[name])
+    threshold = choose_threshold(run.summary.best_accuracy for name in names for run in finished.runs[name])
     if threshold is not None:
-        missing = [name for name in names if not found.runs[name]]
+        missing = [name for name in names if not finished.runs[name]]
         without = f" (without {', '.join(missing)}: not run)" if missing else ""
         same = "the same as the fixed one" if threshold == experiment.threshold else "the fixed one is used above"
         notes.append(f"The paper's rule for the threshold gives {threshold} % on these runs{without}: {same}.")

@@ -19,16 +19,16 @@ from fedlog.report.parts.style import COLOURS, choose_styles, find_style
 CLASS_COLOURS = (COLOURS["blue"], COLOURS["green"])
 
 
-def draw_method_curves(found: FinishedRuns) -> str:
+def draw_method_curves(finished: FinishedRuns) -> str:
     """Draw every row's accuracy by round and by bits as SVG: the mean over seeds, one standard deviation shaded.
 
     Bits are those of the first seed.
     """
     figure = ShownFigure((11, 4.5))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
-    looks = choose_styles({row.name: row.spec.method for row in found.experiment.rows if found.runs[row.name]})
-    for row in found.experiment.rows:
-        runs = found.runs[row.name]
+    looks = choose_styles({row.name: row.spec.method for row in finished.experiment.rows if finished.runs[row.name]})
+    for row in finished.experiment.rows:
+        runs = finished.runs[row.name]
         if not runs:
             continue
         look = looks[row.name].matplotlib_line
@@ -40,7 +40,7 @@ def draw_method_curves(found: FinishedRuns) -> str:
         by_round.fill_between(rounds, mean - spread, mean + spread, alpha=0.2, color=look["color"], linewidth=0)
         if megabits[-1] > 0:
             by_bits.plot(megabits, mean, linewidth=1.2, **look)
-    by_round.set(xlabel="round", ylabel=f"{found.experiment.judged_on} accuracy, mean over clients (%)")
+    by_round.set(xlabel="round", ylabel=f"{finished.experiment.judged_on} accuracy, mean over clients (%)")
     by_bits.set(xlabel="Mb, both directions, all clients", xscale="log")
     for axes in (by_round, by_bits):
         axes.grid(alpha=0.3)
@@ -54,36 +54,36 @@ def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
     return np.array([[100 * record.accuracy_mean_over_clients for record in run.rounds[:length]] for run in runs])
 
 
-def draw_synthetic_panels(found: FinishedRuns) -> str:
+def draw_synthetic_panels(finished: FinishedRuns) -> str:
     """Draw the paper's six panels as SVG: points of one seed, accuracies over all seeds.
 
     A panel without records shows a note.
     """
-    ours, averaged = found.experiment.rows
+    ours, averaged = finished.experiment.rows
     figure = ShownFigure((12, 7))
     panels = figure.subplots(2, 3)
-    of_ours, of_averaged = _read_points_of_clients(found, ours), _read_points_of_clients(found, averaged)
+    of_ours, of_averaged = _read_points_of_clients(finished, ours), _read_points_of_clients(finished, averaged)
     either = f"{ours.label} or {averaged.label}"
     if _draw_panel(panels[0, 0], "raw data", of_ours or of_averaged, "points", either):  # both have the same
         panels[0, 0].legend(fontsize="x-small")
     title = "initial representations, FedLog's first head"
     if _draw_panel(panels[0, 1], title, of_ours, "features_before", ours.label):
         _draw_separators(panels[0, 1], [of_ours[0]["head_before"]], "black")
-    _draw_accuracies(panels[0, 2], found, "train_accuracy", "training accuracy (%)")
+    _draw_accuracies(panels[0, 2], finished, "train_accuracy", "training accuracy (%)")
     title = "LG-FedAvg: local (black), averaged (red)"
     if _draw_panel(panels[1, 0], title, of_averaged, "features_after", averaged.label):
         _draw_separators(panels[1, 0], [client["head_local"] for client in of_averaged], "black")
         _draw_separators(panels[1, 0], [of_averaged[0]["head_after"]], "red")
     if _draw_panel(panels[1, 1], "FedLog: the server's separator (red)", of_ours, "features_after", ours.label):
         _draw_separators(panels[1, 1], [of_ours[0]["head_after"]], "red")
-    _draw_accuracies(panels[1, 2], found, "test_accuracy", "test accuracy (%)")
+    _draw_accuracies(panels[1, 2], finished, "test_accuracy", "test accuracy (%)")
     return figure_as_svg(figure)
 
 
-def _read_points_of_clients(found: FinishedRuns, row: Row) -> list[dict[str, Any]]:
+def _read_points_of_clients(finished: FinishedRuns, row: Row) -> list[dict[str, Any]]:
     """What the figure shows of each client, from the run with seed PLOTTED_SEED; empty if it was not run."""
-    path = found.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
-    if PLOTTED_SEED not in found.sweeps[row.name] or not path.exists():
+    path = finished.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
+    if PLOTTED_SEED not in finished.sweeps[row.name] or not path.exists():
         return []
     clients: list[dict[str, Any]] = json.loads(path.read_text())
     return clients
@@ -124,10 +124,10 @@ def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str
     axes.set(xlim=x_range, ylim=y_range)
 
 
-def _draw_accuracies(axes: Axes, found: FinishedRuns, part: str, name: str) -> None:
+def _draw_accuracies(axes: Axes, finished: FinishedRuns, part: str, name: str) -> None:
     """Draw each row's mean accuracy over seeds by local iterations; `part` is `train_accuracy` or `test_accuracy`."""
-    for row in found.experiment.rows:
-        sweeps: Sequence[Sequence[IterationRecord]] = list(found.sweeps[row.name].values())
+    for row in finished.experiment.rows:
+        sweeps: Sequence[Sequence[IterationRecord]] = list(finished.sweeps[row.name].values())
         if not sweeps:
             axes.plot([], [], " ", label=f"{row.label}: not run")
             continue

@@ -22,16 +22,16 @@ from fedlog.settings.spec import RunSpec
 SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
-def make_grid_table(found: FinishedRuns) -> TextTable:
+def make_grid_table(finished: FinishedRuns) -> TextTable:
     """A table of the validation accuracy of each setting; marks the best of each method and those the tables use."""
-    finals = {row.name: found.final_accuracies(row.name) for row in found.experiment.rows}
+    finals = {row.name: finished.final_accuracies(row.name) for row in finished.experiment.rows}
     means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
-    for row in found.experiment.rows:
+    for row in finished.experiment.rows:
         if row.name in means:
             highest[row.spec.method] = max(highest.get(row.spec.method, 0.0), means[row.name].value)
     rows = []
-    for row in found.experiment.rows:
+    for row in finished.experiment.rows:
         if row.name not in means:
             continue
         mean = means[row.name]
@@ -46,7 +46,7 @@ def make_grid_table(found: FinishedRuns) -> TextTable:
                 "": ", ".join(marks),
             }
         )
-    notes = (*found.experiment.remarks, *note_rows_not_run(found))
+    notes = (*finished.experiment.remarks, *note_rows_not_run(finished))
     return TextTable.of(rows, "Validation accuracy, mean over clients", notes)
 
 
@@ -83,31 +83,31 @@ def _are_default_settings(spec: RunSpec) -> bool:
     return resolve(spec) == resolve(plain)
 
 
-def make_synthetic_table(found: FinishedRuns) -> TextTable:
+def make_synthetic_table(finished: FinishedRuns) -> TextTable:
     """A table by local iterations: training and test accuracies of both methods, and their differences."""
-    first, second = (row.name for row in found.experiment.rows)
-    labels = [row.label for row in found.experiment.rows]
+    first, second = (row.name for row in finished.experiment.rows)
+    labels = [row.label for row in finished.experiment.rows]
     columns = (
         "local iterations",
         *(f"{label}, {part}, %" for part in ("training", "test") for label in labels),
         "difference, training, points",
         "difference, test, points",
     )
-    sweeps = found.sweeps
+    sweeps = finished.sweeps
     if not sweeps[first] and not sweeps[second]:
         return TextTable(columns, ((NOT_RUN, *[""] * (len(columns) - 1)),))
     rows = tuple(_make_iteration_row(at, sweeps[first], sweeps[second]) for at in SHOWN_ITERATIONS)
     return TextTable(
-        columns, rows, f"Accuracy, mean over clients and {_describe_seeds(found)}", found.experiment.remarks
+        columns, rows, f"Accuracy, mean over clients and {_describe_seeds(finished)}", finished.experiment.remarks
     )
 
 
-def _describe_seeds(found: FinishedRuns) -> str:
+def _describe_seeds(finished: FinishedRuns) -> str:
     """The number of seeds as text; the number for each row if rows have different numbers."""
-    first, second = (found.sweeps[row.name].keys() for row in found.experiment.rows)
+    first, second = (finished.sweeps[row.name].keys() for row in finished.experiment.rows)
     if first == second:
         return f"{len(first)} seeds"
-    by_row = ", ".join(f"{row.label}: {len(found.sweeps[row.name])}" for row in found.experiment.rows)
+    by_row = ", ".join(f"{row.label}: {len(finished.sweeps[row.name])}" for row in finished.experiment.rows)
     return f"seeds ({by_row}; both: {len(first & second)})"
 
 
@@ -128,15 +128,15 @@ def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple
     return (str(iterations), *cells, *differences)
 
 
-def make_synthetic_selection_table(found: FinishedRuns) -> TextTable:
+def make_synthetic_selection_table(finished: FinishedRuns) -> TextTable:
     """A table of each setting's training accuracy with the most local iterations."""
     rows = tuple(
         (
             row.label,
-            str(len(found.sweeps[row.name])),
-            format_mean(100 * sweep[-1].train_accuracy for sweep in found.sweeps[row.name].values()) or NOT_RUN,
+            str(len(finished.sweeps[row.name])),
+            format_mean(100 * sweep[-1].train_accuracy for sweep in finished.sweeps[row.name].values()) or NOT_RUN,
         )
-        for row in found.experiment.rows
+        for row in finished.experiment.rows
     )
     columns = ("setting", "seeds", "training accuracy, %")
-    return TextTable(columns, rows, "", found.experiment.remarks)
+    return TextTable(columns, rows, "", finished.experiment.remarks)

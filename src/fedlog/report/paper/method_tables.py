@@ -1,8 +1,8 @@
-"""Tables that compare methods with the paper's figures, with each other and with training alone."""
+"""Tables that compare methods with the paper's results, with each other and with training alone."""
 
 from __future__ import annotations
 
-from fedlog.experiments.tables.cells import ExperimentKind, PrintedFigures, Row
+from fedlog.experiments.tables.cells import ExperimentKind, PrintedResults, Row
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import PAPER, make_table
 from fedlog.experiments.tables.significance import (
@@ -31,27 +31,27 @@ BEST_ROUND = "best round, % (chosen on test data)"
 PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
-def make_method_tables(found: FinishedRuns) -> list[TextTable]:
+def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
     """The tables of an experiment that compares methods."""
-    if any(row.spec.judge is Judge.BOTH for row in found.experiment.rows):
-        return [table for table in (make_chosen_rounds_table(found),) if table.rows]
-    tables = [make_accuracy_table(found), make_comparison_table(found)]
-    if found.experiment.kind is ExperimentKind.TABLE and found.experiment.threshold is not None:
-        tables.append(make_cost_table(found, found.experiment.threshold))
+    if any(row.spec.judge is Judge.BOTH for row in finished.experiment.rows):
+        return [table for table in (make_chosen_rounds_table(finished),) if table.rows]
+    tables = [make_accuracy_table(finished), make_comparison_table(finished)]
+    if finished.experiment.kind is ExperimentKind.TABLE and finished.experiment.threshold is not None:
+        tables.append(make_cost_table(finished, finished.experiment.threshold))
     return [table for table in tables if table.rows]
 
 
-def make_accuracy_table(found: FinishedRuns) -> TextTable:
+def make_accuracy_table(finished: FinishedRuns) -> TextTable:
     """A table of each method's accuracy and the paper's, and whether they agree."""
-    rows = [_make_accuracy_row(row, found) for row in found.experiment.rows if found.runs[row.name]]
-    return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_rows_not_run(found))
+    rows = [_make_accuracy_row(row, finished) for row in finished.experiment.rows if finished.runs[row.name]]
+    return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_rows_not_run(finished))
 
 
-def make_chosen_rounds_table(found: FinishedRuns) -> TextTable:
+def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
     """A table of accuracies in the final round, in the best round, and in the round that each client chooses."""
     rows = []
-    for row in found.experiment.rows:
-        runs = [run for run in found.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
+    for row in finished.experiment.rows:
+        runs = [run for run in finished.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
         if not runs:
             continue
         final = [100 * run.summary.accuracy_mean_over_clients for run in runs]
@@ -67,19 +67,19 @@ def make_chosen_rounds_table(found: FinishedRuns) -> TextTable:
                 BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
             }
         )
-    return TextTable.of(rows, "A round that can be had in practice", note_rows_not_run(found))
+    return TextTable.of(rows, "A round that can be had in practice", note_rows_not_run(finished))
 
 
-def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
+def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     """The table cells of one method: its accuracy in several rounds, the paper's, and whether they agree."""
-    runs = found.runs[row.name]
+    runs = finished.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
-    difference = compare_with_printed(row, found)
+    difference = compare_with_printed(row, finished)
     gap = "" if difference is None else describe_interval(difference.value, difference.low, difference.high)
     return {
         "method": row.label,
         "seeds": str(len(runs)),
-        "final round, %": format_mean(found.final_accuracies(row.name).values()),
+        "final round, %": format_mean(finished.final_accuracies(row.name).values()),
         f"last {LAST_ROUNDS} rounds, %": _format_last_rounds(runs),
         BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
         "after closing phase, %": format_mean(100 * accuracy for accuracy in closed if accuracy is not None),
@@ -89,9 +89,9 @@ def _make_accuracy_row(row: Row, found: FinishedRuns) -> dict[str, str]:
     }
 
 
-def compare_with_printed(row: Row, found: FinishedRuns) -> Estimate | None:
+def compare_with_printed(row: Row, finished: FinishedRuns) -> Estimate | None:
     """Our accuracy in the final round minus the paper's, with an interval; None if one of them is missing."""
-    final = list(found.final_accuracies(row.name).values())
+    final = list(finished.final_accuracies(row.name).values())
     if row.printed is None or not final:
         return None
     return estimate_difference_from_printed(
@@ -109,10 +109,10 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
     )
 
 
-def make_comparison_table(found: FinishedRuns) -> TextTable:
+def make_comparison_table(finished: FinishedRuns) -> TextTable:
     """A table of the final round of each method against the reference and training alone; empty without a reference."""
-    experiment, against = found.experiment, comparisons.name_reference(found.experiment)
-    final = {row.name: found.final_accuracies(row.name) for row in experiment.rows if found.runs[row.name]}
+    experiment, against = finished.experiment, comparisons.name_reference(finished.experiment)
+    final = {row.name: finished.final_accuracies(row.name) for row in experiment.rows if finished.runs[row.name]}
     tests = comparisons.compare_rows(experiment, final)
     if not tests:
         return TextTable.of(())
@@ -140,28 +140,28 @@ def make_comparison_table(found: FinishedRuns) -> TextTable:
     return TextTable.of(rows, title, (comparisons.describe_correction(experiment, tests),))
 
 
-def format_printed_accuracy(printed: PrintedFigures | None) -> str:
+def format_printed_accuracy(printed: PrintedResults | None) -> str:
     """The paper's accuracy, its standard error and its arrow for significance; empty if the paper has no such row."""
     if printed is None:
         return ""
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
 
 
-def make_tuned_tables(found: FinishedRuns) -> list[TextTable]:
+def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
     """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
-    at_papers = collect_runs(make_table(found.experiment.data[0]), found.folder.parent)
-    gains = [_make_gain_row(row, found, at_papers) for row in found.experiment.rows if found.runs[row.name]]
+    at_papers = collect_runs(make_table(finished.experiment.data[0]), finished.folder.parent)
+    gains = [_make_gain_row(row, finished, at_papers) for row in finished.experiment.rows if finished.runs[row.name]]
     tables = (
-        TextTable.of(gains, "Accuracy, mean over clients", note_rows_not_run(found)),
-        make_comparison_table(found),
+        TextTable.of(gains, "Accuracy, mean over clients", note_rows_not_run(finished)),
+        make_comparison_table(finished),
     )
     return [table for table in tables if table.rows]
 
 
-def _make_gain_row(row: Row, found: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
+def _make_gain_row(row: Row, finished: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
     """The table cells of one method: its accuracy at the selected and at the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
-    ours, papers = (each.accuracies_after_round(row.name, rounds) for each in (found, at_papers))
+    ours, papers = (each.accuracies_after_round(row.name, rounds) for each in (finished, at_papers))
     gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,
@@ -176,11 +176,11 @@ def _make_gain_row(row: Row, found: FinishedRuns, at_papers: FinishedRuns) -> di
     }
 
 
-def make_overview_table(found: list[FinishedRuns]) -> TextTable:
-    """A table of every row that the paper prints: its figure, ours, the seeds and the verdict, by data set."""
+def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
+    """A table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
     printed = [
         each
-        for each in found
+        for each in finished
         if each.experiment.name in PAPER_NAMES and any(row.printed for row in each.experiment.rows)
     ]
     names = list(dict.fromkeys(row.name for each in printed for row in each.experiment.rows if row.printed))
@@ -190,13 +190,13 @@ def make_overview_table(found: list[FinishedRuns]) -> TextTable:
     return TextTable(columns, rows, "The paper's figure → ours (seeds), verdict")
 
 
-def _format_overview_cell(found: FinishedRuns, name: str) -> str:
+def _format_overview_cell(finished: FinishedRuns, name: str) -> str:
     """`98.15 → 98.02 (10), agrees` for this row of the experiment; blank if the paper prints no such row."""
-    row = next((row for row in found.experiment.rows if row.name == name), None)
+    row = next((row for row in finished.experiment.rows if row.name == name), None)
     if row is None or row.printed is None:
         return ""
-    difference = compare_with_printed(row, found)
+    difference = compare_with_printed(row, finished)
     if difference is None:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
-    mean = Mean.of(list(found.final_accuracies(name).values()))
+    mean = Mean.of(list(finished.final_accuracies(name).values()))
     return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {judge_agreement(difference).value}"

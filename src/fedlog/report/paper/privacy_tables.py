@@ -38,12 +38,12 @@ FORMULA_COLOURS = {
 }
 
 
-def make_privacy_tables(found: FinishedRuns) -> list[TextTable]:
+def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
     """Three tables: levels of noise with their epsilons, the runs that check them, and the guarantees."""
-    return [make_noise_level_table(found), make_verification_table(found), make_guarantee_table(found)]
+    return [make_noise_level_table(finished), make_verification_table(finished), make_guarantee_table(finished)]
 
 
-def make_noise_level_table(found: FinishedRuns) -> TextTable:
+def make_noise_level_table(finished: FinishedRuns) -> TextTable:
     """A table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
     columns = (
         "clip",
@@ -55,35 +55,35 @@ def make_noise_level_table(found: FinishedRuns) -> TextTable:
     )
     rows = []
     for clip, named in CLIPS.items():
-        without = _format_accuracy(found, name_row_without_noise(clip))
+        without = _format_accuracy(finished, name_row_without_noise(clip))
         rows.append((named, "none", "0", without, "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
             name, std = name_level_row(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
-            epsilons = (formula.epsilon(level, count_releases(found), CLIENTS) for formula in EPSILON_FORMULAS)
+            epsilons = (formula.epsilon(level, count_releases(finished), CLIENTS) for formula in EPSILON_FORMULAS)
             labels = (f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)" for epsilon in epsilons)
-            cells = (f"{std:.4g}", _format_accuracy(found, name), _list_old_heads(found.runs[name]))
+            cells = (f"{std:.4g}", _format_accuracy(finished, name), _list_old_heads(finished.runs[name]))
             rows.append((named, f"{level}", *cells, *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
         "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
         "ten times its std.",
     )
-    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {count_releases(found)} releases", notes)
+    return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {count_releases(finished)} releases", notes)
 
 
-def count_releases(found: FinishedRuns) -> int:
+def count_releases(finished: FinishedRuns) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
-    return found.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+    return finished.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
-def make_verification_table(found: FinishedRuns) -> TextTable:
+def make_verification_table(finished: FinishedRuns) -> TextTable:
     """A table that checks the formulas: runs calibrated by each one, beside runs with the same noise and seeds."""
-    expected = found.final_accuracies(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
+    expected = finished.final_accuracies(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
-    for row in found.experiment.rows:
+    for row in finished.experiment.rows:
         if not row.name.startswith("verify-"):
             continue
-        own = found.final_accuracies(row.name)
+        own = finished.final_accuracies(row.name)
         common = [seed for seed in own if seed in expected]
         if not common:
             rows.append((row.label, NOT_RUN, "", ""))
@@ -94,25 +94,27 @@ def make_verification_table(found: FinishedRuns) -> TextTable:
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
 
 
-def make_guarantee_table(found: FinishedRuns) -> TextTable:
+def make_guarantee_table(finished: FinishedRuns) -> TextTable:
     """A table of the runs with a privacy guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
-    promising = (row for row in found.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
-    return TextTable.of((_make_guarantee_row(row, found) for row in promising), "What is promised, and what it costs")
+    promising = (row for row in finished.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
+    return TextTable.of(
+        (_make_guarantee_row(row, finished) for row in promising), "What is promised, and what it costs"
+    )
 
 
-def make_short_guarantee_table(found: FinishedRuns) -> TextTable:
+def make_short_guarantee_table(finished: FinishedRuns) -> TextTable:
     """The table of the runs with a privacy guarantee, with fewer columns."""
-    whole = make_guarantee_table(found)
+    whole = make_guarantee_table(finished)
     kept = [at for at, name in enumerate(whole.columns) if name not in ("neighbours", "trusted")]
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
     return TextTable(tuple(whole.columns[at] for at in kept), rows)
 
 
-def _make_guarantee_row(row: Row, found: FinishedRuns) -> dict[str, str]:
+def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     """The table cells of a row with a privacy guarantee: from its records or, if it was not run, from its settings."""
-    runs, spec = found.runs[row.name], row.spec
+    runs, spec = finished.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
-    reference = found.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
+    reference = finished.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
     rounds = spec.rounds or 0
     without = format_mean(
         100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
@@ -126,15 +128,15 @@ def _make_guarantee_row(row: Row, found: FinishedRuns) -> dict[str, str]:
         "trusted": str(stated.get("trusted", "")).partition(",")[0],
         "releases": str(stated.get("releases", "")),
         "seeds": str(len(runs)),
-        "accuracy, %": _format_accuracy(found, row.name),
+        "accuracy, %": _format_accuracy(finished, row.name),
         "without noise and message norm, %": without or NOT_RUN if runs else "",
         "rounds with the old head": _list_old_heads(runs),
     }
 
 
-def _format_accuracy(found: FinishedRuns, row: str) -> str:
+def _format_accuracy(finished: FinishedRuns, row: str) -> str:
     """The mean accuracy of the row's final round; `not run` without runs."""
-    return format_mean(found.final_accuracies(row).values()) or NOT_RUN
+    return format_mean(finished.final_accuracies(row).values()) or NOT_RUN
 
 
 def _list_old_heads(runs: Sequence[RunResult]) -> str:
@@ -142,13 +144,13 @@ def _list_old_heads(runs: Sequence[RunResult]) -> str:
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
-def draw_privacy_figure(found: FinishedRuns) -> str:
+def draw_privacy_figure(finished: FinishedRuns) -> str:
     """Draw accuracy by noise and by epsilon for each delta, as SVG; crosses are runs that check a formula."""
     figure = ShownFigure((14, 4.5))
     panels = figure.subplots(1, 1 + len(DELTAS), sharey=True)
-    _draw_accuracy_by_noise(panels[0], found)
+    _draw_accuracy_by_noise(panels[0], finished)
     for axes, delta in zip(panels[1:], DELTAS, strict=True):
-        _draw_accuracy_by_epsilon(axes, found, delta)
+        _draw_accuracy_by_epsilon(axes, finished, delta)
     for axes in panels:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[1]:
@@ -156,40 +158,40 @@ def draw_privacy_figure(found: FinishedRuns) -> str:
     return figure_as_svg(figure)
 
 
-def _draw_accuracy_by_noise(axes: Axes, found: FinishedRuns) -> None:
+def _draw_accuracy_by_noise(axes: Axes, finished: FinishedRuns) -> None:
     """Draw accuracy by the std of the noise, a line for each clip, and a horizontal line for no noise."""
     for clip, named in CLIPS.items():
-        unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(found, clip)
+        unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(finished, clip)
         if means:
             spots = ([level * unit for level in means], list(means.values()))
             axes.plot(*spots, CLIP_LINES[clip], marker="o", color="black", label=named)
-        without = found.final_accuracies(name_row_without_noise(clip))
+        without = finished.final_accuracies(name_row_without_noise(clip))
         if without:
             level = Mean.of(list(without.values())).value
             axes.axhline(level, linestyle=CLIP_LINES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
     axes.set(xscale="log", xlabel="std of the noise on the sum", ylabel="test accuracy, mean over clients (%)")
 
 
-def _find_mean_accuracies(found: FinishedRuns, clip: str) -> dict[int, float]:
+def _find_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, float]:
     """{level of noise: mean accuracy} of the levels that were run with this clip."""
-    finals = {level: list(found.final_accuracies(name_level_row(clip, level)).values()) for level in LEVELS}
+    finals = {level: list(finished.final_accuracies(name_level_row(clip, level)).values()) for level in LEVELS}
     return {level: Mean.of(values).value for level, values in finals.items() if values}
 
 
-def _draw_accuracy_by_epsilon(axes: Axes, found: FinishedRuns, delta: float) -> None:
+def _draw_accuracy_by_epsilon(axes: Axes, finished: FinishedRuns, delta: float) -> None:
     """Draw accuracy by epsilon at this delta, a line for each formula and clip; crosses are runs that check one."""
     for formula in EPSILON_FORMULAS:
         for clip, named in CLIPS.items() if formula.delta == delta else ():
-            means = _find_mean_accuracies(found, clip)
-            epsilons = {level: formula.epsilon(level, count_releases(found), CLIENTS) for level in means}
+            means = _find_mean_accuracies(finished, clip)
+            epsilons = {level: formula.epsilon(level, count_releases(finished), CLIENTS) for level in means}
             spots = [(epsilons[level], accuracy) for level, accuracy in means.items() if epsilons[level] > 0]
             if spots:
                 look = FORMULA_COLOURS[formula.calibration, formula.trust]
                 drawn: dict[str, Any] = {"marker": look.marker, "markersize": 3, "color": look.light}
                 label = f"{formula.calibration}, {formula.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], label=label, **drawn)
-    for row in found.experiment.rows:
-        checked, finals = find_epsilon_formula(row.spec), list(found.final_accuracies(row.name).values())
+    for row in finished.experiment.rows:
+        checked, finals = find_epsilon_formula(row.spec), list(finished.final_accuracies(row.name).values())
         if row.name.startswith("verify-") and checked is not None and checked.delta == delta and finals:
             colour = FORMULA_COLOURS[checked.calibration, checked.trust].light
             axes.plot(row.spec.epsilon or 0.0, Mean.of(finals).value, "x", markersize=9, color=colour)

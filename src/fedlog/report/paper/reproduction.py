@@ -89,26 +89,26 @@ def make_experiment_pages(results: Path) -> list[ExperimentPage]:
     ]
 
 
-def _make_experiment_page(found: FinishedRuns) -> ExperimentPage:
+def _make_experiment_page(finished: FinishedRuns) -> ExperimentPage:
     """The page of one experiment; the kind of the experiment decides its tables and its figure."""
-    discussion = _read_discussion(found.folder / DISCUSSION)
-    if found.is_empty:
-        return ExperimentPage(found, (), None, discussion)
-    kind, figure = found.experiment.kind, None
+    discussion = _read_discussion(finished.folder / DISCUSSION)
+    if finished.is_empty:
+        return ExperimentPage(finished, (), None, discussion)
+    kind, figure = finished.experiment.kind, None
     if kind is ExperimentKind.GRID:
-        tables = [make_grid_table(found)]
-    elif kind is ExperimentKind.SYNTHETIC and len(found.experiment.rows) == 2:
-        tables, figure = [make_synthetic_table(found)], figures.draw_synthetic_panels(found)
+        tables = [make_grid_table(finished)]
+    elif kind is ExperimentKind.SYNTHETIC and len(finished.experiment.rows) == 2:
+        tables, figure = [make_synthetic_table(finished)], figures.draw_synthetic_panels(finished)
     elif kind is ExperimentKind.SYNTHETIC:
-        tables = [make_synthetic_selection_table(found)]
+        tables = [make_synthetic_selection_table(finished)]
     elif kind is ExperimentKind.CONDITIONS:
-        tables, figure = make_conditions_tables(found), draw_conditions(found)
+        tables, figure = make_conditions_tables(finished), draw_conditions(finished)
     elif kind is ExperimentKind.PRIVACY:
-        tables, figure = make_privacy_tables(found), draw_privacy_figure(found)
+        tables, figure = make_privacy_tables(finished), draw_privacy_figure(finished)
     else:
-        tables = make_tuned_tables(found) if kind is ExperimentKind.TUNED else make_method_tables(found)
-        figure = figures.draw_method_curves(found)
-    return ExperimentPage(found, tuple(tables), figure, discussion)
+        tables = make_tuned_tables(finished) if kind is ExperimentKind.TUNED else make_method_tables(finished)
+        figure = figures.draw_method_curves(finished)
+    return ExperimentPage(finished, tuple(tables), figure, discussion)
 
 
 def _read_discussion(path: Path) -> str | None:

@@ -27,39 +27,39 @@ PANELS = 4  # of the picture, in a row
 MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end of when to choose -->"
 
 
-def make_conditions_tables(found: FinishedRuns) -> list[TextTable]:
+def make_conditions_tables(finished: FinishedRuns) -> list[TextTable]:
     """Two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
-    return [make_rounds_table(found), make_bits_table(found)]
+    return [make_rounds_table(finished), make_bits_table(finished)]
 
 
-def make_rounds_table(found: FinishedRuns) -> TextTable:
+def make_rounds_table(finished: FinishedRuns) -> TextTable:
     """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
-    rows = [_make_round_row(condition, method, found) for condition, method in _list_finished_methods(found)]
-    notes = (*_note_late_changes(found), *_note_missing_methods(found))
+    rows = [_make_round_row(condition, method, finished) for condition, method in _list_finished_methods(finished)]
+    notes = (*_note_late_changes(finished), *_note_missing_methods(finished))
     return TextTable.of(rows, "Accuracy by round in %, and points over training alone", notes)
 
 
-def _list_finished_methods(found: FinishedRuns) -> Iterator[tuple[Condition, str]]:
+def _list_finished_methods(finished: FinishedRuns) -> Iterator[tuple[Condition, str]]:
     """Each (condition, method) that has a finished run."""
     pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
-    return ((condition, method) for condition, method in pairs if found.runs[condition.row_name(method)])
+    return ((condition, method) for condition, method in pairs if finished.runs[condition.row_name(method)])
 
 
-def _make_round_row(condition: Condition, method: str, found: FinishedRuns) -> dict[str, str]:
+def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -> dict[str, str]:
     row, alone = condition.row_name(method), condition.row_name(ALONE)
     early, last = (
         None
         if row == alone
         else compute_mean_difference(
-            found.accuracies_after_round(row, number), found.accuracies_after_round(alone, number)
+            finished.accuracies_after_round(row, number), finished.accuracies_after_round(alone, number)
         )
         for number in (EARLY_ROUND, ROUNDS)
     )
     return {
         "condition, method": f"{condition.title}: {STYLES[method].label}",
-        "seeds": str(len(found.runs[row])),
+        "seeds": str(len(finished.runs[row])),
         **{
-            f"round {number}": format_mean(found.accuracies_after_round(row, number).values(), 1)
+            f"round {number}": format_mean(finished.accuracies_after_round(row, number).values(), 1)
             for number in SHOWN_ROUNDS
         },
         f"over alone, round {EARLY_ROUND} [95 %]": format_gain(early, 1),
@@ -68,11 +68,11 @@ def _make_round_row(condition: Condition, method: str, found: FinishedRuns) -> d
     }
 
 
-def _note_missing_methods(found: FinishedRuns) -> tuple[str, ...]:
+def _note_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
     """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
     missing = []
     for condition in CONDITIONS:
-        absent = [method for method in METHODS if not found.runs[condition.row_name(method)]]
+        absent = [method for method in METHODS if not finished.runs[condition.row_name(method)]]
         if len(absent) == len(METHODS):
             missing.append(condition.title)
         elif absent:
@@ -80,11 +80,11 @@ def _note_missing_methods(found: FinishedRuns) -> tuple[str, ...]:
     return (f"{NOT_RUN.capitalize()}: {'; '.join(missing)}.",) if missing else ()
 
 
-def _note_late_changes(found: FinishedRuns) -> tuple[str, ...]:
+def _note_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
     """A note on how much the accuracy of training alone still changed in the last rounds."""
     changes = []
     for condition in CONDITIONS:
-        runs = found.runs[condition.row_name(ALONE)]
+        runs = finished.runs[condition.row_name(ALONE)]
         if runs:
             curves = read_accuracy_curves(runs)
             last, before = curves[:, -LATE_ROUNDS:], curves[:, -2 * LATE_ROUNDS : -LATE_ROUNDS]
@@ -97,12 +97,12 @@ def _note_late_changes(found: FinishedRuns) -> tuple[str, ...]:
     )
 
 
-def make_bits_table(found: FinishedRuns) -> TextTable:
+def make_bits_table(finished: FinishedRuns) -> TextTable:
     """A table of each method's bits in a whole run, and its accuracy once certain numbers of bits are spent."""
     rows = []
-    for condition, method in _list_finished_methods(found):
+    for condition, method in _list_finished_methods(finished):
         if method != ALONE:
-            runs = found.runs[condition.row_name(method)]
+            runs = finished.runs[condition.row_name(method)]
             total = Mean.of([run.bits_by_round[-1] for run in runs]).value
             named = {
                 "condition, method": f"{condition.title}: {STYLES[method].label}",
@@ -128,26 +128,26 @@ def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> 
     )
 
 
-def draw_conditions(found: FinishedRuns) -> str:
+def draw_conditions(finished: FinishedRuns) -> str:
     """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
-    drawn = [condition for condition in CONDITIONS if found.runs[condition.row_name(ALONE)]]
+    drawn = [condition for condition in CONDITIONS if finished.runs[condition.row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
     figure = ShownFigure((max(7.0, 3.25 * across), 3.4 * down))
     panels = np.atleast_1d(figure.subplots(down, across)).ravel()
     for axes in panels[len(drawn) :]:
         axes.set_axis_off()
     for axes, condition in zip(panels, drawn, strict=False):
-        _draw_panel(axes, found, condition)
+        _draw_panel(axes, finished, condition)
     panels[0].set_ylabel("test accuracy, mean over clients (%)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=PANELS, fontsize="small", frameon=False)
     return figure_as_svg(figure)
 
 
-def _draw_panel(axes: Axes, found: FinishedRuns, condition: Condition) -> None:
+def _draw_panel(axes: Axes, finished: FinishedRuns, condition: Condition) -> None:
     """Draw the curves of all methods in one condition."""
     for method in METHODS:
-        runs = found.runs[condition.row_name(method)]
+        runs = finished.runs[condition.row_name(method)]
         if not runs:
             continue
         curves, style = read_accuracy_curves(runs), STYLES[method]
@@ -161,16 +161,16 @@ def _draw_panel(axes: Axes, found: FinishedRuns, condition: Condition) -> None:
     axes.grid(alpha=0.3)
 
 
-def make_short_table(found: FinishedRuns) -> TextTable:
+def make_short_table(finished: FinishedRuns) -> TextTable:
     """A table with one line for each condition: each method's accuracy after an early and after the last round."""
     rows = []
     for condition in CONDITIONS:
         names = [condition.row_name(method) for method in METHODS]
-        seeds = min(len(found.runs[name]) for name in names)
+        seeds = min(len(finished.runs[name]) for name in names)
         if seeds:
             cells = (
                 " → ".join(
-                    f"{Mean.of(list(found.accuracies_after_round(name, number).values())).value:.1f}"
+                    f"{Mean.of(list(finished.accuracies_after_round(name, number).values())).value:.1f}"
                     for number in (EARLY_ROUND, ROUNDS)
                 )
                 for name in names

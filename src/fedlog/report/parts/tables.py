@@ -75,12 +75,12 @@ def _format_markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def note_rows_not_run(found: FinishedRuns) -> tuple[str, ...]:
+def note_rows_not_run(finished: FinishedRuns) -> tuple[str, ...]:
     """A note that names the rows that have not been run; empty if all have been."""
-    missing = [row.label for row in found.experiment.rows if not found.runs[row.name]]
+    missing = [row.label for row in finished.experiment.rows if not finished.runs[row.name]]
     if not missing:
         return ()
-    everything = len(missing) == len(found.experiment.rows)
+    everything = len(missing) == len(finished.experiment.rows)
     return (f"{NOT_RUN.capitalize()}: {'any row' if everything else ', '.join(missing)}.",)
 
 
