@@ -13,6 +13,7 @@ from three_sites import SCHEMA, fill_site
 
 from fedlog.cli.main import main
 from fedlog.errors import InputError
+from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
@@ -85,11 +86,21 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
 )
 def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
     site.write_config(replace(site.read_config(), caps=caps))
-    with pytest.raises(FrameError, match=said):
+    with pytest.raises(FrameError, match=said) as refusal:
         greet(site, plan)
+    assert "or allow it at this site: `fedlog federate caps DIR --" in str(refusal.value.hint)
     assert not list(site.path.glob(f"**/{FILE_NAME}"))
     site.write_config(replace(site.read_config(), caps=Caps(None, None, None, untrained=True)))
     assert greet(site, plan) is FrameKind.WELCOME
+
+
+def test_the_hint_of_a_refusal_is_in_the_log_of_the_site_and_is_not_sent(site: SiteFolder) -> None:
+    site.write_config(replace(site.read_config(), caps=Caps(rounds=1)))
+    payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
+    reply = answer_frame(Frame(FrameKind.HELLO, make_run_tag(PLAIN.name), 0, 0, payload), site)
+    assert reply.payload == b"this site allows 1 rounds a run, found: 2"
+    (logged,) = read_events(site.event_log)
+    assert "found: 2; start a run with fewer rounds; or allow it at this site" in logged["reason"]
 
 
 def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFolder) -> None:

@@ -79,7 +79,7 @@ def test_the_example_of_the_documentation_learns(
     assert report is not None
     assert report["new_heads"] >= 3
     print_private_report(report)
-    assert f"rounds that moved the head: {report['new_heads']} of 5" in capsys.readouterr().out
+    assert f"rounds that changed the head: {report['new_heads']} of 5" in capsys.readouterr().out
     last = [describe_site_event(event) for event in read_events(post.sites["east"].event_log)][-1]
     assert "no round" not in str(last)
     assert json.loads((post.sites["east"].models / "run-1" / "report.json").read_text())["head_moved"] is True

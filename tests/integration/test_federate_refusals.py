@@ -223,5 +223,5 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     print_report(report, as_json=False)
     said = capsys.readouterr().out
     assert "secure sums hid each site's part from the server, and the sums are exact" in said
-    assert "known to its site alone" in said
+    assert "only each site knows how well its model does" in said
     assert all((site.models / "trial" / "report.json").exists() for site in sites.values())

@@ -279,7 +279,7 @@ def test_the_commands_fetch_check_and_list(
     assert run("fetch", "toy") == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path}\n"
-    assert "here and verified" in said.err
+    assert "downloaded and verified" in said.err
 
     assert run("check", "toy", "--json") == 0
     found = json.loads(capsys.readouterr().out)

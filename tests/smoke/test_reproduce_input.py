@@ -46,8 +46,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--seeds=-1", "--seeds must be whole numbers from 0 on, found: -1"),
         ("--seeds=0,-1", "--seeds must be whole numbers from 0 on, found: 0,-1"),
         ("--seeds 1.5", "--seeds must be whole numbers from 0 on, found: 1.5"),
-        ("--seeds ,", "--seeds names nothing: ','"),
-        ("--methods ,", "--methods names nothing: ','"),
+        ("--seeds ,", "expected names after --seeds, found none: ','"),
+        ("--methods ,", "expected names after --methods, found none: ','"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_one_line_with_a_hint(
@@ -167,7 +167,7 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
 def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
     message, hint = capsys.readouterr().err.splitlines()
-    assert message.startswith("error: --list shows all experiments, and takes no choice of them: ")
+    assert message.startswith("error: expected --list without a choice of experiments, found: ")
     assert hint == "hint: fedlog reproduce --list"
 
 

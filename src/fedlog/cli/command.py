@@ -23,7 +23,7 @@ class StopRequestedError(KeyboardInterrupt):
 
 @contextmanager
 def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
-    """After SIGTERM, print the last words and go on after the block; Ctrl-C interrupts the program as usual."""
+    """If SIGTERM arrives in the block, end the block, print `last_words` and go on; Ctrl-C still ends the program."""
     try:
         yield
     except StopRequestedError:
@@ -33,7 +33,7 @@ def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
 def add_command(
     commands: Subparsers, name: str, summary: str, handler: Handler, folder: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; `folder` is the help text of a first argument DIR, if it has one."""
+    """Add a command and return its parser; with `folder`, its help text, the command takes a first argument DIR."""
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(handler=handler)
     if folder is not None:
@@ -48,9 +48,9 @@ def list_subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.Arg
 
 
 def import_on_call(name: str) -> Handler:
-    """Return a handler that imports the function `module:function` of this folder only when the command runs.
+    """Return a handler that imports `module:function` from `fedlog.cli` only when the command runs, and calls it.
 
-    So `--help` and a mistyped option need not wait for PyTorch, nor need the packages of an extra.
+    So `--help` does not wait for PyTorch, and works without the packages of the optional extras.
     """
 
     def handle(args: argparse.Namespace) -> int | None:
@@ -70,17 +70,19 @@ def add_allow_code(parser: argparse.ArgumentParser) -> None:
         allow_code([name])
         return name
 
-    text = "let a model folder or a `frozen:` file name this function as its body; repeatable"
+    text = "trust this function: a model folder or a `frozen:` file may name it as its body; can be repeated"
     parser.add_argument("--allow-code", type=allow, default=argparse.SUPPRESS, metavar="package.module:name", help=text)
 
 
 def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
-    """The names in an option such as `--methods a,b`, each once; an empty tuple if the option was left out."""
+    """Split the value of an option such as `--methods a,b` into names, each once; empty if the option was left out."""
     if text is None:
         return ()
     named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not named:
-        raise InputError(f"{option} names nothing: {text!r}", hint=f"{option} {example}, or leave it out")
+        raise InputError(
+            f"expected names after {option}, found none: {text!r}", hint=f"{option} {example}, or leave it out"
+        )
     return named
 
 

@@ -47,13 +47,13 @@ REVIEW_NOTE = "Drafted by `fedlog compare` from the files of all sites. Review i
 
 
 def compare_and_report(args: argparse.Namespace) -> int:
-    """Run the comparison and print it; return exit code 0 if all its runs finished, 1 if some failed."""
+    """Run the comparison and print its results; return exit code 0 if all runs finished, 1 if some failed."""
     given = {name: value for name, value in read_given_settings(args).items() if name != "jobs"}
     data = given.pop("data", "digits")
     options = given.pop("options", {})
     if not 0 <= args.worth < 100:
-        raise InputError(f"--worth is in points, from 0 to 100: {args.worth:g}", hint="--worth 1")
-    out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_file_name(data)}"
+        raise InputError(f"expected --worth in points, from 0 to 100, found: {args.worth:g}", hint="--worth 1")
+    out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_make_file_name(data)}"
     try:
         found = fedlog.compare(
             data,
@@ -85,10 +85,10 @@ def compare_and_report(args: argparse.Namespace) -> int:
 
 
 def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
-    """Run one method with several seeds, for `fedlog run --seeds`; return the exit code of `compare_and_report`."""
+    """Run one method with several seeds, for `fedlog run --seeds`; return exit code 0, or 1 if some runs failed."""
     if args.resume is not None:
         raise InputError(
-            "--resume continues one run, and --seeds makes several",
+            "expected --resume or --seeds, found both: one continues a single run, the other makes several",
             hint="leave --resume out: the same command with --seeds and --out continues by itself",
         )
     found = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), False if args.quiet else None)
@@ -124,7 +124,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 
 def _read_recipe(texts: Sequence[str]) -> Recipe | None:
-    """The recipe for all methods, `paper` or `tuned`; None if neither was given."""
+    """The recipe for all methods among the values of `--recipe`: `paper` or `tuned`; None if neither was given."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
         raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
@@ -132,7 +132,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """The settings of each recipe NAME:KEY=VALUE,... by name, and {} under the name ""; None without recipes."""
+    """Read recipes NAME:KEY=VALUE,... as name -> settings; the name "" stands for no changes. None without recipes."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}
@@ -146,14 +146,14 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
 
 
 def _read_value(text: str) -> Any:
-    """The value as JSON if it is JSON (a number, true, false, null), else as a text."""
+    """Read a value as JSON if it is a number, true, false or null, else as text."""
     try:
         return json.loads(text)
     except ValueError:
         return text.strip()
 
 
-def _file_name(data: str) -> str:
+def _make_file_name(data: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", data).strip("-")[-60:]
 
 
@@ -176,7 +176,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
 
 
 def choose_deployable(found: Comparison) -> str:
-    """The advised label, if its method can be deployed; else the best label with a method that can."""
+    """Choose what to deploy: the advised method if sites can run it, else the best one that they can run."""
     deployable = registry.find_methods(lambda method: method.may_federate)
     labels = [label for label in found.findings.candidates if found.findings.find_method(label) in deployable]
     if not labels:
@@ -192,14 +192,14 @@ def choose_deployable(found: Comparison) -> str:
 def _explain_choice(found: Comparison, label: str) -> list[str]:
     lines = [f"# {found.advice.sentence}"]
     if found.advice.kind is not AdviceKind.FEDERATE:
-        lines.append(f"# These commands run {label}, the best that sites can run, all the same.")
+        lines.append(f"# Even so, these commands run {label}, the best of the methods that can be deployed.")
     elif found.advice.method != label:
         lines.append(f"# {found.advice.method} runs in the simulator only; these commands run {label}.")
     return lines
 
 
 def _write_site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
-    """The file of each site's records; a single table is split into one file for each site, with its rows in order."""
+    """Return site -> file with its records; a single table for all sites is first split into one file for each."""
     sources = SiteSources.find(source, site_column)
     for name, frame in sources.frames.items():
         frame.write_csv(folder / f"{name}.csv")
@@ -207,7 +207,7 @@ def _write_site_tables(folder: Path, source: str, site_column: str | None) -> di
 
 
 def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]) -> list[str]:
-    """The commands for the server and for each site, with the settings of the compared run."""
+    """List the commands that the server and each site must run, with the settings of the compared run."""
     schema = shlex.quote(str(folder / "schema.toml"))
     lines = ["# At the server:", f"fedlog federate init server --schema {schema} --host {HOST}"]
     lines += ["fedlog federate server server", ""]
@@ -224,7 +224,7 @@ def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: M
 
 
 def find_body(spec: RunSpec, site: str) -> str:
-    """The body of this site in the compared run."""
+    """The name of this site's body in the compared run."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if len(common) > 1:
@@ -236,7 +236,7 @@ def find_body(spec: RunSpec, site: str) -> str:
 
 
 def write_run_command(spec: RunSpec) -> str:
-    """The command `fedlog federate run` with the settings of the compared run."""
+    """Write the command `fedlog federate run ...` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]
     for entry in list_deployed_settings():

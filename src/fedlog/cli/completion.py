@@ -22,10 +22,10 @@ NEXT_STEPS = {
 }
 
 
-def _complete_paths(command: argparse.ArgumentParser) -> None:
-    """Mark the arguments that are files or folders, so that the shell completes them as such."""
+def _mark_paths(command: argparse.ArgumentParser) -> None:
+    """Mark the arguments that are paths, so that the shell completes names of files and folders."""
     for below in list_subcommands(command).values():
-        _complete_paths(below)
+        _mark_paths(below)
     for action in command._actions:
         if action.type is Path:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ def _complete_paths(command: argparse.ArgumentParser) -> None:
 def write_completion_script(shell: str) -> str:
     """The completion script for a shell."""
     parser = make_parser(COMMANDS)
-    _complete_paths(parser)
+    _mark_paths(parser)
     return str(shtab.complete(parser, shell))
 
 

@@ -31,19 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog data`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    listing = add_command(verbs, "list", "the data sets, and which are here", list_command)
+    listing = add_command(verbs, "list", "list the data sets, and which of them are downloaded", list_data_sets)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
     fetch = add_command(
-        verbs, "fetch", "download data sets and verify them; continues an interrupted download", fetch_command
+        verbs, "fetch", "download data sets and verify them; continues an interrupted download", fetch_data_sets
     )
     fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
-    fetch.add_argument("--quiet", action="store_true", help="no progress bar")
+    fetch.add_argument("--quiet", action="store_true", help="show no progress bar")
 
     check = add_command(
-        verbs, "check", "verify the files that are here; exit code 2 if one is missing or corrupt", check_command
+        verbs, "check", "verify the downloaded files; exit code 2 if one is missing or corrupt", check_data_sets
     )
-    check.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(SOURCES)} (default: all)")
+    check.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(SOURCES)} (default: all)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
     for verb in (listing, fetch, check):
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def list_command(args: argparse.Namespace) -> None:
-    """List the data sets."""
+def list_data_sets(args: argparse.Namespace) -> None:
+    """Print the data sets, where each comes from, and which are downloaded."""
     folder = find_data_folder(args.data_dir)
     rows = []
     for name, title, state in NOT_DOWNLOADED:
@@ -75,7 +75,7 @@ def list_command(args: argparse.Namespace) -> None:
     say(f"data folder: {folder}")
 
 
-def fetch_command(args: argparse.Namespace) -> None:
+def fetch_data_sets(args: argparse.Namespace) -> None:
     """Download and verify the data sets, and print the folder that has them."""
     # Imported here: requests and pooch are needed by nothing but a download.
     from fedlog.data.fetch import ReportProgress, fetch_data_set
@@ -85,24 +85,25 @@ def fetch_command(args: argparse.Namespace) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
 
-        def report(name: str) -> ReportProgress:
+        def add_bar(name: str) -> ReportProgress:
             task = progress.add_task(name, total=None)
             return lambda done, total: progress.update(task, completed=done, total=total)
 
         try:
             for source in sources:
-                fetch_data_set(source, folder, report)
+                fetch_data_set(source, folder, add_bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues the download where it stopped") from None
     if not args.quiet:
         for source in sources:
             unverified = any(file.sha256 is None for file in source.files)
-            say(f"{source.name}: {'here; no checksum is published for it' if unverified else 'here and verified'}")
+            checked = "downloaded; no checksum is published for it" if unverified else "downloaded and verified"
+            say(f"{source.name}: {checked}")
     print(folder)
 
 
-def check_command(args: argparse.Namespace) -> int:
-    """Print the state of each file; return exit code 0 if all are complete and correct, else 2."""
+def check_data_sets(args: argparse.Namespace) -> int:
+    """Print the state of each downloaded file; return exit code 0 if all are complete and correct, else 2."""
     folder = find_data_folder(args.data_dir)
     sources: Sequence[Source] = _find_sources(args.names) or list(SOURCES.values())
     states = [(source, file, find_file_state(file, folder)) for source in sources for file in source.files]

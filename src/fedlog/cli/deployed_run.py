@@ -33,7 +33,7 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """The folder itself if it is that of a deployed run; if it is a server's folder, the folders of its runs."""
+    """The folders of the deployed runs: this folder if it is one, or those of all runs if it is a server's folder."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
@@ -91,7 +91,7 @@ def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
 
 
 def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[str, Any]]) -> tuple[DeployedSite, ...]:
-    """Each site of a run: its figures from the report, and from the log how often it answered or was left out."""
+    """Read each site's figures from the report, and from the events how often it answered or was left out."""
     answered: dict[str, set[int]] = {}
     left_out: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == run):
@@ -120,7 +120,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
 
 
 def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
-    """The settings that differ from the defaults of the plan's method, and those that do not."""
+    """Divide the plan's settings into those that differ from the defaults of its method, and those that do not."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = _list_settings(plan), _list_settings(usual_plan)
     differences = [
@@ -134,7 +134,7 @@ def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], t
 
 
 def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
-    """(name, whether it is an option of the method) -> its value in this plan, for all settings that have a flag."""
+    """(name, whether it is an option of the method) -> value in this plan, for all settings that have a flag."""
     settings = format_plan_settings(plan)
     named = [entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag]
     found = {(name, False): settings.get(name.replace("_", "-"), "") for name in named if name != "method"}
@@ -150,13 +150,13 @@ def _write_repeat_command(server: Path, method: str, differences: Sequence[Setti
     return shlex.join([*words, *write_flags(differences)])
 
 
-def deployed_pages(folder: Path) -> Pages:
-    """The pages of a server's folder, or of one of its runs."""
+def make_deployed_pages(folder: Path) -> Pages:
+    """The pages that `fedlog watch` serves for a server's folder, or for one of its runs."""
     return Pages(folder, find_deployed_runs, _render_folder, _list_files)
 
 
 def _render_folder(folder: Path, live: Live) -> str:
-    """The page of one run; for the server's folder, the list of all runs."""
+    """Render the page of one run, or for a server's folder the list of its runs."""
     if (folder / PLAN).exists():
         return render_deployed(read_deployed_run(folder), live)
     runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
@@ -164,7 +164,7 @@ def _render_folder(folder: Path, live: Live) -> str:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """The files that the page is made from: those of the runs, and the server's log."""
+    """List the files that the page is made from: those of the runs, and the server's log."""
     runs = find_deployed_runs(folder)
     yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))
     yield from {ServerFolder(run.parent.parent).event_log for run in runs}

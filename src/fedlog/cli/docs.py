@@ -24,13 +24,17 @@ Every command and every flag, written by `fedlog docs` from the commands themsel
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog docs`."""
-    parser.set_defaults(handler=docs_command)
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
+    parser.set_defaults(handler=write_documentation)
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="the committed results (default: results)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs"), metavar="DIR", help="the folder of the documentation (default: docs)"
+    )
 
 
-def docs_command(args: argparse.Namespace) -> None:
-    """Write the pages and print their paths."""
+def write_documentation(args: argparse.Namespace) -> None:
+    """Write all generated pages, and print their paths."""
     if not args.results.is_dir():
         raise InputError(
             f"expected the folder of the results, found none: {args.results}",
@@ -49,7 +53,7 @@ def docs_command(args: argparse.Namespace) -> None:
 
 
 def write_command_page() -> str:
-    """The page of all commands as Markdown: the list of commands, then the flags of each command."""
+    """Write the page of all commands in Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [PAGE_START, "\n".join(["| command | what it does |", "|---|---|", *rows])]
     for name, command in list_subcommands(make_parser(COMMANDS)).items():
@@ -58,7 +62,7 @@ def write_command_page() -> str:
 
 
 def _write_sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
-    """The sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
+    """Write the sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
     yield f"{'#' * level} `fedlog {name}`"
     text = (command.description or "").strip().rstrip(".").replace("%%", "%")
     yield f"{text[:1].upper()}{text[1:]}."
@@ -71,7 +75,7 @@ def _write_sections(command: argparse.ArgumentParser, name: str, level: int) -> 
 
 
 def _group_flags(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
-    """The flags by the title of their group; flags without a group are under the empty title."""
+    """Group a command's flags by the title of their group; those without a group are under the empty title."""
     found: dict[str, list[argparse.Action]] = {}
     for group in command._action_groups:
         title = "" if group.title in (None, "options", "positional arguments") else str(group.title)

@@ -36,7 +36,7 @@ LITTLE_MEMORY, LITTLE_DISK = 2e9, 1e9
 
 @dataclass(frozen=True)
 class Check:
-    """One checked thing: its name, its state, and a hint if it should be changed."""
+    """The result of one check: what was checked, what was found, and a hint if something should be changed."""
 
     name: str
     value: str
@@ -45,11 +45,11 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog doctor`."""
-    parser.set_defaults(handler=doctor_command)
+    parser.set_defaults(handler=print_checks)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def doctor_command(args: argparse.Namespace) -> None:
+def print_checks(args: argparse.Namespace) -> None:
     """Print the results of all checks."""
     found = list(check_installation())
     if args.json:
@@ -64,7 +64,7 @@ def doctor_command(args: argparse.Namespace) -> None:
 
 
 def check_installation() -> Iterator[Check]:
-    """Check everything that decides what works on this machine, and how fast."""
+    """Check the packages, speed, space and data that decide what works on this machine, and how fast."""
     yield Check("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
     yield Check("python", f"{platform.python_version()} in {sys.prefix}")
     yield Check("system", platform.platform())
@@ -121,7 +121,7 @@ def _check_space() -> Iterator[Check]:
 
 
 def _check_data() -> Check:
-    """Check the folder of the data sets: which of them are there."""
+    """Check which data sets are downloaded."""
     from fedlog.data.sources import SOURCES, find_data_folder
 
     try:

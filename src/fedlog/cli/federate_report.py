@@ -10,7 +10,7 @@ from fedlog.files.duration_text import describe_duration
 
 
 def print_pretrained_report(report: dict[str, Any]) -> None:
-    """Print the figures of the private demo; in a real run only each site knows its own."""
+    """Print the figures of the demo with images; in a real private run each site knows only its own."""
     print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
@@ -44,7 +44,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
 
 
 def print_private_report(report: dict[str, Any]) -> None:
-    """Print sites, traffic and guarantee of a run that is private or has secure sums."""
+    """Print the sites, the traffic and the guarantee of a run that is private or has secure sums."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
     print(_describe_traffic(report))
@@ -61,8 +61,8 @@ def print_private_report(report: dict[str, Any]) -> None:
             "with; more records or sites, a larger epsilon, fewer rounds or a narrower clip raise the signal"
         )
     elif "new_heads" in report:
-        print(f"rounds that moved the head: {report['new_heads']} of {report['rounds']}")
-    print("how well each model does is known to its site alone: `report.json` beside the model there")
+        print(f"rounds that changed the head: {report['new_heads']} of {report['rounds']}")
+    print("only each site knows how well its model does: see `report.json` beside the model there")
 
 
 def _describe_traffic(report: dict[str, Any]) -> str:

@@ -55,11 +55,12 @@ def create_server(args: argparse.Namespace) -> None:
 
 
 def renew_certificate(args: argparse.Namespace) -> None:
-    """Make a new certificate for the server."""
+    """Make a new certificate for the server, and print how long it is valid."""
     folder = ServerFolder.open(args.folder)
     now = dt.datetime.now(dt.UTC)
     renew_server_certificate(folder.certificates, folder.read_config().hosts, now)
-    say(f"valid for {count_days_left(folder.certificates, now):.0f} days; restart the server; the sites change nothing")
+    days = count_days_left(folder.certificates, now)
+    say(f"the new certificate is valid for {days:.0f} days: restart the server; the sites need not do anything")
 
 
 def run_server(args: argparse.Namespace) -> None:
@@ -75,8 +76,8 @@ def register_sites(args: argparse.Namespace) -> None:
     if args.key.is_dir():
         if args.name is not None:
             raise InputError(
-                f"--name {args.name} names one site, but {args.key} is a folder of keys: its file names are the names",
-                hint="leave --name out",
+                f"expected one key file with --name {args.name}, found a folder of keys: {args.key}",
+                hint="leave --name out: in a folder the file names are the sites' names",
             )
         server_side.register_sites_in_folder(folder, args.key, say)
         return
@@ -89,10 +90,10 @@ def register_sites(args: argparse.Namespace) -> None:
 
 
 def unregister_site(args: argparse.Namespace) -> None:
-    """Refuse a site's key from now on."""
+    """Unregister a site's key, so that the server refuses the site from now on."""
     folder = ServerFolder.open(args.folder)
     server_side.unregister_site(folder, args.name, say)
-    say(f"{args.name} is refused from now on; what it has sent stays in the head until `leave`")
+    say(f"{args.name} is refused from now on; what it has sent stays in the head until `fedlog federate leave`")
 
 
 def print_status(args: argparse.Namespace) -> None:
@@ -168,19 +169,19 @@ def change_caps(args: argparse.Namespace) -> None:
 
 
 def replace_keys(args: argparse.Namespace) -> None:
-    """Make new keys for the site, and print the public key."""
+    """Replace the site's keys, print the public key, and say who must know about it."""
     folder = SiteFolder.open(args.folder)
     had_sum_key = (folder.path / KEY).exists()
     _print_public_key(folder, site_side.replace_keys(folder))
     name = folder.read_config().name
-    say(f"the operator takes the old key off the list and registers this one: unregister {name}, register")
+    say(f"the operator must now unregister {name} and register it again with this key")
     if had_sum_key:
         say(f"for secure sums, all sites write their lists anew with this entry: {format_roster_entry(folder)}")
-    say("kept: the data, the body, the models, and the record of what has left this site")
+    say("unchanged: the data, the body, the models, and the record of what has left this site")
 
 
 def print_ledger(args: argparse.Namespace) -> None:
-    """Restore or begin the site's record of what has left it, if a flag asks for that, and print its sum."""
+    """Print what has left the site in all runs; first restore or begin the record of that, if a flag asks for it."""
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
         privacy_record.restore_record(folder, args.restore)
@@ -212,7 +213,7 @@ def run_at_server(args: argparse.Namespace) -> None:
     # A site whose records are protected is warned at the site: only the site knows how many it has.
     if warning := describe_large_delta(plan.promise, 1, len(folder.read_known_sites())):
         say(f"warning: {warning}")
-    with end_quietly_on_sigterm(f"no longer following {plan.name}; at the server it goes on"):
+    with end_quietly_on_sigterm(f"stopped following {plan.name}, which continues at the server"):
         print_report(runs.run_federation(folder, plan, rules, say), args.json)
         _write_page(args, folder.runs / plan.name)
 
@@ -259,7 +260,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def drop_site(args: argparse.Namespace) -> None:
-    """Drop a site from a run, or take it back."""
+    """Drop a site from a run, or take it back with `--back`."""
     folder = ServerFolder.open(args.folder)
     run = args.run or runs.find_unfinished_run(folder)
     if args.back:

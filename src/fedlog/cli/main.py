@@ -26,13 +26,13 @@ COMMANDS = {
     "compare": "run several methods on one federation, and say whether federating pays",
     "reproduce": "run the tables and figures of the paper",
     "report": "write the page of a run, of a folder of runs, or of all results",
-    "watch": "show the page of a run, or of a folder of runs, as rounds end",
-    "docs": "write the generated pages and pictures of docs/ from the records",
+    "watch": "serve the page of a run, or of a folder of runs, and update it after each round",
+    "docs": "write the generated pages and pictures of docs/ from the committed results",
     "data": "list, fetch and check data sets",
     "privacy": "compute the noise for a promise, show what a run has spent, audit a promise",
-    "federate": "run a real federation of sites, with Flower underneath",
+    "federate": "run a federation of real sites over a network, with Flower",
     "predict": "predict labels, or a number with its interval, with a finished model",
-    "doctor": "show versions, compiler, cores, memory, data, Flower and browser",
+    "doctor": "check this installation: versions, compiler, cores, memory, data, extras, browser",
 }
 # Extra of the package -> the modules that it installs, and that a plain installation lacks.
 EXTRA_MODULES = {
@@ -53,7 +53,7 @@ TYPE_NAMES = {"int": "a whole number", "float": "a number", "Path": "a path"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in the form of all our errors: a line and a hint."""
+    """An argument parser that prints an error as all of fedlog does: one line, and a hint."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # No abbreviated options: a new option could change the meaning of one.
@@ -95,7 +95,7 @@ def _print_error(message: str, hint: str, exit_code: int) -> int:
 
 
 def make_parser(complete: Collection[str]) -> Parser:
-    """The parser of the program: the commands in `complete` have all their flags, other commands only their names."""
+    """Make the parser of `fedlog`. The commands in `complete` get all their flags, other commands only their names."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",
@@ -128,7 +128,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM end the block as Ctrl-C does, with the same message; forked processes end at once."""
+    """Let SIGTERM end the block as Ctrl-C does; a process that was forked in the block ends at once."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return

@@ -22,16 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", help="a table without the label column, an .npz file, or a folder of images")
     parser.add_argument(
-        "--level", type=float, default=0.9, metavar="P", help="level of the intervals around a number (default: 0.9)"
+        "--level",
+        type=float,
+        default=0.9,
+        metavar="P",
+        help="the probability of the intervals around predicted numbers (default: 0.9)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of CSV")
-    parser.add_argument("--onnx", type=Path, metavar="FILE", help="also write the model as ONNX, checked")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of CSV")
+    parser.add_argument(
+        "--onnx", type=Path, metavar="FILE", help="write the model as an ONNX file, and check it against PyTorch"
+    )
     add_allow_code(parser)
-    parser.set_defaults(handler=predict_command)
+    parser.set_defaults(handler=predict_and_export)
 
 
-def predict_command(args: argparse.Namespace) -> None:
-    """Print the predictions as CSV or JSON, and write the model as ONNX, as far as the flags ask for it."""
+def predict_and_export(args: argparse.Namespace) -> None:
+    """Print predictions if `--data` is given, as CSV or JSON; write the model as ONNX if `--onnx` is given."""
     from fedlog.errors import InputError
 
     if args.data is None and args.onnx is None:

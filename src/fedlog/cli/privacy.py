@@ -36,29 +36,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_calibrate_command(verbs)
     spend = add_command(
-        verbs, "spend", "show what a finished or interrupted run has spent, release by release", spend_command
+        verbs,
+        "spend",
+        "show the epsilon that a finished or interrupted run has spent, release by release",
+        print_spending,
     )
-    spend.add_argument("run", type=Path, metavar="RUN", help=f"folder of the run (it holds {FILE_NAME})")
+    spend.add_argument("run", type=Path, metavar="RUN", help=f"the folder of the run, with its file {FILE_NAME}")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")
     add_audit_command(verbs)
 
 
-def spend_command(args: argparse.Namespace) -> None:
-    """Print what the run has spent, release by release."""
+def print_spending(args: argparse.Namespace) -> None:
+    """Print the epsilon that a run has spent, release by release."""
     log = read_log(args.run / FILE_NAME)
     own = DEFAULT_DELTA if log.limit is None else log.limit.delta
     delta = own if args.delta is None else args.delta
     spending = compute_spending_across_runs(log.events, delta)
     if args.json:
-        print(json.dumps(_spending_as_json(args.run, log, spending, delta), indent=2))
+        print(json.dumps(_make_spending_json(args.run, log, spending, delta), indent=2))
     else:
         print(_format_spending(log, spending, delta))
     for caveat in spending.caveats:
         print(f"warning: {caveat}", file=sys.stderr)
 
 
-def _spending_as_json(run: Path, log: ReleaseLog, spending: Spending, delta: float) -> dict[str, Any]:
+def _make_spending_json(run: Path, log: ReleaseLog, spending: Spending, delta: float) -> dict[str, Any]:
     nominal = spending.guarantee is not None and spending.guarantee.unit is Unit.PAPER
     name = "nominal_epsilon" if nominal else "epsilon"
     return {
@@ -100,42 +103,47 @@ def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
 
 # Setting of an `Audit` that has a flag of the same name -> its help text.
 HELP = {
-    "audited": "what is audited: the statistics that leave, or bodies trained by DP-SGD, in one run with many canaries",
+    "audited": "what is audited: the statistics that clients send, or bodies trained by DP-SGD (in one run)",
     "releases": "how many releases share the budget",
-    "clip": "clamp:B or l2:R",
+    "clip": "bound on the features: clamp:B or l2:R",
     "message_norm": "the largest norm of a client's message, with --privacy client",
-    "noise": "noise from floating-point numbers, or discrete noise",
-    "fault": "make this mistake on purpose, to see that the audit finds it",
+    "noise": "how noise is drawn: as floating-point numbers, or discrete",
+    "fault": "build in this fault, to check that the audit finds it",
     "too_small": "with --fault small-noise: how many times too small the noise is",
-    "trials": "noisy messages with the canary, and as many without it",
-    "trainings": "how many trainings the messages come from",
+    "trials": "how many noisy messages with the canary are seen, and as many without it",
+    "trainings": "from how many trainings the messages come",
     "confidence": "confidence of the lower bound",
     "seed": "seed of the trainings and the noise",
 }
 
 
 def add_audit_command(verbs: Subparsers) -> None:
-    """Add the `audit` verb."""
+    """Add the command `fedlog privacy audit`."""
     summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
-    audit, hints = add_command(verbs, "audit", summary, audit_command), find_setting_types(Audit)
+    audit, hints = add_command(verbs, "audit", summary, audit_promise), find_setting_types(Audit)
     units, trusts = list_choices(hints["unit"]), list_choices(hints["trust"])
-    audit.add_argument("--privacy", dest="unit", choices=units, default="record", help="default: record")
+    audit.add_argument(
+        "--privacy", dest="unit", choices=units, default="record", help="what the promise protects (default: record)"
+    )
     audit.add_argument("--epsilon", type=float, default=1.0, help="the claimed epsilon (default: %(default)s)")
     audit.add_argument("--delta", type=float, default=1e-5, help="the claimed delta (default: %(default)s)")
-    text = "distributed: a secure sum, audited in one run with many canaries (default: central)"
+    text = "who adds noise; distributed is audited in one run with many canaries (default: central)"
     audit.add_argument("--mechanism", dest="trust", choices=trusts, default="central", help=text)
     for name, text in HELP.items():
         default, words = getattr(Audit, name), list_choices(hints[name]) or None
         kind = str if words else type(default)
         help_text = f"{text} (default: {default})"
         audit.add_argument(f"--{name.replace('_', '-')}", type=kind, choices=words, default=default, help=help_text)
-    text = "how many canaries an audit in one run has (default: 2000; 200 where they are whole clients)"
+    text = "how many canaries an audit in one run has (default: 2000; 200 with --privacy client)"
     audit.add_argument("--canaries", type=int, help=text)
     audit.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def audit_command(args: argparse.Namespace) -> int:
-    """Run the audit; return 0 if the promise stands and 1 if not. RunError if the audit is too weak to refute it."""
+def audit_promise(args: argparse.Namespace) -> int:
+    """Run the audit and print its finding; return exit code 1 if the promise is refuted, else 0.
+
+    RunError if the audit is too weak to refute this promise, whatever the noise.
+    """
     from fedlog.audit.canary import run_audit
 
     args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
@@ -155,17 +163,25 @@ def audit_command(args: argparse.Namespace) -> int:
 
 
 def add_calibrate_command(verbs: Subparsers) -> None:
-    """Add the `calibrate` verb."""
-    summary = "compute the noise that keeps a number of releases within a budget, and say what the promise then means"
-    calibrate = add_command(verbs, "calibrate", summary, calibrate_command)
+    """Add the command `fedlog privacy calibrate`."""
+    summary = (
+        "compute the noise that keeps a number of releases within epsilon and delta, and say what is then promised"
+    )
+    calibrate = add_command(verbs, "calibrate", summary, print_calibration)
     calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
         "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"
     )
     calibrate.add_argument(
-        "--releases", type=int, required=True, metavar="K", help="noisy exchanges, an opening exchange included"
+        "--releases",
+        type=int,
+        required=True,
+        metavar="K",
+        help="the number of noisy exchanges, with one before the first round if the method has it",
     )
-    calibrate.add_argument("--classes", type=int, default=10, help="rows of the statistics (default: %(default)s)")
+    calibrate.add_argument(
+        "--classes", type=int, default=10, help="number of classes: the rows of the statistics (default: %(default)s)"
+    )
     calibrate.add_argument(
         "--features", type=int, metavar="M", help="columns of the statistics, the constant 1 included (51 for 10x51)"
     )
@@ -182,24 +198,26 @@ def add_calibrate_command(verbs: Subparsers) -> None:
     text = "who adds noise (default: central)"
     calibrate.add_argument("--mechanism", choices=[str(trust) for trust in Trust], default="central", help=text)
     calibrate.add_argument(
-        "--calibration", choices=[str(kind) for kind in Calibration], help="default: exact (paper with --privacy paper)"
+        "--calibration",
+        choices=[str(kind) for kind in Calibration],
+        help="how noise follows from the budget (default: exact; paper with --privacy paper)",
     )
-    text = "fewest honest survivors, for distributed noise (default: 3)"
+    text = "the fewest honest clients that stay to the end of a round, for distributed noise (default: 3)"
     calibrate.add_argument("--honest", type=int, metavar="H", help=text)
     calibrate.add_argument(
-        "--protected", type=int, metavar="N", help="records (or clients) protected: warns when delta is above 1/N"
+        "--protected", type=int, metavar="N", help="number of protected records or clients: warn if delta is above 1/N"
     )
     calibrate.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def calibrate_command(args: argparse.Namespace) -> None:
-    """Print the noise and what the promise means."""
+def print_calibration(args: argparse.Namespace) -> None:
+    """Print the noise that a promise needs, and what the promise means."""
     budget = Budget(args.epsilon, args.delta)
     unit, trust = Unit(args.privacy), Trust(args.mechanism)
-    for name in ("classes", "features", "honest"):
+    for name, example in (("classes", 10), ("features", 51), ("honest", 3)):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise InputError(f"--{name} must be at least 1, found: {value}")
+            raise InputError(f"--{name} must be at least 1, found: {value}", hint=f"--{name} {example}")
     sensitivity = _find_sensitivity(args, unit, trust)
     calibration = Calibration(args.calibration or (Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT))
     mechanism = plan_noise(
@@ -213,10 +231,10 @@ def calibrate_command(args: argparse.Namespace) -> None:
         honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
     warning = None if args.protected is None else warn_of_large_delta(budget.delta, args.protected, unit)
-    facts = _plan_as_json(mechanism, budget, args.releases, calibration, warning)
+    facts = _make_calibration_json(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
-    print(json.dumps(facts, indent=2) if args.json else _format_plan(facts))
+    print(json.dumps(facts, indent=2) if args.json else _format_calibration(facts))
 
 
 def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
@@ -258,7 +276,7 @@ def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
     return kind, bound
 
 
-def _plan_as_json(
+def _make_calibration_json(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
     by_formula = sigma_by_paper(budget, releases, mechanism.sensitivity)
@@ -285,7 +303,7 @@ def _plan_as_json(
     }
 
 
-def _format_plan(facts: dict[str, Any]) -> str:
+def _format_calibration(facts: dict[str, Any]) -> str:
     promise = f"epsilon {facts['epsilon']:g} at delta {facts['delta']:g} in total"
     if facts["caveat"]:
         promise = f"{facts['caveat']} (Theorem 4 calls it {promise})"

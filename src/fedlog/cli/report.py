@@ -13,16 +13,20 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog report`."""
-    parser.set_defaults(handler=report_command)
-    text = "a run folder, a folder of such folders (runs/), one of `fedlog reproduce`, or a server's with its runs"
+    parser.set_defaults(handler=write_report)
+    text = (
+        "the folder of a run, a folder of such folders (runs/), the --out of `fedlog reproduce`, or a server's folder"
+    )
     parser.add_argument("folder", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--tables", type=Path, metavar="DIR", help="write every table there too, as .csv and .tex")
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="also write every table into this folder, as .csv and .tex"
+    )
 
 
-def report_command(args: argparse.Namespace) -> None:
-    """Write the page and print its path."""
+def write_report(args: argparse.Namespace) -> None:
+    """Write the page of a run, of a folder of runs or of all results, and print its path."""
     if is_deployed(args.folder):
-        _report_deployed(args)
+        _write_deployed_reports(args)
         return
     # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
@@ -48,7 +52,7 @@ def is_deployed(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("plan.json", "federation.toml"))
 
 
-def _report_deployed(args: argparse.Namespace) -> None:
+def _write_deployed_reports(args: argparse.Namespace) -> None:
     # Needs the extra `federate`, as the server does.
     from fedlog.cli.deployed_run import find_deployed_runs, read_and_write_page, read_deployed_run
     from fedlog.errors import InputError

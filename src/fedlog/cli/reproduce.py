@@ -1,4 +1,4 @@
-"""`fedlog reproduce`: run the tables and figures of the paper, cell by cell, and show the progress."""
+"""`fedlog reproduce`: run the tables and figures of the paper. A cell is one run: one row of a table with one seed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,34 @@ from fedlog.files.duration_text import describe_duration
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog reproduce`."""
-    parser.set_defaults(handler=reproduce_command)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; see --list")
-    parser.add_argument("--list", action="store_true", help="what there is, what it needs, what has been run")
-    parser.add_argument("--methods", metavar="A,B", help="only these rows")
-    parser.add_argument("--seeds", metavar="0,1", help="only these seeds")
-    parser.add_argument("--rounds", type=int, metavar="N", help="another length; kept apart, in NAME-N-rounds")
-    text = "run the first N rounds (2) of finished cells again, and say which no longer repeat"
+    parser.set_defaults(handler=run_experiments)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the name of an experiment; --list shows all")
+    parser.add_argument(
+        "--list", action="store_true", help="list the experiments, the data that they need, and what has been run"
+    )
+    parser.add_argument("--methods", metavar="A,B", help="run only these rows of the table")
+    parser.add_argument("--seeds", metavar="0,1", help="run only these seeds")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="run N rounds instead; the results go into NAME-N-rounds"
+    )
+    text = "run the first N rounds (default: 2) of finished runs again, and say which give other results now"
     parser.add_argument("--verify", type=int, nargs="?", const=2, metavar="N", help=text)
-    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes, one core each (default: all cores)")
-    parser.add_argument("--executor", default="processes", help="processes, or dask://host:port")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="default: $FEDLOG_DATA, or the cache")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="the folder of the results (default: results)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="how many runs to compute in parallel, one core each (default: all cores)"
+    )
+    parser.add_argument("--executor", default="processes", help="where to compute: processes here, or dask://host:port")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="folder of the data sets (default: $FEDLOG_DATA, or the cache)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def reproduce_command(args: argparse.Namespace) -> int:
-    """Run the cells; return exit code 0 if all are done, 1 if one failed."""
+def run_experiments(args: argparse.Namespace) -> int:
+    """Run, list or verify experiments; return exit code 0 if all went well, 1 if a run failed or differs."""
     for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
             raise InputError(
@@ -74,7 +84,7 @@ def reproduce_command(args: argparse.Namespace) -> int:
 
 
 def _verify_cells(args: argparse.Namespace, wanted: list[Cell]) -> int:
-    """Run the first rounds of finished cells again; return exit code 0 if every cell repeats, else 1."""
+    """Run the first rounds of finished cells again; return exit code 0 if all give the same results, else 1."""
     from fedlog.experiments.workers.verify import verify_cells  # imported here: it imports the training code
 
     found = []
@@ -110,7 +120,7 @@ def _run_experiment(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcom
 
 
 def _read_choice(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
-    """The rows and seeds that were chosen; empty for all."""
+    """Read the rows and the seeds to run from `--methods` and `--seeds`; empty means all."""
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
     seeds = split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in seeds):
@@ -138,7 +148,7 @@ def _print_list(args: argparse.Namespace) -> None:
     narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
     if narrowed:
         raise InputError(
-            f"--list shows all experiments, and takes no choice of them: {', '.join(narrowed)}",
+            f"expected --list without a choice of experiments, found: {', '.join(narrowed)}",
             hint="fedlog reproduce --list",
         )
     entries = list_experiments(args.out, args.data_dir, args.jobs or count_cores())
@@ -162,7 +172,7 @@ def _print_list(args: argparse.Namespace) -> None:
 
 
 class CellProgress(LiveBar):
-    """Shows the progress of the cells on standard error."""
+    """Shows on standard error how far the runs of an experiment (its cells) are."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, seconds_between_lines=30.0)
@@ -174,7 +184,7 @@ class CellProgress(LiveBar):
         self._started = time.monotonic()
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
-        """Print how many cells are to run, and show the bar."""
+        """Print how many runs there are to do, and show the progress bar."""
         self._cells = len(to_do)
         done_before = f", {len(skipped)} done before" if skipped else ""
         self._console.print(f"{len(to_do)} cells to run{done_before}")
@@ -184,7 +194,7 @@ class CellProgress(LiveBar):
             self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
     def on_progress(self, standings: Sequence[CellStatus]) -> None:
-        """Move the bars, or print lines now and then."""
+        """Update the progress bars, or print a line every 30 seconds if no bar can be drawn."""
         running = [s for s in standings if s.done and s.cell.name not in self._ended]
         done, steps = sum(s.done for s in standings), sum(s.cell.steps for s in standings)
         if self._first_rounds is None:
@@ -193,7 +203,7 @@ class CellProgress(LiveBar):
         if self._bar is not None and self._whole is not None:
             self._bar.update(self._whole, completed=done, text=text)
             for standing in running:
-                self._show(self._bar, standing)
+                self._show_cell(self._bar, standing)
         elif self._is_line_due():
             self._console.print(text)
             for standing in running:
@@ -201,7 +211,7 @@ class CellProgress(LiveBar):
                 self._console.print(f"  {standing.cell.name}: {at}{_describe_status(standing)}")
 
     def on_end(self, outcome: Outcome) -> None:
-        """Print how the cell ended, and remove its line."""
+        """Print how a run ended, and remove its progress bar."""
         self._ended.add(outcome.cell)
         if self._bar is not None and outcome.cell in self._lines:
             self._bar.remove_task(self._lines.pop(outcome.cell))
@@ -209,14 +219,14 @@ class CellProgress(LiveBar):
         how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
         self._console.print(f"{outcome.cell}: {how}")
 
-    def _show(self, bar: Progress, standing: CellStatus) -> None:
+    def _show_cell(self, bar: Progress, standing: CellStatus) -> None:
         name = standing.cell.name
         if name not in self._lines:
             self._lines[name] = bar.add_task(f"  {name}", total=standing.cell.steps, text="")
         bar.update(self._lines[name], completed=standing.done, text=_describe_status(standing).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
-        """The estimated time left, from the rounds done so far; cells differ, so it is rough at first."""
+        """Estimate the time left from the rounds done so far; it is rough at first, because runs differ."""
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:
             return ""

@@ -56,7 +56,7 @@ def print_whole_line(console: Console, line: str) -> None:
 def _add_accuracy_rows(table: Table, summary: Summary, alone: Summary | None) -> None:
     table.add_row("accuracy, mean over clients (final round)", f"{100 * summary.accuracy_mean_over_clients:.2f} %")
     if summary.accuracy_after_closing is not None:
-        table.add_row("the same after the closing local phase", f"{100 * summary.accuracy_after_closing:.2f} %")
+        table.add_row("the same after the final local training", f"{100 * summary.accuracy_after_closing:.2f} %")
     if summary.accuracy_at_chosen_rounds is not None:
         chosen = f"{100 * summary.accuracy_at_chosen_rounds:.2f} %"
         table.add_row("the same, each client's round chosen on its validation records", chosen)
@@ -73,19 +73,21 @@ def _add_error_rows(table: Table, found: Mapping[str, Any]) -> None:
 
 
 def describe_settings(spec: RunSpec) -> str:
-    """One line with the main settings of a run, and those that the user set; `config.json` has all."""
+    """Describe a run's main settings, and those that the user changed, in one line; `config.json` has all."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
-    parts |= {_as_words(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options}
-    parts |= {_as_words(each.name): each.text for each in find_differences(spec) if each.name not in IN_TITLE}
+    parts |= {
+        _format_name(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options
+    }
+    parts |= {_format_name(each.name): each.text for each in find_differences(spec) if each.name not in IN_TITLE}
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def _as_words(name: str) -> str:
+def _format_name(name: str) -> str:
     return name.replace("_", " ")
 
 
 def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
-    """Commands that a user may want next: compare with training alone, and use a model."""
+    """List commands that a user may want next: compare with training alone, and predict with a model."""
     lines = []
     if not alone_is_known and spec.method != "local" and summary.regression is None:
         data = [f"--data {shlex.quote(spec.data)}"]

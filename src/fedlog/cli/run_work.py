@@ -32,7 +32,7 @@ from fedlog.settings.spec import RunSpec, spec_from_toml
 
 
 def train_and_report(args: argparse.Namespace) -> int:
-    """Train and print the summary; return exit code 0, or 1 if runs with several seeds failed."""
+    """Train, write the report and print the summary; return exit code 0, or 1 if a run of `--seeds` failed."""
     spec, folder = _choose_spec_and_folder(args)
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
@@ -90,7 +90,8 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
-                f"--resume takes the settings from the folder, found: {', '.join(sorted(started_with)) or 'a file'}",
+                "expected --resume alone, since the folder has the settings, found also: "
+                f"{', '.join(sorted(started_with)) or 'a file'}",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
         spec = replace(read_spec(args.resume), **given)

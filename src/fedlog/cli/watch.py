@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog watch`."""
-    parser.set_defaults(handler=watch_command)
+    parser.set_defaults(handler=serve_pages)
     parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="a run folder, a folder of such folders (runs/), or a server's folder"
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="the folder of a run, a folder of such folders (runs/), or a server's folder",
     )
-    parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
+    parser.add_argument("--open", action="store_true", help="open the page in the default browser")
 
 
-def watch_command(args: argparse.Namespace) -> None:
+def serve_pages(args: argparse.Namespace) -> None:
     """Serve the page on this machine until Ctrl-C."""
     if not args.folder.is_dir():
         raise InputError(
@@ -45,11 +48,11 @@ def watch_command(args: argparse.Namespace) -> None:
 
 
 def find_pages(folder: Path) -> Pages:
-    """The pages to serve: those of a folder of simulated runs, or of a server's folder."""
+    """Find the pages to serve: those of simulated runs, or those of a server's folder."""
     if is_deployed(folder):
-        from fedlog.cli.deployed_run import deployed_pages  # needs the extra `federate`, as the server does
+        from fedlog.cli.deployed_run import make_deployed_pages  # needs the extra `federate`, as the server does
 
-        return deployed_pages(folder)
+        return make_deployed_pages(folder)
     from fedlog.report.pages.live import make_pages_of_runs
 
     return make_pages_of_runs(folder)
