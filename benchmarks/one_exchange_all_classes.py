@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.one_exchange_sites import logits
-from fedlog.core.heads.gaussian import linear_discriminant_head, nearest_mean_head
-from fedlog.core.heads.ridge import ridge_head
+from fedlog.core.heads.gaussian import solve_linear_discriminant, solve_nearest_mean_head
+from fedlog.core.heads.ridge import solve_ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.packed_matrix import count_triangle_entries
@@ -61,12 +61,12 @@ class Choice:
 def solve(head: str, setting: float | None, moments: Moments) -> Tensor:
     """The head of that kind."""
     if head == "fed-lda":
-        return linear_discriminant_head(moments, setting)
+        return solve_linear_discriminant(moments, setting)
     if head == "fed-ridge":
         assert setting is not None
-        return ridge_head(moments, setting)
+        return solve_ridge_head(moments, setting)
     if head == "fed-ncm":
-        return nearest_mean_head(moments.statistics)
+        return solve_nearest_mean_head(moments.statistics)
     return solve_head(Prior().posterior(moments.statistics)).weights
 
 

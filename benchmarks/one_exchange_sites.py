@@ -25,9 +25,9 @@ from torch import Tensor
 
 from fedlog.core.calibration import bin_by_confidence, calibration_error, fit_temperature, log_loss, novelty_scores
 from fedlog.core.classification import area_under_curve, choose_nearly_best
-from fedlog.core.heads.gaussian import linear_discriminant_head
-from fedlog.core.heads.personal import STRENGTHS, mix_moments, personal_fedlog_head
-from fedlog.core.heads.ridge import ridge_head, ridge_near_head
+from fedlog.core.heads.gaussian import solve_linear_discriminant
+from fedlog.core.heads.personal import STRENGTHS, mix_moments, solve_personal_fedlog_head
+from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
 from fedlog.core.keys import Key
 from fedlog.core.laplace import LaplaceHead
 from fedlog.core.map_head import solve_head
@@ -105,7 +105,7 @@ def interval(values: list[float]) -> dict[str, float]:
 
 
 def dual_lda(features: Tensor, labels: Tensor) -> Tensor:
-    """`linear_discriminant_head` for fewer records than features, through the Gram matrix of the records.
+    """`solve_linear_discriminant` for fewer records than features, through the Gram matrix of the records.
 
     (1 - a) S + a t I with S = C^T C / d: its inverse is (I - C^T (C C^T + a t d / (1 - a))^-1 C) / (a t).
     """
@@ -171,7 +171,7 @@ def choose_share(x: Tensor, y: Tensor, own: list[Tensor], n_class: int) -> float
     moments = Moments.of(x[kept], y[kept], n_class, Detail.SECOND)
 
     def count_right(share: float | None) -> float:
-        head = linear_discriminant_head(moments, share)
+        head = solve_linear_discriminant(moments, share)
         return sum(len(rows) * accuracy(head, x[rows], y[rows], y[rows].unique()) for rows in held)
 
     return max(SHARES, key=count_right)
@@ -191,8 +191,8 @@ def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
             moments = Moments.of(x[everyone], y[everyone], found.n_class, Detail.SECOND)
             shares.append(choose_share(x, y, own, found.n_class))
             heads = {
-                "federated LDA": linear_discriminant_head(moments),
-                "federated LDA, share chosen": linear_discriminant_head(moments, shares[-1]),
+                "federated LDA": solve_linear_discriminant(moments),
+                "federated LDA, share chosen": solve_linear_discriminant(moments, shares[-1]),
                 "federated FedLog": map_head(x[everyone], y[everyone], found.n_class),
             }
             of_clients: dict[str, list[float]] = {}
@@ -234,12 +234,12 @@ def _own_candidates(kind: str, own: Moments, everyone: Moments, head: Tensor) ->
         if math.isinf(strength):
             continue
         if kind == "fedlog":
-            found[strength] = personal_fedlog_head(own.statistics, head, strength)
+            found[strength] = solve_personal_fedlog_head(own.statistics, head, strength)
         elif kind == "lda":
-            found[strength] = linear_discriminant_head(mix_moments(everyone, own, strength))
+            found[strength] = solve_linear_discriminant(mix_moments(everyone, own, strength))
         else:
             near = strength / own.statistics.total
-            found[strength] = ridge_near_head(own, head, near) if strength else ridge_head(own)
+            found[strength] = solve_personal_ridge_head(own, head, near) if strength else solve_ridge_head(own)
     return found
 
 
@@ -255,8 +255,8 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
             everyone = everyone + site
         heads = {
             "fedlog": solve_head(Prior().posterior(everyone.statistics)).weights,
-            "lda": linear_discriminant_head(everyone),
-            "ridge": ridge_head(everyone),
+            "lda": solve_linear_discriminant(everyone),
+            "ridge": solve_ridge_head(everyone),
         }
         for kind, head in heads.items():
             of: dict[str, list[float]] = {"global": [], "own": [], "alone": []}
@@ -304,7 +304,7 @@ def calibration(data: str, body: str) -> dict[str, Any]:
         moments = Moments.of(x[train], y[train], found.n_class, Detail.SECOND)
         posterior = Prior().posterior(moments.statistics)
         fedlog = solve_head(posterior).weights
-        laplace, lda = LaplaceHead(fedlog, posterior.nu), linear_discriminant_head(moments)
+        laplace, lda = LaplaceHead(fedlog, posterior.nu), solve_linear_discriminant(moments)
         all_of: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for shard in found.shards:
             classes = torch.tensor(sorted(set(y[shard.train].tolist())))

@@ -20,7 +20,7 @@ from sklearn.datasets import load_diabetes, load_wine
 from torch import Tensor
 
 from fedlog.core.clip import L2Clip
-from fedlog.core.heads.regression import LinearPosterior, regression_moments, solve_regression
+from fedlog.core.heads.regression import LinearPosterior, solve_regression, sum_regression_moments
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.engine.software import list_software_versions
@@ -76,9 +76,9 @@ def one_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
     test, train = order[: len(y) // 4], order[len(y) // 4 :]
     cuts = [round(len(train) * share) for share in SHARES[:2]]
     sites = torch.split(train, [*cuts, len(train) - sum(cuts)])
-    moments = [regression_moments(x[rows], y[rows]) for rows in sites]
+    moments = [sum_regression_moments(x[rows], y[rows]) for rows in sites]
     federated = solve_regression(moments[0] + moments[1] + moments[2])
-    pooled = solve_regression(regression_moments(x[train], y[train]))
+    pooled = solve_regression(sum_regression_moments(x[train], y[train]))
     gap = float((federated.predict(x[test])[0] - pooled.predict(x[test])[0]).abs().max() / y.abs().max())
     found = {"federated": {**judge(federated, x[test], y[test]), "gap_to_pooled": gap}}
     for name, own in zip(("alone, 60 %", "alone, 30 %", "alone, 10 %"), moments, strict=True):

@@ -18,9 +18,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedlog.core.heads.gaussian import find_needed_detail, linear_discriminant_head, nearest_mean_head
-from fedlog.core.heads.regression import regression_moments, solve_regression
-from fedlog.core.heads.ridge import ridge_head
+from fedlog.core.heads.gaussian import find_needed_detail, solve_linear_discriminant, solve_nearest_mean_head
+from fedlog.core.heads.regression import solve_regression, sum_regression_moments
+from fedlog.core.heads.ridge import solve_ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Moments
@@ -185,10 +185,10 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
     def _solve(self) -> Self:
         moments = self.moments_
         solved = {
-            "lda": lambda: linear_discriminant_head(moments, self.share),
-            "ridge": lambda: ridge_head(moments, self.strength),
+            "lda": lambda: solve_linear_discriminant(moments, self.share),
+            "ridge": lambda: solve_ridge_head(moments, self.strength),
             "fedlog": lambda: solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights,
-            "ncm": lambda: nearest_mean_head(moments.statistics),
+            "ncm": lambda: solve_nearest_mean_head(moments.statistics),
         }[self.head]()
         weights = solved.numpy()
         self.intercept_, self.coef_ = weights[:, 0], weights[:, 1:]
@@ -219,7 +219,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
 
         """
         X, y = validate_data(self, X, y, y_numeric=True, reset=not hasattr(self, "moments_"))
-        return self._add(regression_moments(_to_tensor(X), _to_tensor(y)))
+        return self._add(sum_regression_moments(_to_tensor(X), _to_tensor(y)))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """The expected targets.
@@ -232,7 +232,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
             (n,) targets; with `return_std` a pair of targets and scales.
 
         """
-        features = self._features(X)
+        features = self._check_features(X)
         location, scale = self.posterior_.predict(features)
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
@@ -247,11 +247,11 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
             The low and the high ends, (n,) each.
 
         """
-        features = self._features(X)
+        features = self._check_features(X)
         low, high = self.posterior_.interval(features, level)
         return low.numpy(), high.numpy()
 
-    def _features(self, X: ArrayLike) -> torch.Tensor:
+    def _check_features(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
         return _to_tensor(validate_data(self, X, reset=False))
 

@@ -197,8 +197,8 @@ def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
         with pytest.raises(InputError, match="without asking"):
             look(batch.params)  # type: ignore[operator]
     params = {"head": torch.zeros(3)}
-    assert Phase(EVERYTHING, 1, NearModelLoss(1.0), 0.1).loss_view(params) is params
-    assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).loss_view(params), HiddenParams)
+    assert Phase(EVERYTHING, 1, NearModelLoss(1.0), 0.1).select_params_for_loss(params) is params
+    assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).select_params_for_loss(params), HiddenParams)
 
 
 def test_fedlog_c_takes_the_distance_before_or_after_the_dropout() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty_scores
 from fedlog.core.classification import area_under_curve
-from fedlog.core.heads.regression import regression_moments, solve_regression
+from fedlog.core.heads.regression import solve_regression, sum_regression_moments
 from fedlog.core.keys import Key
 from fedlog.core.laplace import LaplaceHead
 from fedlog.core.map_head import solve_head
@@ -81,8 +81,8 @@ def test_regression_is_the_exact_posterior_and_adds_up() -> None:
     generator = Key(8).torch()
     x = torch.randn(60, 4, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.1, 2.0])
     y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64) + 3 + 0.3 * torch.randn(60, generator=generator)
-    pooled = solve_regression(regression_moments(x, y), 0.5)
-    parts = [regression_moments(x[a:b], y[a:b]) for a, b in ((0, 7), (7, 30), (30, 60))]
+    pooled = solve_regression(sum_regression_moments(x, y), 0.5)
+    parts = [sum_regression_moments(x[a:b], y[a:b]) for a, b in ((0, 7), (7, 30), (30, 60))]
     federated = solve_regression(parts[0] + parts[1] + parts[2], 0.5)
     assert float((pooled.weights - federated.weights).abs().max()) < 1e-10
     assert federated.noise == pytest.approx(pooled.noise, rel=1e-10)
@@ -105,8 +105,8 @@ def test_the_strength_of_largest_evidence_shrinks_what_says_nothing() -> None:
     generator = Key(10).torch()
     x = torch.randn(80, 20, generator=generator, dtype=torch.float64)
     noise = torch.randn(80, generator=generator, dtype=torch.float64)
-    nothing = solve_regression(regression_moments(x, noise))
-    something = solve_regression(regression_moments(x, 5 * x.sum(1) + noise))
+    nothing = solve_regression(sum_regression_moments(x, noise))
+    something = solve_regression(sum_regression_moments(x, 5 * x.sum(1) + noise))
     assert nothing.strength > 100 * something.strength
     assert float(nothing.weights.norm()) < 0.2
 
@@ -118,6 +118,6 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(40):
         x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
         y = x @ weights + torch.randn(60, generator=generator, dtype=torch.float64)
-        low, high = solve_regression(regression_moments(x[:20], y[:20])).interval(x[20:], 0.9)
+        low, high = solve_regression(sum_regression_moments(x[:20], y[:20])).interval(x[20:], 0.9)
         inside.append(float(((low <= y[20:]) & (y[20:] <= high)).double().mean()))
     assert np.mean(inside) == pytest.approx(0.9, abs=0.03)

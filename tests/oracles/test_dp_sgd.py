@@ -139,7 +139,9 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
         own = {site: mask[at : at + 1] for site, mask in masks.items()}
         features = body.features(params, records.inputs[at : at + 1], own)
         scores = logits(body.apply_last_dropout(features, own), params)
-        batch = Batch(features, scores, records.labels[at : at + 1], torch.ones(1), phase.loss_view(params))
+        batch = Batch(
+            features, scores, records.labels[at : at + 1], torch.ones(1), phase.select_params_for_loss(params)
+        )
         own_loss, _ = phase.loss(batch, task.work.constants, {})
         gradients = torch.autograd.grad(own_loss, [params[name] for name in names])
         expected = {name: gradient.reshape(-1) for name, gradient in zip(names, gradients, strict=True)}

@@ -20,7 +20,7 @@ from three_sites import InProcess, quick_clock
 
 import fedlog
 from fedlog.cli.main import main
-from fedlog.core.heads.regression import NumberHead, regression_moments, solve_regression
+from fedlog.core.heads.regression import NumberHead, solve_regression, sum_regression_moments
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.public_tables import NUMBER_TABLES
@@ -50,7 +50,7 @@ def draw(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_without_a_prior_it_is_least_squares_with_its_textbook_intervals() -> None:
     x, y = draw(60)
-    head = NumberHead.of(solve_regression(regression_moments(x, y), strength=1e-12))
+    head = NumberHead.from_posterior(solve_regression(sum_regression_moments(x, y), strength=1e-12))
     plain = LinearRegression().fit(x, y)
     new = torch.from_numpy(np.array([[5.0, 5.0, 5.0], [8.0, -20.0, 4.9]]))
     torch.testing.assert_close(head.predict(new)[0], torch.from_numpy(plain.predict(new)), rtol=1e-7, atol=1e-7)
@@ -66,8 +66,8 @@ def test_without_a_prior_it_is_least_squares_with_its_textbook_intervals() -> No
 def test_the_head_survives_float32_and_features_without_spread() -> None:
     x, y = draw(60)
     flat = torch.cat([x, torch.full((60, 1), 7.0), torch.zeros(60, 1)], dim=1)
-    whole = NumberHead.of(solve_regression(regression_moments(x, y), strength=0.1))
-    head = NumberHead.of(solve_regression(regression_moments(flat, y), strength=0.1))
+    whole = NumberHead.from_posterior(solve_regression(sum_regression_moments(x, y), strength=0.1))
+    head = NumberHead.from_posterior(solve_regression(sum_regression_moments(flat, y), strength=0.1))
     sent = NumberHead(*(array.to(torch.float32) for array in head.arrays))
     for ours, theirs in zip(sent.interval(flat, 0.9), whole.interval(x, 0.9), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -78,7 +78,7 @@ def test_a_run_solves_what_all_rows_in_one_place_give(tmp_path: Path) -> None:
     result = fedlog.run(federation, method="fed-regression", body="identity", out=tmp_path / "run")
     train = federation.train
     assert train.targets is not None
-    pooled = NumberHead.of(solve_regression(regression_moments(train.inputs, train.targets)))
+    pooled = NumberHead.from_posterior(solve_regression(sum_regression_moments(train.inputs, train.targets)))
     model = result.models["site-2"]
     torch.testing.assert_close(model.params[HEAD].double(), pooled.linear, rtol=1e-4, atol=1e-5)
     found = result.summary.regression
@@ -226,7 +226,7 @@ def test_over_flowers_messages_the_head_is_that_of_all_rows_and_after_leaving_of
     def solve(names: tuple[str, ...]) -> torch.Tensor:
         x = torch.cat([rows[name].train.at(rows[name].shards[0].train).inputs for name in names])
         y = torch.cat([rows[name].train.targets[rows[name].shards[0].train] for name in names])  # type: ignore[index]
-        return NumberHead.of(solve_regression(regression_moments(x, y))).linear
+        return NumberHead.from_posterior(solve_regression(sum_regression_moments(x, y))).linear
 
     torch.testing.assert_close(found.values[HEAD], solve(NAMES), rtol=1e-4, atol=1e-5)
     remove_site(server, "south", "once", lambda _: None)

@@ -25,7 +25,7 @@ from by_hand import (
 
 from fedlog.algorithms.fedproto import FedProto
 from fedlog.algorithms.shape import ModelPlan
-from fedlog.core.heads.gaussian import nearest_head_of_means
+from fedlog.core.heads.gaussian import make_nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.wire.message import Contribution
 
@@ -104,7 +104,7 @@ def test_a_class_that_no_participant_holds_keeps_its_prototype() -> None:
 
 def test_a_class_without_a_prototype_never_wins() -> None:
     means = torch.tensor([[100.0, 0.0], [0.0, 0.0], [0.0, 100.0]])
-    head = nearest_head_of_means(means, torch.tensor([True, False, True]))
+    head = make_nearest_mean_head(means, torch.tensor([True, False, True]))
     assert torch.isfinite(head).all()
     points = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))  # all nearest to the absent class's zeros
     winners = (points @ head[:, 1:].T + head[:, 0]).argmax(1)

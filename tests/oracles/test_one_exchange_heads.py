@@ -17,15 +17,15 @@ from fedlog.core.heads import mixtures as mixtures_module
 from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
-    linear_discriminant_head,
-    naive_bayes_head,
-    nearest_mean_head,
-    quadratic_discriminant_head,
+    solve_linear_discriminant,
+    solve_naive_bayes,
+    solve_nearest_mean_head,
+    solve_quadratic_discriminant,
 )
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
-from fedlog.core.heads.personal import personal_fedlog_head
-from fedlog.core.heads.ridge import ridge_head, ridge_near_head
+from fedlog.core.heads.personal import solve_personal_fedlog_head
+from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
 from fedlog.core.heads.shrinkage import find_oracle_shrinkage
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
@@ -51,11 +51,11 @@ def solve(name: str, moments: Moments) -> Tensor:
     """Every number of a head, as one vector."""
     head: Tensor | QuadraticHead = {
         "fedlog": lambda: solve_head(Prior().posterior(moments.statistics)).weights,
-        "ncm": lambda: nearest_mean_head(moments.statistics),
-        "lda": lambda: linear_discriminant_head(moments),
-        "ridge": lambda: ridge_head(moments),
-        "nb": lambda: naive_bayes_head(moments, 0.1),
-        "qda": lambda: quadratic_discriminant_head(moments),
+        "ncm": lambda: solve_nearest_mean_head(moments.statistics),
+        "lda": lambda: solve_linear_discriminant(moments),
+        "ridge": lambda: solve_ridge_head(moments),
+        "nb": lambda: solve_naive_bayes(moments, 0.1),
+        "qda": lambda: solve_quadratic_discriminant(moments),
     }[name]()
     if isinstance(head, QuadraticHead):
         return torch.cat([head.linear.reshape(-1), head.quadratic.reshape(-1)])
@@ -102,7 +102,7 @@ def test_packing_keeps_the_matrix_and_its_length() -> None:
 
 def test_lda_is_scikit_learns() -> None:
     features, labels = records()
-    ours = linear_discriminant_head(Moments.of(features, labels, N_CLASS, Detail.SECOND), share=0.0)
+    ours = solve_linear_discriminant(Moments.of(features, labels, N_CLASS, Detail.SECOND), share=0.0)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.0).fit(features.numpy(), labels.numpy())
     # Its covariance divides by n, ours by n - classes.
     scale = (len(labels) - N_CLASS) / len(labels)
@@ -118,7 +118,7 @@ def test_the_closed_form_of_shrinkage_is_scikit_learns() -> None:
 
 def test_naive_bayes_is_scikit_learns() -> None:
     features, labels = records()
-    head = naive_bayes_head(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
+    head = solve_naive_bayes(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
     ours = torch.log_softmax(logits(features, {HEAD: head.linear, QUADRATIC: head.quadratic}), dim=1)
     theirs = GaussianNB().fit(features.numpy(), labels.numpy()).predict_log_proba(features.numpy())
     assert np.allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-6)
@@ -126,7 +126,7 @@ def test_naive_bayes_is_scikit_learns() -> None:
 
 def test_quadratic_discriminants_are_log_densities() -> None:
     features, labels = records()
-    head = quadratic_discriminant_head(Moments.of(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0)
+    head = solve_quadratic_discriminant(Moments.of(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0)
     logs = []
     for y in range(N_CLASS):
         own = features[labels == y]
@@ -144,7 +144,7 @@ def test_ridge_is_scikit_learns() -> None:
     centred = features - features.mean(0)
     penalty = 0.02 * float(centred.square().sum()) / WIDTH
     theirs = Ridge(alpha=penalty).fit(features.numpy(), np.eye(N_CLASS)[labels.numpy()])
-    ours = ridge_head(moments, 0.02)
+    ours = solve_ridge_head(moments, 0.02)
     assert np.allclose(ours[:, 1:].numpy(), theirs.coef_, atol=1e-10)
     assert np.allclose(ours[:, 0].numpy(), theirs.intercept_, atol=1e-10)
 
@@ -153,7 +153,7 @@ def test_an_own_ridge_stands_where_its_gradient_is_zero() -> None:
     features, labels = records(50)
     own = Moments.of(features, labels, N_CLASS, Detail.SECOND)
     head = torch.randn(N_CLASS, 1 + WIDTH, dtype=torch.float64, generator=Key(3).torch())
-    found = ridge_near_head(own, head, 0.5).requires_grad_(True)
+    found = solve_personal_ridge_head(own, head, 0.5).requires_grad_(True)
     phi = torch.cat([torch.ones(50, 1, dtype=torch.float64), features], dim=1)
     weight = 0.5 * float((phi.mT @ phi).trace()) / (1 + WIDTH)
     onehot = torch.nn.functional.one_hot(labels, N_CLASS).double()
@@ -166,13 +166,13 @@ def test_an_own_fedlog_head_goes_from_the_global_head_to_the_own_records() -> No
     features, labels = records()
     everyone = solve_head(Prior(nu=0.0).posterior(Statistics.of(features, labels, N_CLASS))).weights
     own = Statistics.of(features[:20], labels[:20], N_CLASS)
-    assert torch.equal(personal_fedlog_head(own, everyone, float("inf")), everyone)
-    near = personal_fedlog_head(own, everyone, 1e9)
+    assert torch.equal(solve_personal_fedlog_head(own, everyone, float("inf")), everyone)
+    near = solve_personal_fedlog_head(own, everyone, 1e9)
     assert torch.allclose(near, everyone, atol=1e-4)
     alone = solve_head(Prior(nu=1.0).posterior(own)).weights
-    assert torch.equal(personal_fedlog_head(own, everyone, 0.0), alone)
+    assert torch.equal(solve_personal_fedlog_head(own, everyone, 0.0), alone)
     # With everyone's records as its own and no strength beside them, the head of maximum likelihood comes back.
-    again = personal_fedlog_head(Statistics.of(features, labels, N_CLASS), everyone, 50.0)
+    again = solve_personal_fedlog_head(Statistics.of(features, labels, N_CLASS), everyone, 50.0)
     assert torch.allclose(again, everyone, atol=1e-8)
 
 
@@ -182,7 +182,7 @@ def test_class_means_of_clients_estimate_the_covariance() -> None:
     totals: list[MeanScatter] = []
     for _ in range(4000):
         own = torch.randn(5, 3, generator=generator, dtype=torch.float64) @ mixing
-        totals.append(MeanScatter.of(own.mean(0)[None], torch.tensor([5])))
+        totals.append(MeanScatter.from_means(own.mean(0)[None], torch.tensor([5])))
     parts = [torch.stack([getattr(t, name) for t in totals]).sum(0) for name in ("sums", "outer", "holders")]
     summed = MeanScatter(*parts)
     mean = summed.sums[0, 1:] / summed.sums[0, 0]

@@ -121,7 +121,7 @@ def test_alone_fedcof_takes_every_own_record_for_a_client() -> None:
     each = []
     for row, label in zip(x, y, strict=True):
         means = torch.zeros(N_CLASS, WIDTH, dtype=torch.float64).index_copy(0, label[None], row[None])
-        each.append(MeanScatter.of(means, torch.nn.functional.one_hot(label, N_CLASS)))
+        each.append(MeanScatter.from_means(means, torch.nn.functional.one_hot(label, N_CLASS)))
     summed = MeanScatter(*(reduce(add, [getattr(s, part) for s in each]) for part in ("sums", "outer", "holders")))
     torch.testing.assert_close(
         found, solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed, 0.7)), rtol=1e-9, atol=1e-9

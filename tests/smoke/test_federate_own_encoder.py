@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from fedlog.cli.main import main
-from fedlog.core.heads.gaussian import linear_discriminant_head
+from fedlog.core.heads.gaussian import solve_linear_discriminant
 from fedlog.core.stats import Detail, Moments
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
@@ -67,7 +67,7 @@ def solve_pooled(federation: LocalFederation) -> torch.Tensor:
     pools = [load_data(folder, folder.read_config()).federation for folder in federation.sites.values()]
     parts = [pool.train.at(pool.shards[0].train) for pool in pools]
     features, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
-    return linear_discriminant_head(Moments.of(features, labels, len(CLASSES), Detail.SECOND))
+    return solve_linear_discriminant(Moments.of(features, labels, len(CLASSES), Detail.SECOND))
 
 
 def test_three_real_sites_with_an_encoder_of_their_own(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedlog.cli.main import main
-from fedlog.core.heads.regression import NumberHead, regression_moments, solve_regression
+from fedlog.core.heads.regression import NumberHead, solve_regression, sum_regression_moments
 from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.protocol import checkpoint
 from fedlog.flower.ops.demo import write_key_lists
@@ -41,8 +41,8 @@ def solve_pooled(federation: LocalFederation) -> torch.Tensor:
         assert found.train.targets is not None
         features.append(found.train.at(rows).inputs * SCALE)
         numbers.append(found.train.targets[rows])
-    moments = regression_moments(torch.cat(features), torch.cat(numbers))
-    return NumberHead.of(solve_regression(moments)).linear
+    moments = sum_regression_moments(torch.cat(features), torch.cat(numbers))
+    return NumberHead.from_posterior(solve_regression(moments)).linear
 
 
 def private_plan() -> Plan:

@@ -83,14 +83,14 @@ class Averaging(Algorithm):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The mean of the shared layers, weighted by records; the old state if there are no records."""
-        return average(server, self.shared, total)
+        return average_parameters(server, self.shared, total)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The whole model: the layers the client keeps, and the shared layers as last received."""
         return {**home, **heard}
 
 
-def average(server: Params, names: tuple[str, ...], total: Contribution) -> Params:
+def average_parameters(server: Params, names: tuple[str, ...], total: Contribution) -> Params:
     """The server's state with the mean of these parameters, weighted by records; the old state without records."""
     *sums, records = total.arrays
     if records.item() == 0:

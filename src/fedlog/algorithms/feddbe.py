@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlog.algorithms.averaging import average
+from fedlog.algorithms.averaging import average_parameters
 from fedlog.algorithms.losses import NearGlobalMeanLoss
 from fedlog.algorithms.shape import (
     EVERYTHING,
@@ -99,7 +99,7 @@ class FedDBE(Algorithm):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The mean, weighted by records, of the mean features (opening) or of the models (rounds)."""
-        return average(server, ("mean",) if exchange == OPENING else self.shared, total)
+        return average_parameters(server, ("mean",) if exchange == OPENING else self.shared, total)
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The averaged model with the client's shift."""

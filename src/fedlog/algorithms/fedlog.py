@@ -241,7 +241,7 @@ class FedLogC(FedLog):
         return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """Notes: how fast class means may move apart, and a warning at 100-fold growth in a run without a margin."""
+        """Notes for the user: how fast class means may move apart; a warning if they grow 100-fold without a margin."""
         if not self.beta:
             return ()
         try:

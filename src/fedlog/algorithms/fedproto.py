@@ -23,7 +23,7 @@ from fedlog.algorithms.shape import (
     Work,
     WorkResult,
 )
-from fedlog.core.heads.gaussian import nearest_head_of_means
+from fedlog.core.heads.gaussian import make_nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -101,7 +101,7 @@ class FedProto(Algorithm):
         """The client's model, or its body with a head that chooses the nearest prototype."""
         if self.prediction is PredictionRule.LOCAL_HEAD or not bool(heard["present"].any()):
             return home
-        return {**home, HEAD: nearest_head_of_means(heard["means"], heard["present"])}
+        return {**home, HEAD: make_nearest_mean_head(heard["means"], heard["present"])}
 
     def observe(self, server: Params) -> dict[str, float]:
         """The number of classes that have a prototype."""

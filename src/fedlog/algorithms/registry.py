@@ -104,7 +104,7 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options converted from numbers or text to their types; InputError for an unknown option or a wrong value."""
     make = find_factory(method)
     known = list_options(method)
-    hints = _option_types(make)
+    hints = _find_option_types(make)
     typed = {}
     for name, value in given.items():
         if name not in known:
@@ -161,7 +161,7 @@ def _refuse_incomplete(method: str, missing: list[str]) -> None:
 
 
 @cache
-def _option_types(make: Factory) -> dict[str, Any]:
+def _find_option_types(make: Factory) -> dict[str, Any]:
     """The types of the options that have annotations in the constructor."""
     sources: list[Any] = [make.__init__ if inspect.isclass(make) else make]
     if is_dataclass(make):

@@ -144,7 +144,7 @@ class Phase:
         """Whether the loss reads the parameters, and not only features and logits."""
         return bool(getattr(self.loss, "reads_params", False))
 
-    def loss_view(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def select_params_for_loss(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The parameters as the loss may see them: all if it asks for them, else `HiddenParams`."""
         return params if self.reads_params else HiddenParams()
 

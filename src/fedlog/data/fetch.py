@@ -128,10 +128,10 @@ def _download_file(download: Download, target: Path, report: ReportProgress) -> 
             hint="run the same command again; if it persists, the file at that address has changed",
         ) from error
     except OSError as error:
-        raise _not_writable_error(target, error) from error
+        raise _make_not_writable_error(target, error) from error
 
 
-def _not_writable_error(target: Path, error: OSError) -> InputError:
+def _make_not_writable_error(target: Path, error: OSError) -> InputError:
     return InputError(
         f"cannot write to {error.filename or target}: {error.strerror or error}",
         hint="make room, or choose another folder with --data-dir",
@@ -152,7 +152,7 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
             f"{download.url}: the downloaded archive cannot be read: {error}", hint="run the same command again"
         ) from error
     except OSError as error:
-        raise _not_writable_error(folder, error) from error
+        raise _make_not_writable_error(folder, error) from error
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def find_leaf_folders(folder: Path) -> list[Path]:
     for data in (folder, folder / "data"):
         for names in (("train", "test"), ("all_data",)):
             parts = [data / name for name in names]
-            if all(_json_files(part) for part in parts):
+            if all(_list_json_files(part) for part in parts):
                 return parts
     raise InputError(f"no LEAF data (all_data/*.json, or train and test) in folder: {folder}", hint=PREPROCESS)
 
@@ -103,12 +103,12 @@ def digest_leaf_folder(folder: Path) -> str:
     data = parts[0].parent
     images = sorted(path for path in (data / IMAGE_FOLDER).glob("*") if path.is_file())
     digest = hashlib.sha256()
-    for path in [*(path for part in parts for path in _json_files(part)), *images]:
+    for path in [*(path for part in parts for path in _list_json_files(part)), *images]:
         digest.update(f"{path.relative_to(data).as_posix()}\0{hash_file(path)}\0".encode())
     return digest.hexdigest()
 
 
-def _json_files(folder: Path) -> list[Path]:
+def _list_json_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
@@ -117,7 +117,7 @@ def _read_users(folder: Path, limit: int | None) -> tuple[dict[str, _UserRecords
     seen: set[str] = set()
     classes: set[int] = set()
     kept: dict[str, _UserRecords] = {}
-    for path in _json_files(folder):
+    for path in _list_json_files(folder):
         for user, records in _read_file(path):
             if user in seen:
                 raise InputError(f"{path}: a user must be in only one file; repeated: {user}")

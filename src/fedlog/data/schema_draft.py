@@ -86,7 +86,10 @@ def draft_table_schema(
         return Schema(label, tuple(values), features, (), options.group, options.time), notes
     number = _find_range(frame[label])
     if number is None:
-        raise InputError(f"expected numbers, at least two of them different, in the label column {label} of {where}")
+        raise InputError(
+            f"expected different numbers in the label column {label} of {where}, found: one number only, or texts",
+            hint="name the right column with --label; if it holds classes, leave out --number",
+        )
     ranged = tuple(
         replace(each, range=_find_range(frame[each.column])) if each.kind is FeatureKind.NUMERIC else each
         for each in features

@@ -26,9 +26,9 @@ from fedlog.models.networks import (
     mlp_signed,
     mnist_cnn,
     mobilenet_v2,
+    remove_dropout,
     signal_cnn,
     small_cnn,
-    without_dropout,
 )
 from fedlog.models.own_code import refuse_unless_allowed
 
@@ -152,7 +152,7 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
     if family == "cnn" and input_shape in _CNNS:
         return _CNNS[input_shape]
     if family == "cnn-plain" and input_shape in _CNNS:
-        return partial(without_dropout, _CNNS[input_shape])
+        return partial(remove_dropout, _CNNS[input_shape])
     if family == "cnn-small" and input_shape == (3, 32, 32):
         return cifar_cnn_small
     if family == "cnn-small" and len(input_shape) == 3 and min(input_shape[1:]) >= 12:

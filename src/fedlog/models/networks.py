@@ -84,7 +84,7 @@ def _last_layers(inputs: int, features: int) -> list[nn.Module]:
     return [nn.Linear(inputs, features), nn.ReLU(), nn.Dropout(0.5)]
 
 
-def without_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
+def remove_dropout(make: Callable[[], nn.Sequential]) -> nn.Sequential:
     """The body without its dropout layers, to measure the effect of dropout."""
     return nn.Sequential(*(layer for layer in make() if not isinstance(layer, nn.Dropout | nn.Dropout2d)))
 

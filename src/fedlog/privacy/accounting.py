@@ -176,7 +176,7 @@ class _Loss:
     """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
-    def of_release(release: Event) -> _Loss:
+    def from_event(release: Event) -> _Loss:
         """The privacy loss of one recorded event."""
         if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
@@ -255,7 +255,7 @@ class _Loss:
 
 def noise_distance(releases: Sequence[Event]) -> float:
     """A bound on the total-variation distance between the noise of these releases and exact Gaussian noise."""
-    return sum((_Loss.of_release(release) for release in releases), _Loss()).noise_distance
+    return sum((_Loss.from_event(release) for release in releases), _Loss()).noise_distance
 
 
 def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
@@ -275,7 +275,7 @@ def compute_spending_under_promise(
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
-    losses = accumulate(_Loss.of_release(release) for release in counted)
+    losses = accumulate(_Loss.from_event(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
     epsilons = tuple(loss.epsilon(formula, delta) for loss in losses)
     last = epsilons[-1]
@@ -315,7 +315,7 @@ def check_within_budget(together: Sequence[Event], formula: Calibration, budget:
             f"the privacy budget does not cover another release: {found}",
             hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
         )
-    loss = sum((_Loss.of_release(release) for release in together), _Loss())
+    loss = sum((_Loss.from_event(release) for release in together), _Loss())
     if not loss.is_within(formula, budget):
         after = loss.epsilon(formula, budget.delta)
         raise BudgetSpentError(

@@ -155,9 +155,9 @@ def read_log(path: Path) -> ReleaseLog:
 
 def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
     """Create or read the release log of a run; InputError if a resumed run has another budget than before."""
-    with _lock(path):
+    with _lock_log(path):
         if not path.exists():
-            _create(path, [format_budget_line(budget)])
+            _create_log(path, [format_budget_line(budget)])
         log = read_log(path)
     if log.budget != budget:
         raise InputError(
@@ -173,10 +173,10 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     Call it before the noisy object leaves. A crash in between then wastes budget; in the other order it would hide a
     release.
     """
-    with _lock(path):
+    with _lock_log(path):
         log = read_log(path)
         together = add_if_within_budget(log.events, upcoming, log.budget)
-        _append(path, format_release_line(upcoming))
+        _append_line(path, format_release_line(upcoming))
     return ReleaseLog(log.budget, together)
 
 
@@ -200,10 +200,10 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
 
     `limit` is the site's present limit; `earlier` are the releases from before the log existed.
     """
-    with _lock(path):
+    with _lock_log(path):
         log = _read_or_create_log(path, limit, earlier)
         together = add_if_within_site_limit(log.events, upcoming, limit)
-        _append(path, format_release_line(upcoming))
+        _append_line(path, format_release_line(upcoming))
     return ReleaseLog(limit, together)
 
 
@@ -212,9 +212,9 @@ def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, e
 
     `earlier` are the releases from before the log existed.
     """
-    with _lock(path):
+    with _lock_log(path):
         log = _read_or_create_log(path, budget, earlier)
-        _append(path, format_release_line(upcoming))
+        _append_line(path, format_release_line(upcoming))
     return ReleaseLog(budget, (*log.events, upcoming))
 
 
@@ -223,48 +223,48 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
 
     `earlier` are the releases from before the log existed.
     """
-    with _lock(path):
+    with _lock_log(path):
         if not path.exists():
-            _create(path, [format_budget_line(None), *map(format_release_line, earlier)])
+            _create_log(path, [format_budget_line(None), *map(format_release_line, earlier)])
         known = {event.reason for event in read_log(path).events if isinstance(event, UnboundedLoss)}
         for event in events:
             if event.reason not in known:
-                _append(path, format_release_line(event))
+                _append_line(path, format_release_line(event))
                 known.add(event.reason)
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
     """Write a new release log from the copy `source` and the releases that the copy lacks, in one step."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
-    with _lock(path):
-        _create(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
+    with _lock_log(path):
+        _create_log(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
 
 
 def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Read a site's log, or create it with the `earlier` releases, and make `budget` its present budget."""
     if not path.exists():
-        _create(path, [format_budget_line(budget), *map(format_release_line, earlier)])
+        _create_log(path, [format_budget_line(budget), *map(format_release_line, earlier)])
     log = read_log(path)
     if log.limit != budget:
-        _append(path, format_budget_line(budget))
+        _append_line(path, format_budget_line(budget))
     return log
 
 
-def _lock(path: Path) -> AbstractContextManager[None]:
+def _lock_log(path: Path) -> AbstractContextManager[None]:
     """Lock the log, so that two processes cannot both spend the rest of the budget."""
     return lock_file(path.with_name(f"{path.name}.lock"))
 
 
-def _create(path: Path, lines: Sequence[str]) -> None:
+def _create_log(path: Path, lines: Sequence[str]) -> None:
     """Write a new log in one step: half a log would understate what was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
-def _append(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     """Add one line to the log. If the last line was cut off, first replace it with an unbounded loss."""
     lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
     if cut_off:
-        _create(path, [*lines, *map(format_release_line, cut_off)])
+        _create_log(path, [*lines, *map(format_release_line, cut_off)])
     append_line(path, line)
 
 

@@ -137,7 +137,7 @@ def check_arguments_unchanged(trial: Trial) -> None:
     heard = algorithm.hear(message, {})
     if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(server), heard)
-    home = algorithm.join(_first_model(simulation))
+    home = algorithm.join(_make_first_model(simulation))
     before_home, before_heard = _copy_values(home), _copy_values(heard)
     for exchange in algorithm.schedule.round:
         algorithm.open(exchange.name, home, heard)
@@ -335,7 +335,7 @@ def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
-    start = _first_model(simulation)
+    start = _make_first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
     if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
@@ -355,7 +355,7 @@ def _has_training(simulation: Simulation) -> bool:
     return bool(schedule.closing) or any(exchange.phases for exchange in exchanges)
 
 
-def _first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
+def _make_first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
     key, plan = Key(3), simulation.plan
     return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
 

@@ -123,14 +123,14 @@ class CompactCodec:
         """The largest error in the norm of a row, as a multiple of the row's largest entry."""
         return self.numbers.rounding
 
-    def _codec_for(self, kind: int) -> CompactCodec:
+    def _choose_codec(self, kind: int) -> CompactCodec:
         """The codec for messages of that kind: moments are always float32, so that variances stay precise."""
         return replace(self, numbers=Float32Numbers()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message, as a difference to `known` if possible; equal keys give equal bytes."""
         frame.check_arrays(message)
-        writer = self._codec_for(message.kind)
+        writer = self._choose_codec(message.kind)
         unchanged = message.kind is Kind.SAME  # the checksum then covers `known`, the message that is unchanged
         as_difference = writer.differences and known is not None and frame.can_send_difference(message, known)
         known = known if unchanged or as_difference else None
@@ -155,10 +155,12 @@ class CompactCodec:
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
         kind, body = frame.open_frame(_HEADER, blob, number, starting_checksum(known if number == Kind.SAME else old))
-        return self._codec_for(kind)._read_message(kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old)
+        return self._choose_codec(kind)._read_message(
+            kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old
+        )
 
     def _require_known(self, kind: int, known: Message | None) -> Message:
-        if not self._codec_for(kind).differences or known is None or known.kind != kind:
+        if not self._choose_codec(kind).differences or known is None or known.kind != kind:
             raise WireError(
                 "the message is a difference to an earlier message that the receiver does not have",
                 hint="the sender must send the whole message once",
@@ -195,9 +197,9 @@ class CompactCodec:
         has_means = kind is Kind.STATISTICS and not isinstance(self.numbers, Float32Numbers)
         found = split_counts_and_means(array) if has_means else None
         if found is None:
-            matrix = _as_matrix(array.to(torch.float32))
+            matrix = _reshape_to_matrix(array.to(torch.float32))
             if known is not None:
-                matrix = _as_matrix(array.to(torch.float64) - known.to(torch.float64)).astype(np.float32)
+                matrix = _reshape_to_matrix(array.to(torch.float64) - known.to(torch.float64)).astype(np.float32)
             return self._pack_rows(_FLOATS, matrix, b"", key)
         counts, means = found
         layout = _MEANS
@@ -226,7 +228,7 @@ class CompactCodec:
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
             raise WireError(f"a difference has shape {shape}, expected {tuple(known.shape)}")
-        rows, columns = _matrix_shape(shape)
+        rows, columns = _find_matrix_shape(shape)
         if max(prod(shape), rows) > allowance:
             raise WireError(f"an array is too large for its message: shape {shape}")
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
@@ -266,13 +268,13 @@ class CompactCodec:
         return matrix
 
 
-def _as_matrix(array: Tensor) -> Floats:
-    rows, columns = _matrix_shape(tuple(array.shape))
+def _reshape_to_matrix(array: Tensor) -> Floats:
+    rows, columns = _find_matrix_shape(tuple(array.shape))
     found: Floats = array.contiguous().numpy().reshape(rows, columns)
     return found
 
 
-def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+def _find_matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """The first dimension, and all others together; a vector or a number is one row."""
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 

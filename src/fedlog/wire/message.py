@@ -99,7 +99,7 @@ def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
 
 def _means_to_mean_scatter(message: Message) -> tuple[Tensor, ...]:
     """A client's terms of the scatter of class means, which can be added up over clients."""
-    scatter = MeanScatter.of(*message.arrays)
+    scatter = MeanScatter.from_means(*message.arrays)
     return scatter.sums, scatter.outer, scatter.holders
 
 

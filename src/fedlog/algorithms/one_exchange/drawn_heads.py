@@ -23,7 +23,7 @@ from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkR
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
-from fedlog.core.heads.personal import personal_softmax_head
+from fedlog.core.heads.personal import fit_personal_softmax_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
@@ -55,7 +55,7 @@ class HeadFromDrawnFeatures(OneExchange):
         """A site's personal head from features drawn for its records; the global head counts as `strength` records."""
         if not strength:
             return self.train_head(features, labels)
-        return personal_softmax_head(features, labels, records, heard[HEAD], strength)
+        return fit_personal_softmax_head(features, labels, records, heard[HEAD], strength)
 
 
 @dataclass(frozen=True)

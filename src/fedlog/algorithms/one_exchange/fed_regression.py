@@ -42,7 +42,7 @@ class FedRegression(OneExchange):
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the posterior from the summed moments, by name."""
-        head = NumberHead.of(solve_regression(moments, self.strength, noise_std))
+        head = NumberHead.from_posterior(solve_regression(moments, self.strength, noise_std))
         return dict(zip(PARTS, head.arrays, strict=True))
 
     def broadcast(self, server: Params) -> Message:

@@ -22,13 +22,13 @@ from fedlog.algorithms.one_exchange.base import OneExchange
 from fedlog.core.heads.gaussian import (
     ABSENT,
     QuadraticHead,
-    linear_discriminant_head,
-    naive_bayes_head,
-    nearest_mean_head,
-    quadratic_discriminant_head,
+    solve_linear_discriminant,
+    solve_naive_bayes,
+    solve_nearest_mean_head,
+    solve_quadratic_discriminant,
 )
-from fedlog.core.heads.personal import personal_fedlog_head
-from fedlog.core.heads.ridge import ridge_head, ridge_near_head
+from fedlog.core.heads.personal import solve_personal_fedlog_head
+from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
 from fedlog.core.stats import Detail, Moments, Statistics, least_count_for_mean
@@ -53,7 +53,7 @@ class FedLogOnce(OneExchange):
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The site's MAP head with the global posterior as its prior: chi = s * grad A(eta_global) + Phi_own."""
-        return personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
+        return solve_personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class FedNCM(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head that chooses the nearest class mean of all records."""
-        return nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
+        return solve_nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The site's nearest-mean head, as if it had `strength` more records at each global class mean."""
@@ -74,7 +74,7 @@ class FedNCM(OneExchange):
         means = head.clone() / 2  # the rows of a nearest-mean head are twice the means
         means[:, 0] = 1.0
         prior = strength * means * present[:, None]
-        return nearest_mean_head(Statistics(own.statistics.sums + prior))
+        return solve_nearest_mean_head(Statistics(own.statistics.sums + prior))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FedNB(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The naive Bayes head of the summed moments."""
-        return naive_bayes_head(moments, self.share)
+        return solve_naive_bayes(moments, self.share)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FedLDA(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The linear discriminant head of the summed moments."""
-        return linear_discriminant_head(moments, self.share, noise_std, least_count_for_mean(noise_std))
+        return solve_linear_discriminant(moments, self.share, noise_std, least_count_for_mean(noise_std))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class FedQDA(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The quadratic discriminant head of the summed moments."""
-        return quadratic_discriminant_head(moments, self.towards_pooled, self.share)
+        return solve_quadratic_discriminant(moments, self.towards_pooled, self.share)
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class FedRidge(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The ridge head of the summed moments."""
-        return ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
+        return solve_ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """A ridge head from the site's moments, pulled to the global head; with strength 0, a plain ridge head."""
         if not strength:
-            return ridge_head(own, self.strength)
-        return ridge_near_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))
+            return solve_ridge_head(own, self.strength)
+        return solve_personal_ridge_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))

@@ -30,7 +30,7 @@ class MeanScatter:
     holders: Tensor  # (n_class,), how many clients hold records of the class
 
     @staticmethod
-    def of(means: Tensor, counts: Tensor) -> MeanScatter:
+    def from_means(means: Tensor, counts: Tensor) -> MeanScatter:
         """The sums of one client, from its class means (n_class, w) and counts (n_class,)."""
         means, counts = means.to(torch.float64), counts.to(torch.float64)
         outer = pack_triangle(means[:, :, None] * means[:, None, :]) * counts[:, None]

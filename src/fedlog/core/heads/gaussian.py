@@ -33,22 +33,22 @@ class QuadraticHead:
     quadratic: Tensor
 
 
-def nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tensor:
+def solve_nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tensor:
     """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
     Classes with at most `count_above` records are never predicted. FedNCM (Legate et al. 2023) divides means by their
     length; `+unit` in a body's name divides features by theirs.
     """
     means, present = statistics.means(count_above)
-    return nearest_head_of_means(means[:, 1:], present)
+    return make_nearest_mean_head(means[:, 1:], present)
 
 
-def nearest_head_of_means(means: Tensor, present: Tensor) -> Tensor:
+def make_nearest_mean_head(means: Tensor, present: Tensor) -> Tensor:
     """The head that chooses the nearest of these means (n_class, w); `present` marks the classes that have one."""
     return join_weights_and_bias(2 * means, -means.square().sum(1), present)
 
 
-def linear_discriminant_head(
+def solve_linear_discriminant(
     moments: Moments, share: float | None = None, noise_std: float = 0.0, count_above: float = 0.0
 ) -> Tensor:
     """Linear discriminant analysis: w_y = S^-1 mu_y, b_y = -mu_y S^-1 mu_y / 2 + ln(n_y / n).
@@ -68,7 +68,7 @@ def linear_discriminant_head(
     return join_weights_and_bias(weights, bias, present)
 
 
-def naive_bayes_head(moments: Moments, share: float = 0.0) -> QuadraticHead:
+def solve_naive_bayes(moments: Moments, share: float = 0.0) -> QuadraticHead:
     """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled ones."""
     _require_share(share)
     means, present = moments.statistics.means()
@@ -85,7 +85,7 @@ def naive_bayes_head(moments: Moments, share: float = 0.0) -> QuadraticHead:
     return QuadraticHead(join_weights_and_bias(mu / variances, bias, present), -0.5 / variances)
 
 
-def quadratic_discriminant_head(
+def solve_quadratic_discriminant(
     moments: Moments, towards_pooled: float = 0.5, share: float | None = None
 ) -> QuadraticHead:
     """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.

@@ -20,7 +20,7 @@ STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)
 """The strengths to choose from: from the global head alone to the site's records alone."""
 
 
-def personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
+def solve_personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
     """A site's own FedLog head: the global head counts as `strength` records, and the site's records are added.
 
     In formulas, chi = s * grad A(eta_global) + Phi_own and s + n_own records. For s = 0 the prior is zero with `nu`.
@@ -41,7 +41,9 @@ def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
     return own + everyone * (strength / total) if strength and total > 0 else own
 
 
-def personal_softmax_head(features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float) -> Tensor:
+def fit_personal_softmax_head(
+    features: Tensor, labels: Tensor, records: float, head: Tensor, strength: float
+) -> Tensor:
     """A site's own softmax head, fitted to features (n, w) and labels (n,), with the global `head` as the prior.
 
     The n features stand for `records` records of the site. The prior is a Gaussian around the global head, as narrow as

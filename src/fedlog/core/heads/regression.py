@@ -27,7 +27,7 @@ IMAGINED = 1.0  # imagined records in the prior of the noise
 IMAGINED_SHARE = 1e-3  # their squared residual, as a share of the targets' variance
 
 
-def regression_moments(features: Tensor, targets: Tensor) -> Moments:
+def sum_regression_moments(features: Tensor, targets: Tensor) -> Moments:
     """The moments of records with `features` (n, w) and `targets` (n,); those of several sites can be added."""
     joined = torch.cat([features.to(torch.float64), targets.to(torch.float64)[:, None]], dim=1)
     return Moments.of(joined, torch.zeros(len(joined), dtype=torch.int64), 1, Detail.SECOND)
@@ -80,7 +80,7 @@ class NumberHead:
     noise: Tensor
 
     @staticmethod
-    def of(posterior: LinearPosterior) -> NumberHead:
+    def from_posterior(posterior: LinearPosterior) -> NumberHead:
         """The posterior, converted to the form that is sent."""
         width = len(posterior.weights)
         inverse = torch.linalg.solve_triangular(

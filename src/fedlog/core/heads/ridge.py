@@ -16,7 +16,9 @@ from fedlog.core.stats import Moments
 from fedlog.errors import InputError
 
 
-def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0, count_above: float = 0.0) -> Tensor:
+def solve_ridge_head(
+    moments: Moments, strength: float = 1e-2, noise_std: float = 0.0, count_above: float = 0.0
+) -> Tensor:
     """The ridge head (n_class, 1 + w) from summed moments, with the penalty `strength`.
 
     `noise_std` is the std of the privacy noise. Classes with at most `count_above` records are never predicted.
@@ -36,7 +38,7 @@ def ridge_head(moments: Moments, strength: float = 1e-2, noise_std: float = 0.0,
     return join_weights_and_bias(weights, bias, present)
 
 
-def ridge_near_head(own: Moments, head: Tensor, strength: float) -> Tensor:
+def solve_personal_ridge_head(own: Moments, head: Tensor, strength: float) -> Tensor:
     """A site's own ridge head: it minimises the site's squared error + strength * t * |W - W_global|^2.
 
     t is the mean diagonal entry of the site's second moments, with the constant, so that the strength has no unit.

@@ -146,7 +146,14 @@ class LoopBackend:
                 features = self._features(task, params, some)
                 weights = features.new_full((len(some.labels),), 1 / len(some.labels))
                 dropped = self._body.apply_last_dropout(features, some.masks)
-                seen = Batch(features, logits(dropped, params), some.labels, weights, phase.loss_view(params), dropped)
+                seen = Batch(
+                    features,
+                    logits(dropped, params),
+                    some.labels,
+                    weights,
+                    phase.select_params_for_loss(params),
+                    dropped,
+                )
                 loss, carry = phase.loss(seen, constants, carry)
             carry = {name: value.detach() for name, value in carry.items()}
             if optimiser.params:

@@ -32,7 +32,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 from torch import Tensor
 
-from fedlog.core.heads.gaussian import nearest_mean_head
+from fedlog.core.heads.gaussian import solve_nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Records
@@ -223,7 +223,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
     """
     state = checkpoint.read(RunFolder.of_run(federation.server, plan.name).checkpoint, lambda _: None).values
     away = state["sums"] - pooled.statistics.sums
-    heads = {"accuracy": nearest_mean_head(pooled.statistics), "accuracy_with_noise": state[HEAD]}
+    heads = {"accuracy": solve_nearest_mean_head(pooled.statistics), "accuracy_with_noise": state[HEAD]}
     right = {
         name: float((logits(pooled.test, {HEAD: head.to(pooled.test)}).argmax(1) == pooled.labels).double().mean())
         for name, head in heads.items()

@@ -208,4 +208,4 @@ def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vecto
             return client.sign_survivors(state, blob)
         case Step.UNMASK, AgreedState():
             return None, client.reveal_shares(state, blob)
-    raise RefusalError(f"a message of step {step.name.lower()} does not fit what this client has done so far")
+    raise RefusalError(f"expected a message of the step after this client's last one, found: step {step.name.lower()}")

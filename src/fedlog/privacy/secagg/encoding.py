@@ -57,7 +57,7 @@ def encode(value: _Value) -> bytes:
 
 def decode(kind: type[T], blob: bytes) -> T:
     """The value of type `kind` in these bytes; `RefusalError` if they hold anything else."""
-    reader, types = Reader(blob), _field_types(kind)
+    reader, types = Reader(blob), _find_field_types(kind)
     try:
         values = {entry.name: _read_item(reader, types[entry.name]) for entry in fields(kind)}
         reader.require_end()
@@ -67,7 +67,7 @@ def decode(kind: type[T], blob: bytes) -> T:
 
 
 @lru_cache
-def _field_types(kind: type) -> dict[str, Any]:
+def _find_field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 

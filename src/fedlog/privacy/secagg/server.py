@@ -177,7 +177,10 @@ def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, 
     if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
         raise RefusalError(f"client {envelope.sender} did not share its secrets with everyone")
     if any(len(sealed) != messages.SEALED_BYTES for sealed in body.sealed.values()):
-        raise RefusalError(f"client {envelope.sender} sent sealed shares of the wrong length")
+        raise RefusalError(
+            f"expected encrypted shares of {messages.SEALED_BYTES} bytes from client {envelope.sender}, "
+            f"found lengths: {sorted({len(sealed) for sealed in body.sealed.values()})}"
+        )
     return body.sealed
 
 
@@ -201,7 +204,10 @@ def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> message
     if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
         raise RefusalError(f"client {envelope.sender} sent shares for another list of survivors than this round's")
     if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):
-        raise RefusalError(f"client {envelope.sender} sent shares of the wrong length")
+        lengths = sorted({len(share) for share in (*body.seeds.values(), *body.mask_keys.values())})
+        raise RefusalError(
+            f"expected shares of {SHARE_BYTES} bytes from client {envelope.sender}, found lengths: {lengths}"
+        )
     return body
 
 

@@ -261,7 +261,7 @@ class BlockBackend:
         """The loss of each client from the features of the body, and the carry for the next batch."""
         features = self._body.clip_features(features)
         dropped = self._body.apply_last_dropout(features, batch.masks)
-        view = phase.loss_view(params)
+        view = phase.select_params_for_loss(params)
         seen = Batch(features, logits(dropped, params), batch.labels, batch.weights, view, dropped)
         return phase.loss(seen, constants, carry)
 
