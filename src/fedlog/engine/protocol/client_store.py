@@ -80,7 +80,7 @@ class MessagesByClient:
         return found
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
-        """Restore the messages from the tensors of `as_tensors`, by (client, the name without the client)."""
+        """Restore the messages from the tensors of `as_tensors`; keys are (client, rest of the tensor's name)."""
         self.heard, self.copies, self.sent = {}, {}, {}
         arrays: dict[tuple[str, int, int], dict[int, Tensor]] = {}
         for (index, entry), value in tensors.items():

@@ -45,7 +45,7 @@ PLAIN = FixedPoint(grid=2.0**-24, value_bytes=7)
 
 
 def choose_encoding(protection: Protection | None) -> FixedPoint:
-    """The fixed-point encoding of values in a secure sum: the one of the protection, or a default without privacy."""
+    """The fixed-point encoding of values in a secure sum: that of `protection` or, without privacy, a default."""
     return PLAIN if protection is None else protection.encoding
 
 
@@ -57,12 +57,12 @@ def encode_for_sum(upload: Contribution, protection: Protection | None, parties:
 
 
 def decode_sum(
-    found: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]
+    result: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]
 ) -> Contribution:
     """Decode the result of a secure sum into a contribution with arrays of these shapes."""
-    arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(found.total)), shapes)
+    arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(result.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
-    return Contribution(arrays, len(found.survivors), noise * sqrt(len(found.survivors)))
+    return Contribution(arrays, len(result.survivors), noise * sqrt(len(result.survivors)))
 
 
 def make_sum_terms(

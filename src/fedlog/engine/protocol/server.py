@@ -102,13 +102,13 @@ class Server:
         known = {} if self.downlink is None else self.downlink.as_tensors()
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
-    def resume(self, kept: ServerState) -> None:
+    def resume(self, saved: ServerState) -> None:
         """Restore the state and the ledger from a checkpoint."""
-        self.state, self.ledger = kept.values, kept.ledger
+        self.state, self.ledger = saved.values, saved.ledger
         if self.memory is not None:
-            self.memory = kept.memory
+            self.memory = saved.memory
         if self.downlink is not None:
-            self.downlink.restore(kept.downlink)
+            self.downlink.restore(saved.downlink)
 
     def broadcast(self, round_number: int, copies: int) -> bytes:
         """Encode the broadcast for all clients, and count its bits `copies` times, once for each receiver."""

@@ -74,7 +74,7 @@ class Callback:
         """Called once at the end.
 
         Args:
-            summary: the figures of the whole run.
+            summary: the results of the whole run.
             trained: False if the folder already held the finished run and its old result is returned.
 
         """

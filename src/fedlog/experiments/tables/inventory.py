@@ -97,7 +97,7 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
 
 
 def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
-    """The estimated hours for the cells `to_do` with this many jobs; cells of one row count with the same time."""
+    """The estimated hours for the cells `to_do` with this many jobs; all cells of a row get the same estimate."""
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)

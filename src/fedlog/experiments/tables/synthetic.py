@@ -113,10 +113,10 @@ def _read_models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, .
         return tuple(load_file(Path(folder) / f"{client.name}.safetensors") for client in clients)
 
 
-def _compute_mean_accuracy(found: RoundModels, records: Sequence[Records]) -> float:
+def _compute_mean_accuracy(models: RoundModels, records: Sequence[Records]) -> float:
     """The accuracy of the models after the round, mean over clients; `records` has one entry for each client."""
     shares = []
-    for client, params, own in zip(found.clients, found.after, records, strict=True):
+    for client, params, own in zip(models.clients, models.after, records, strict=True):
         with torch.inference_mode():
             guessed = logits(client.body.features(params, own.inputs, None), params).argmax(1)
         shares.append(float((guessed == own.labels).double().mean()))
@@ -162,12 +162,12 @@ def read_sweep(folder: Path) -> list[IterationRecord]:
     return [IterationRecord(**json.loads(line)) for line in (folder / RECORDS).read_text().splitlines()]
 
 
-def _describe_representations(found: RoundModels, federation: Federation) -> list[dict[str, Any]]:
+def _describe_representations(models: RoundModels, federation: Federation) -> list[dict[str, Any]]:
     """The values that the figure shows for each client: points, and features and heads before and after the round."""
     drawn = []
-    for number, client in enumerate(found.clients):
+    for number, client in enumerate(models.clients):
         own = federation.train.at(client.train)
-        before, after = found.before[number], found.after[number]
+        before, after = models.before[number], models.after[number]
         with torch.inference_mode():
             first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
         drawn.append(
@@ -177,7 +177,7 @@ def _describe_representations(found: RoundModels, federation: Federation) -> lis
                 "features_before": _round_rows(first),
                 "features_after": _round_rows(last),
                 "head_before": _round_rows(before[HEAD]),
-                "head_local": _round_rows(found.local_heads[number]) if found.local_heads else None,
+                "head_local": _round_rows(models.local_heads[number]) if models.local_heads else None,
                 "head_after": _round_rows(after[HEAD]),
             }
         )

@@ -158,11 +158,11 @@ def draw_comparison(findings: Findings) -> Figure:
 
 
 def _draw_accuracies(
-    axes: Any, found: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
+    axes: Any, accuracies: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
 ) -> None:
     """Draw the accuracy of each variant against its bits, with its interval."""
     axes.set_xscale("symlog", linthresh=1e3)
-    for label, accuracy in found.items():
+    for label, accuracy in accuracies.items():
         if accuracy is None:
             continue
         half = accuracy.half_width

@@ -47,10 +47,10 @@ class ComparisonSection:
     remarks: tuple[str, ...]
 
 
-def write_comparison_page(path: Path, found: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
+def write_comparison_page(path: Path, comparisons: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
     """Write a page with the advice, figures and tables of each comparison; return its path."""
-    title = "Comparison on " + ", ".join(findings.data for findings, _, _ in found)
-    sections = [make_comparison_section(*each, number=at) for at, each in enumerate(found, 1)]
+    title = "Comparison on " + ", ".join(findings.data for findings, _, _ in comparisons)
+    sections = [make_comparison_section(*each, number=at) for at, each in enumerate(comparisons, 1)]
     write_file(path, render_page("comparison.html.j2", title=title, sections=sections, live=None))
     return path
 

@@ -59,10 +59,12 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
     return tables
 
 
-def find_uncompressed_runs(data: str, method: str, finished: FinishedRuns, whole: FinishedRuns) -> dict[int, RunResult]:
-    """The uncompressed runs (`f32`) by seed; for other seeds, the first rounds of the runs in `whole`."""
+def find_uncompressed_runs(
+    data: str, method: str, finished: FinishedRuns, table_1: FinishedRuns
+) -> dict[int, RunResult]:
+    """The uncompressed runs (`f32`) by seed; for other seeds, the first rounds of the runs of Table 1."""
     seeds = finished.experiment.seeds
-    longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in whole.runs.get(method, []) if run.seed in seeds}
+    longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in table_1.runs.get(method, []) if run.seed in seeds}
     own = {run.seed: run for run in finished.runs.get(f"{method}-{UNCOMPRESSED}", [])}
     return dict(sorted({**longer, **own}.items()))
 
@@ -110,11 +112,11 @@ def describe_difference(difference: Mean | None) -> str:
     return f"{difference.value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def make_goal_table(finished: Mapping[str, FinishedRuns], whole: Mapping[str, FinishedRuns]) -> TextTable:
+def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, FinishedRuns]) -> TextTable:
     """A table of our bits until the threshold, those of the paper, and whether we reached the goal for bits."""
     rows = []
     for data in ROUNDS:
-        runs_of, table = finished[data].runs, whole[data]
+        runs_of, table = finished[data].runs, table_1[data]
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
             uncompressed = find_uncompressed_runs(data, method, finished[data], table)
@@ -176,12 +178,12 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
     return "bits only" if few else "accuracy only" if harmless else "missed"
 
 
-def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, whole: FinishedRuns) -> TextTable:
+def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns) -> TextTable:
     """A table of bits until the threshold and of final accuracy, by method and by codec and form of broadcasts."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
-        uncompressed = find_uncompressed_runs(data, method, finished, whole)
+        uncompressed = find_uncompressed_runs(data, method, finished, table_1)
         for way in WAYS:
             runs = finished.runs.get(f"{method}-{way}", [])
             if way == UNCOMPRESSED and (runs or any(finished.runs.get(f"{method}-{other}") for other in WAYS)):

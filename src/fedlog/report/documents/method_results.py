@@ -121,14 +121,14 @@ def _read_experiment(folder: Path) -> dict[str, MethodResults]:
 
 
 def _format_section(
-    found: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str], stem: str
+    shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str], stem: str
 ) -> str:
     """The results for the page of one method, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
-    if not found:
+    if not shown:
         return "\n".join([*lines, "No record of it on our tables."])
     lines += ["| setting | method | accuracy, bits of all clients | training alone |", "|---|---|---:|---:|"]
-    for setting, figures in found:
+    for setting, figures in shown:
         for method in methods:
             if method in figures:
                 alone = str(figures["local"]).rpartition(",")[0] if "local" in figures else "no record"
@@ -146,10 +146,10 @@ def _format_section(
     )
 
 
-def _format_list_of_methods(found: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
+def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
     """The results for the list of methods, in Markdown: a table of all methods for each experiment, the best first."""
     lines = ["## Every method on digits", ""]
-    for setting, figures in found:
+    for setting, figures in shown:
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
         table = TextTable(("method", "accuracy, bits"), tuple((f"`{method}`", str(cell)) for method, cell in ranked))
         lines += [f"`fedlog reproduce {setting.folder}` ({setting.title}):", "", table.markdown()]

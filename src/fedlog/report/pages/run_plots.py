@@ -89,7 +89,7 @@ def make_sizes_plot(facts: RunFacts) -> Plot | None:
             f"{format_percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
             f"{format_percent(largest[0].accuracy)}."
         ),
-        x=make_linear_axis("training records of the client", sizes, whole=True),
+        x=make_linear_axis("training records of the client", sizes, whole_numbers=True),
         y=make_linear_axis("%", [mark.y for mark in marks]),
         series=(Series(facts.spec.method, style, marks, joined=False, size=_choose_mark_size(len(known))),),
     )
@@ -120,17 +120,19 @@ def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
     return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
 
 
-def make_bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
+def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
     """A bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
-    kinds = list(dict.fromkeys(kind for _, kind in found))
-    if not sum(found.values()):
+    kinds = list(dict.fromkeys(kind for _, kind in bits_by_kind))
+    if not sum(bits_by_kind.values()):
         return None
     bars = []
     for way, label in (("up", f"up, from the {who}s"), ("down", f"down, to the {who}s")):
         parts = tuple(
-            BarPart(kind, found[way, kind], describe_bits(found[way, kind]), find_numbered_style(at, kind))
+            BarPart(
+                kind, bits_by_kind[way, kind], describe_bits(bits_by_kind[way, kind]), find_numbered_style(at, kind)
+            )
             for at, kind in enumerate(kinds)
-            if found.get((way, kind))
+            if bits_by_kind.get((way, kind))
         )
         bars.append(Bar(label, describe_bits(sum(part.amount for part in parts)), parts))
     said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
@@ -141,7 +143,7 @@ def make_bits_bars(found: Mapping[tuple[str, str], int], rounds: int, who: str =
         bars=tuple(bars),
         note=(
             f"Encoded messages of all {who}s in {rounds} round{'s' if rounds != 1 else ''}, framing included: "
-            f"{sum(found.values()):,} bits in all."
+            f"{sum(bits_by_kind.values()):,} bits in all."
         ),
     )
 

@@ -38,16 +38,16 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
 def _make_cost_row(
     row: Row,
     costs: Mapping[int, Cost],
-    both: Mapping[str, BySeed],
+    bits_both_ways: Mapping[str, BySeed],
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> dict[str, str]:
-    """One row of the cost table; `costs` has its costs by seed, `both` the bits of every row in both directions."""
+    """One row of the cost table; `costs` has its costs by seed, `bits_both_ways` the bits of every row."""
     printed, of_printed = _format_printed_cost(row, experiment)
     values = list(costs.values())
-    own, test = both.get(row.name, {}), tests.get(row.name)
+    own, test = bits_both_ways.get(row.name, {}), tests.get(row.name)
     counted = values if own else []
-    reference = both.get(experiment.reference or "", {})
+    reference = bits_both_ways.get(experiment.reference or "", {})
     return {
         "method": row.label,
         "reached": f"{sum(cost.reached for cost in values)} of {len(values)}",
@@ -61,7 +61,7 @@ def _make_cost_row(
         else comparisons.format_ratio(estimate_paired_ratio(own, reference)),
         "p": comparisons.format_test(test),
         "p, Holm": comparisons.format_holm_test(test),
-        "% of FedAvg's": _format_percent_of(own, both.get("fedavg", {})),
+        "% of FedAvg's": _format_percent_of(own, bits_both_ways.get("fedavg", {})),
         "paper, % of FedAvg's": of_printed,
     }
 
@@ -90,7 +90,7 @@ def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
 
-def _list_notes(finished: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
+def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> list[str]:
     """Notes for the table: the threshold that the paper's rule gives for these runs, and methods without a cost."""
     experiment, notes = finished.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
@@ -101,8 +101,8 @@ def _list_notes(finished: FinishedRuns, ran: Mapping[str, object]) -> list[str]:
         same = "the same as the fixed one" if threshold == experiment.threshold else "the fixed one is used above"
         notes.append(f"The paper's rule for the threshold gives {threshold} % on these runs{without}: {same}.")
     notes += experiment.remarks
-    if "fedavg" not in ran:
+    if "fedavg" not in methods_run:
         notes.append("FedAvg has not been run, so there is no percentage of its cost.")
-    if POOLED in ran:
+    if POOLED in methods_run:
         notes.append(f"{experiment.row(POOLED).label}: no cost, as bringing the data there is not counted.")
     return notes

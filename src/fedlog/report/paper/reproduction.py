@@ -115,16 +115,16 @@ def _read_discussion(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def write_reproduction_pages(results: Path, docs: Path, found: list[ExperimentPage] | None = None) -> list[Path]:
+def write_reproduction_pages(results: Path, docs: Path, experiments: list[ExperimentPage] | None = None) -> list[Path]:
     """Write the overview, a page for each experiment and the figures beside their records; return their paths.
 
-    If `found` is given, the records are not read again.
+    If `experiments` are given, the records are not read again.
     """
-    found = make_experiment_pages(results) if found is None else found
+    experiments = make_experiment_pages(results) if experiments is None else experiments
     pages = docs / PAGES
     pages.mkdir(parents=True, exist_ok=True)
     written = []
-    for section in found:
+    for section in experiments:
         page = pages / f"{section.found.experiment.name}.md"
         if section.figure is not None:
             write_file(section.found.folder / FIGURE, section.figure)
@@ -134,7 +134,7 @@ def write_reproduction_pages(results: Path, docs: Path, found: list[ExperimentPa
     for page in set(pages.glob("*.md")) - set(written):
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
-    write_file(index, _format_overview_page(found, results))
+    write_file(index, _format_overview_page(experiments, results))
     guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).markdown()
     return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
@@ -153,13 +153,13 @@ def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
     return "\n".join(parts)
 
 
-def _format_overview_page(found: list[ExperimentPage], results: Path) -> str:
+def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> str:
     """The first page of the reproduction as Markdown: the overview, its discussion, and links to the experiments."""
     overall = _read_discussion(results / DISCUSSION)
-    links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in found]
+    links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in experiments]
     parts = [
         f"# {TITLE}\n",
-        make_overview_table([section.found for section in found]).markdown(),
+        make_overview_table([section.found for section in experiments]).markdown(),
         *([overall + "\n"] if overall else []),
         "## Experiments\n",
         "\n".join(links) + "\n",
@@ -171,17 +171,17 @@ def _format_overview_page(found: list[ExperimentPage], results: Path) -> str:
     return "\n".join(parts)
 
 
-def write_results_page(results: Path, found: list[ExperimentPage] | None = None) -> Path:
-    """Write one HTML page with all results and return its path; if `found` is given, records are not read again."""
-    found = make_experiment_pages(results) if found is None else found
+def write_results_page(results: Path, experiments: list[ExperimentPage] | None = None) -> Path:
+    """Write one HTML page with all results and return its path; if `experiments` are given, records are not read."""
+    experiments = make_experiment_pages(results) if experiments is None else experiments
     overall = _read_discussion(results / DISCUSSION)
     path = results / "report.html"
     page = render_page(
         "results.html.j2",
         title=TITLE,
-        overview=make_overview_table([section.found for section in found]),
+        overview=make_overview_table([section.found for section in experiments]),
         overall=_as_html(overall or ""),
-        sections=found,
+        sections=experiments,
         how_to_read=[_as_html(note) for note in HOW_TO_READ],
         how_to_run=_as_html(HOW_TO_RUN),
         html=_as_html,

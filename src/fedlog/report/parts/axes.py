@@ -30,14 +30,14 @@ class Axis:
         return (value - low) / (high - low)
 
 
-def make_linear_axis(label: str, values: Iterable[float], whole: bool = False) -> Axis:
-    """A linear axis that covers these values, with ends at round numbers; with `whole`, ticks are whole numbers."""
+def make_linear_axis(label: str, values: Iterable[float], whole_numbers: bool = False) -> Axis:
+    """A linear axis that covers these values and ends at round numbers; with `whole_numbers`, ticks are integers."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     step = _choose_step((high - low) / 5)
-    step = max(1.0, float(round(step))) if whole else step
+    step = max(1.0, float(round(step))) if whole_numbers else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values_at = [at * step for at in range(first, last + 1)]
     digits = max(0, (1 if _find_leading_digits(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
