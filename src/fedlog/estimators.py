@@ -56,7 +56,7 @@ class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def merge(self, other: Self) -> Self:
-        """Add up the sums of two estimators and solve the head of both their records.
+        """Add up the sums of two estimators and solve the head of all their records.
 
         Args:
             other: an estimator that was fitted on other records, with the same classes if it is a classifier.
@@ -108,7 +108,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         self.nu = nu
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Add these records to those summed before.
+        """Add these records to the sums and solve the head again.
 
         Args:
             X: features, one row a record.
@@ -208,7 +208,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         self.strength = strength
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Add these records to those summed before.
+        """Add these records to the sums and solve the head again.
 
         Args:
             X: features, one row a record.

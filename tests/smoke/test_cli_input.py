@@ -50,7 +50,7 @@ MISTAKES = [
     ("--data zebra", "unknown data set: zebra", "digits"),
     ("--data mnist", "missing file", "fedlog data fetch mnist"),
     ("--body ccn", "unknown body: ccn", "did you mean cnn?"),
-    ("--body mlp:x", "body mlp:x needs positive layer widths", "mlp:64,64"),
+    ("--body mlp:x", "body mlp:x: layer widths must be whole numbers above 0, found: x", "mlp:64,64"),
     ("--body cnn", "body cnn cannot take records of shape (2,)", "mlp"),
     ("--body mlp:4 --body mlp:5", "of client client-0", "all need the same number of features"),
     ("--method fedavg --body mlp:4 --body mlp:8,4", "method fedavg needs the same body", "fedlog"),

@@ -181,14 +181,14 @@ def test_a_model_folder_cannot_name_code(
 ) -> None:
     rename_body(folder, name)
     assert main(["predict", str(folder), "--data", str(new)]) == 2
-    assert f"names a function that would be run: {name.partition('@')[0]}" in capsys.readouterr().err
+    assert f"is a function that would be run: {name.partition('@')[0]}" in capsys.readouterr().err
     assert main(["predict", str(folder), "--data", str(new), "--allow-code", "os:getpid"]) == 2  # must match
 
 
 def test_the_metadata_of_weights_cannot_name_code(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"weight": torch.zeros(4, 6), "bias": torch.zeros(4)}, path, metadata={"body": "os:abort"})
-    with pytest.raises(InputError, match="names a function that would be run: os:abort"):
+    with pytest.raises(InputError, match="is a function that would be run: os:abort"):
         make_body(f"frozen:{path}", (6,))
 
 

@@ -63,7 +63,7 @@ class Statistics:
     def __add__(self, other: Statistics) -> Statistics:
         if self.sums.shape != other.sums.shape:
             shapes = f"{tuple(self.sums.shape)} and {tuple(other.sums.shape)}"
-            raise InputError(f"statistics of different shapes cannot be added: {shapes}")
+            raise InputError(f"only statistics of the same shape can be added, found: {shapes}")
         return Statistics(self.sums + other.sums)
 
     @property
@@ -235,7 +235,7 @@ class Moments:
 
 
 def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple[int, int] | None:
-    """The shape of the second moments of that detail; None for MEANS."""
+    """The shape of the second moments of that detail; None if it has no second moments (MEANS)."""
     if detail is Detail.MEANS:
         return None
     if detail is Detail.SQUARES:

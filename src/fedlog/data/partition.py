@@ -169,7 +169,7 @@ def hold_out_records(train_positions: Tensor, labels: Tensor, fraction: float, k
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
     """The positions of one client's records that are kept, and those of whole people that are held out.
 
-    About `fraction` of the people are held out, at least one but never all; of a single person, none.
+    About `fraction` of the people are held out, at least one but never all; a single person is kept.
     """
     _check_fraction(fraction)
     of_client = users[train_positions].numpy()
@@ -202,7 +202,7 @@ def hold_out_recordings(
 
 
 def _split_positions(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-    """The positions that are kept, and those that are held out."""
+    """Split positions by the mask `held`: those that are kept, and those that are held out."""
     mask = torch.from_numpy(held)
     return positions[~mask], positions[mask]
 

@@ -184,7 +184,7 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
 
 
 def _find_mistyped_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
-    """A sentence for each class that only one site has if its name is almost that of another site's class."""
+    """A sentence for each class that only one site has and whose name looks like another site's class mistyped."""
     notes = []
     for site, draft in drafts.items():
         others = {value for name, other in drafts.items() if name != site for value in other.label_values}

@@ -75,10 +75,11 @@ def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
 
 
 def _choose_validation_rows(rows: Positions, first: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
-    """The validation rows of this repetition among the rows of one class that are not for test.
+    """The validation rows of this repetition, out of the `rows` of one class that are not for test.
 
-    The first turn of a cycle takes `first` rows, the others divide the rest. If the rest cannot be divided evenly,
-    `shift` gives the extra rows to different turns in different classes. A single row is kept for training.
+    Repetitions take turns: the first takes `first` rows, the later ones divide the remaining rows among them. If these
+    cannot be divided evenly, `shift` gives the extra rows to different turns in different classes. A single row is kept
+    for training.
     """
     round_number, turn = shares.cycle_and_turn
     if round_number:

@@ -15,7 +15,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("the JSON text is nested too deeply") from None
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -176,5 +176,7 @@ def _parse_widths(name: str, text: str) -> tuple[int, ...]:
     except ValueError:
         widths = ()
     if not widths or min(widths) < 1:
-        raise InputError(f"body {name} needs positive layer widths", hint="write it like mlp:64,64")
+        raise InputError(
+            f"body {name}: layer widths must be whole numbers above 0, found: {text}", hint="write it like mlp:64,64"
+        )
     return widths

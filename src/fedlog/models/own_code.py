@@ -24,7 +24,7 @@ def refuse_unless_allowed(name: str, where: object) -> None:
     """Raise an InputError if this function is not allowed; `where` is the file that names it."""
     if name not in _read_allowed():
         raise InputError(
-            f"{where} names a function that would be run: {name}",
+            f"the body in {where} is a function that would be run: {name}",
             hint=f"if you trust it, --allow-code {name}; in Python fedlog.models.own_code.allow_code([...])",
         )
 

@@ -221,7 +221,7 @@ def _zero_if_not_finite(values: Tensor) -> Tensor:
 
 
 def round_towards_zero(values: Tensor, grid: float) -> Tensor:
-    """The values rounded to multiples of the grid, none of them away from zero."""
+    """The values, each rounded towards zero to a multiple of the grid step."""
     return torch.trunc(values / grid) * grid
 
 

@@ -223,7 +223,7 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
         raise InputError(f"--privacy {unit} needs a bound on each record's features", hint="--clip clamp:2 or l2:3")
     if bound.message_norm is not None:
         raise InputError(
-            f"--message-norm bounds clients, but --privacy {unit} protects records: {bound.message_norm:g}",
+            f"--message-norm bounds clients, but --privacy {unit} protects records, found: {bound.message_norm:g}",
             hint="leave it out, or use --privacy client",
         )
     if detail is Detail.MEANS:

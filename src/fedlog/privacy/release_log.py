@@ -162,7 +162,8 @@ def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
     if log.budget != budget:
         raise InputError(
             f"{path}: the run started with epsilon {log.budget.epsilon:g}, delta {log.budget.delta:g}, and cannot "
-            f"go on with another budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+            f"go on with another budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}",
+            hint="resume it with the budget that it started with, or start a new run",
         )
     return log
 
@@ -280,7 +281,7 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
-            raise TypeError(f"not an object: {line[:80]}")
+            raise TypeError(f"expected a JSON object, found: {line[:80]}")
         return _read_entry(entry, first=first)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None

@@ -59,8 +59,8 @@ def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: i
     """
     if not (0 < sample_rate <= 1 and noise_multiplier > 0 and math.isfinite(noise_multiplier) and steps >= 0):
         raise InputError(
-            f"DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and steps from 0 on: {sample_rate!r}, "
-            f"{noise_multiplier!r}, {steps!r}"
+            "DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and 0 or more steps, "
+            f"found: sample rate {sample_rate!r}, noise {noise_multiplier!r}, steps {steps!r}"
         )
     return steps * np.array(_compute_curve_of_one_step(sample_rate, noise_multiplier))
 

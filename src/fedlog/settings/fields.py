@@ -28,7 +28,7 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Recorded(Enum):
-    """Whether a setting is part of a run's digest. A setting that is None never is."""
+    """Whether a setting is part of a run's digest. A setting that is None is never part of it."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"

@@ -133,7 +133,7 @@ TUNED: dict[str, TunedSettings] = {
 
 
 def choose_recipe(data: str) -> Recipe:
-    """The recipe of a run that names none: `paper` on the paper's data sets, else `tuned`."""
+    """The default recipe of a run: `paper` on the paper's data sets, else `tuned`."""
     return Recipe.PAPER if data in PAPERS_DATA else Recipe.TUNED
 
 

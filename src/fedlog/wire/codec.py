@@ -28,7 +28,7 @@ class Codec(Protocol):
 
     @property
     def hides_content(self) -> bool:
-        """Whether the length and the layout of a message are the same whatever classes are in it."""
+        """Whether a message's length and layout reveal nothing about the classes in it."""
 
     @property
     def differences(self) -> bool:
@@ -69,7 +69,7 @@ CODECS: dict[str, Codec] = {each.name: each for each in _ALL}
 
 
 def refuse_revealing_codec(name: str, where: str) -> None:
-    """Raise an InputError if a codec's messages show which classes a client holds; `where` names the mode."""
+    """Raise an InputError if a codec's messages show which classes a client holds; `where` names the kind of run."""
     if not find_codec(name).hides_content:
         shown = "the rows it sends show" if "rows" in name.split("+") else "the length of its messages shows"
         dense = ", ".join(each.name for each in _ALL if each.hides_content)

@@ -110,7 +110,7 @@ class CompactCodec:
 
     @property
     def hides_content(self) -> bool:
-        """Whether the length and the layout of a message are the same whatever classes are in it."""
+        """Whether a message's length and layout reveal nothing about the classes in it."""
         return not self.rows and not self.compressed
 
     @property

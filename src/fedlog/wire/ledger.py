@@ -43,7 +43,7 @@ class Ledger:
         return {f"{kind} {way.value}": bits for (at, way, kind), bits in self.entries.items() if at == round_number}
 
     def bits_by_kind_of_all_rounds(self) -> dict[str, int]:
-        """The bits of all rounds except the opening, named as in `bits_by_kind`."""
+        """The bits of all rounds except the opening as `{"statistics up": ..., "head down": ...}`."""
         found: Counter[str] = Counter()
         for (at, way, kind), bits in self.entries.items():
             found[f"{kind} {way.value}"] += bits if at else 0

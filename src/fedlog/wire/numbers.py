@@ -118,7 +118,7 @@ class QuantisedNumbers:
         blocks = -(-columns // BLOCK)
         scales = np.frombuffer(reader.take(2 * rows * blocks), "<u2").reshape(rows, blocks)
         if bool((scales >> 15).any()):
-            raise WireError("a block of the message has a negative scale")
+            raise WireError("the scale of a block of numbers must be 0 or more, found: a negative one")
         codes = _unpack_codes(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
             codes -= self._largest_code(signed)

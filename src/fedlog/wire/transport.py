@@ -61,7 +61,7 @@ class Transport:
         return self.differences or self.closed_world or self.skip_below is not None
 
     def refuse_revealing_settings(self, where: str) -> None:
-        """Raise an InputError if messages show which classes a client holds; `where` names the mode in the error."""
+        """Raise an InputError if messages show which classes a client holds; `where` names the kind of run."""
         if self.closed_world:
             raise InputError(
                 f"--world closed cannot be used in {where}: the rows that a client gets show which classes it holds",

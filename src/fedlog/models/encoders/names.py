@@ -30,7 +30,7 @@ class EncoderName:
 
 
 def split_name(name: str) -> EncoderName | None:
-    """The parts of a body's name; None for a body that is not an encoder."""
+    """The encoder, the feature maps and the clip in a body's name; None for a body that is not an encoder."""
     plain, _, clip = name.partition("@")
     # The name of an ONNX file may contain a plus sign, so maps begin only after `.onnx`.
     encoder, *maps = plain.split("+")

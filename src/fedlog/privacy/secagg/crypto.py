@@ -90,7 +90,7 @@ class KeyAgreement:
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
-            raise RefusalError("a public key is not usable for key agreement") from None
+            raise RefusalError("expected a client's X25519 public key, found: bytes that are not one") from None
         return [HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(shared) for purpose in purposes]
 
     def __repr__(self) -> str:
