@@ -21,6 +21,9 @@ SHAPES = {
     "CIFAR, second layer": ConvShape(6, 16, 14, 14, 5, 5, 2, 2, rectify=True),
     "odd sizes, no ReLU": ConvShape(4, 7, 11, 13, 3, 5, 2, 2),
     "few channels out of 3 x 3": ConvShape(6, 3, 9, 10, 3, 3, 2, 2, rectify=True),
+    "signals, first layer": ConvShape(9, 16, 1, 128, 1, 9, 1, 2, rectify=True),
+    "signals, second layer": ConvShape(16, 32, 1, 60, 1, 9, 1, 4, rectify=True),
+    "signals in rows, no ReLU": ConvShape(4, 5, 3, 27, 1, 4, 1, 2),
 }
 BATCHES = (2, 10, 16, 18, 50)
 

@@ -22,13 +22,15 @@ static struct lists lists_of(const struct sizes *s, const struct geometry *g)
     return l;
 }
 
-/* Whether lists are faster than windows: three of four places are pooled away, and the vectors along columns and
-   channels are filled well enough. */
+/* Whether lists are faster than windows: maps with pools of 2 x 2, or signals with any pool, and vectors along columns and
+   channels that are filled well enough. */
 static int suits_lists(const struct sizes *s, const struct geometry *g)
 {
     const struct lists l = lists_of(s, g);
-    return !g->framed && !g->tiled && s->pool_rows == 2 && s->pool_columns == 2 && l.taps >= 12 && l.vectors <= 4 &&
-           (s->kernel_rows == 3 || s->kernel_rows == 5) && g->length % 4 == 0 &&
+    const int maps = s->pool_rows == 2 && s->pool_columns == 2 && l.vectors <= 4 &&
+                     (s->kernel_rows == 3 || s->kernel_rows == 5);
+    const int signals = s->kernel_rows == 1 && s->pool_rows == 1 && s->pool_columns >= 2 && l.vectors <= 10;
+    return !g->framed && !g->tiled && (maps || signals) && l.taps >= 12 && g->length % 4 == 0 &&
            (s->batch * l.record) >> (31 - WINNER_BITS) == 0;
 }
 
@@ -49,7 +51,7 @@ static int64_t starts_size(const struct sizes *s, const struct geometry *g)
 
 static int64_t codes_size(const struct sizes *s, const struct geometry *g)
 {
-    return rounded(2 * g->columns_out * s->batch + SLACK);
+    return rounded(s->pool_columns * g->columns_out * s->batch + SLACK);
 }
 
 static int64_t lists_scratch(const struct sizes *s, const struct geometry *g)

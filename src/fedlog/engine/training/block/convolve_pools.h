@@ -26,19 +26,21 @@ ALWAYS void NAME(pool_vector)(const struct pool_windows *s, const REAL *window, 
 }
 
 #if defined(LONG_VECTORS) && SIZE(REAL) == 4
-/* All windows of 2 x 2 of one row, sixteen records at a time; the same as below. */
-ALWAYS void NAME(pool_pairs)(const int rectify, const int keep, int64_t batch, const REAL *convolved, int64_t row_step,
-                             int64_t windows, REAL bias, REAL *pooled, REAL *winners)
+/* All windows of one row, sixteen records at a time, for a pool that the compiler knows; the same as below. */
+ALWAYS void NAME(pool_known)(const int rows, const int columns, const int rectify, const int keep, int64_t batch,
+                             const REAL *convolved, int64_t row_step, int64_t windows, REAL bias, REAL *pooled,
+                             REAL *winners)
 {
     const __m512 shift = _mm512_set1_ps(bias), zero = _mm512_setzero_ps();
-    for (int64_t window = 0; window < windows; window++, convolved += 2 * batch, pooled += batch, winners += batch)
+    for (int64_t window = 0; window < windows; window++, convolved += columns * batch, pooled += batch, winners += batch)
         for (int64_t b = 0; b < batch; b += 16) {
             const __mmask16 own = batch - b >= 16 ? 0xffff : (__mmask16)((1 << (batch - b)) - 1);
             const REAL *first = convolved + b;
             __m512 best = _mm512_maskz_loadu_ps(own, first), winner = zero;
 #pragma GCC unroll 3
-            for (int place = 1; place < 4; place++) {
-                const __m512 value = _mm512_maskz_loadu_ps(own, first + place / 2 * row_step + place % 2 * batch);
+            for (int place = 1; place < rows * columns; place++) {
+                const __m512 value =
+                    _mm512_maskz_loadu_ps(own, first + place / columns * row_step + place % columns * batch);
                 const __mmask16 better =
                     _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(best, best, _CMP_ORD_Q), value, best, _CMP_NLE_UQ);
                 best = _mm512_mask_mov_ps(best, better, value);
@@ -57,6 +59,25 @@ ALWAYS void NAME(pool_pairs)(const int rectify, const int keep, int64_t batch, c
                 _mm512_mask_storeu_ps(winners + b, own, winner);
         }
 }
+
+#define POOL_KNOWN(ROWS, COLUMNS)                                                                                  \
+    static void NAME(pool_##ROWS##_##COLUMNS)(int64_t rectify, int64_t batch, const REAL *convolved,               \
+                                              int64_t row_step, int64_t windows, REAL bias, REAL *pooled,          \
+                                              REAL *winners)                                                       \
+    {                                                                                                              \
+        if (rectify && winners)                                                                                    \
+            NAME(pool_known)(ROWS, COLUMNS, 1, 1, batch, convolved, row_step, windows, bias, pooled, winners);     \
+        else if (rectify)                                                                                          \
+            NAME(pool_known)(ROWS, COLUMNS, 1, 0, batch, convolved, row_step, windows, bias, pooled, pooled);      \
+        else if (winners)                                                                                          \
+            NAME(pool_known)(ROWS, COLUMNS, 0, 1, batch, convolved, row_step, windows, bias, pooled, winners);     \
+        else                                                                                                       \
+            NAME(pool_known)(ROWS, COLUMNS, 0, 0, batch, convolved, row_step, windows, bias, pooled, pooled);      \
+    }
+POOL_KNOWN(2, 2)
+POOL_KNOWN(1, 2)
+POOL_KNOWN(1, 4)
+#undef POOL_KNOWN
 
 /* The gradient of a pooled row of 2 x 2 windows, brought back to the places that won. */
 ALWAYS void NAME(unpool_pairs)(int64_t batch, const REAL *gradient, const REAL *winners, int64_t windows, REAL *spread,
@@ -84,17 +105,15 @@ static void NAME(pool_row)(const struct pool_windows *s, const REAL *convolved, 
 {
     const int64_t batch = s->batch, step = s->pool_columns * batch;
 #if defined(LONG_VECTORS) && SIZE(REAL) == 4
-    if (s->pool_rows == 2 && s->pool_columns == 2) {
-        if (s->rectify && winners)
-            NAME(pool_pairs)(1, 1, batch, convolved, row_step, windows, bias, pooled, winners);
-        else if (s->rectify)
-            NAME(pool_pairs)(1, 0, batch, convolved, row_step, windows, bias, pooled, pooled);
-        else if (winners)
-            NAME(pool_pairs)(0, 1, batch, convolved, row_step, windows, bias, pooled, winners);
-        else
-            NAME(pool_pairs)(0, 0, batch, convolved, row_step, windows, bias, pooled, pooled);
-        return;
+#define KNOWN(ROWS, COLUMNS)                                                                                       \
+    if (s->pool_rows == ROWS && s->pool_columns == COLUMNS) {                                                      \
+        NAME(pool_##ROWS##_##COLUMNS)(s->rectify, batch, convolved, row_step, windows, bias, pooled, winners);     \
+        return;                                                                                                    \
     }
+    KNOWN(2, 2)
+    KNOWN(1, 2)
+    KNOWN(1, 4)
+#undef KNOWN
 #endif
     for (int64_t window = 0; window < windows; window++) {
         REAL *best = pooled + window * batch, *won = winners ? winners + window * batch : NULL;

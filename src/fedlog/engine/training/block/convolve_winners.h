@@ -1,5 +1,5 @@
-/* Gradients by lists of winners: of 2 x 2 places that are pooled one wins at most, so three of four products with the
-   gradient before pooling are zero, and more behind ReLU and dropout. Here only the others are computed. Included by
+/* Gradients by lists of winners: of the places that are pooled one wins at most, so of 2 x 2 three of four products with
+   the gradient before pooling are zero, and more behind ReLU and dropout. Here only the others are computed. Included by
    convolve_passes.h for float and AVX-512.
 
    Adding a product with zero changes no sum. What is added here is added in the order of `weight_gradient` and
@@ -15,25 +15,25 @@ struct NAME(winner) {
 ALWAYS void NAME(sum_windows)(const int rows, const int vectors, const struct NAME(winner) *list, int64_t count,
                               const REAL *maps, int64_t line, REAL *found)
 {
-    NAME(vector_long) sums[5][4];
+    NAME(vector_long) sums[20]; /* rows x vectors */
 #pragma GCC unroll 5
     for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
+#pragma GCC unroll 10
         for (int v = 0; v < vectors; v++)
-            sums[row][v] = (NAME(vector_long)){0};
+            sums[row * vectors + v] = (NAME(vector_long)){0};
     for (int64_t k = 0; k < count; k++) {
         const REAL *window = maps + list[k].place;
 #pragma GCC unroll 5
         for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
+#pragma GCC unroll 10
             for (int v = 0; v < vectors; v++)
-                sums[row][v] += list[k].value * *(const NAME(vector_long) *)(window + row * line + 16 * v);
+                sums[row * vectors + v] += list[k].value * *(const NAME(vector_long) *)(window + row * line + 16 * v);
     }
 #pragma GCC unroll 5
     for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
+#pragma GCC unroll 10
         for (int v = 0; v < vectors; v++)
-            *(NAME(vector_long) *)(found + 16 * (row * vectors + v)) += sums[row][v];
+            *(NAME(vector_long) *)(found + 16 * (row * vectors + v)) += sums[row * vectors + v];
 }
 
 /* Each winner's gradient times the kernel, added to the window that its place was computed from; of the last vector of a
@@ -41,21 +41,21 @@ ALWAYS void NAME(sum_windows)(const int rows, const int vectors, const struct NA
 ALWAYS void NAME(add_windows)(const int rows, const int vectors, __mmask16 last, const REAL *values,
                               const int32_t *codes, int64_t count, const REAL *kernel, REAL *maps, int64_t line)
 {
-    __m512 weights[5][4];
+    __m512 weights[20];
 #pragma GCC unroll 5
     for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
+#pragma GCC unroll 10
         for (int v = 0; v < vectors; v++)
-            weights[row][v] = _mm512_loadu_ps(kernel + 16 * (row * vectors + v));
+            weights[row * vectors + v] = _mm512_loadu_ps(kernel + 16 * (row * vectors + v));
     for (int64_t k = 0; k < count; k++) {
         const __m512 value = _mm512_set1_ps(values[k]);
         REAL *window = maps + (codes[k] >> WINNER_BITS);
 #pragma GCC unroll 5
         for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
+#pragma GCC unroll 10
             for (int v = 0; v < vectors; v++) {
                 REAL *to = window + row * line + 16 * v;
-                _mm512_storeu_ps(to, _mm512_mask3_fmadd_ps(weights[row][v], value, _mm512_loadu_ps(to),
+                _mm512_storeu_ps(to, _mm512_mask3_fmadd_ps(weights[row * vectors + v], value, _mm512_loadu_ps(to),
                                                            v < vectors - 1 ? 0xffff : last));
             }
     }
@@ -63,7 +63,9 @@ ALWAYS void NAME(add_windows)(const int rows, const int vectors, __mmask16 last,
 
 /* The passes for each number of rows and vectors, so that their sums stay in registers. */
 #define CASES(CALL)                                                                                                \
-    switch (8 * s->kernel_rows + l->vectors) {                                                                     \
+    switch (16 * s->kernel_rows + l->vectors) {                                                                    \
+        CALL(1, 1) CALL(1, 2) CALL(1, 3) CALL(1, 4) CALL(1, 5)                                                     \
+        CALL(1, 6) CALL(1, 7) CALL(1, 8) CALL(1, 9) CALL(1, 10)                                                    \
         CALL(3, 1) CALL(3, 2) CALL(3, 3) CALL(3, 4)                                                                \
         CALL(5, 1) CALL(5, 2) CALL(5, 3) CALL(5, 4)                                                                \
     }
@@ -73,7 +75,7 @@ static __attribute__((noinline)) void NAME(sum_list)(const struct sizes *s, cons
                                                      REAL *found)
 {
 #define CALL(ROWS, VECTORS)                                                                                        \
-    case 8 * ROWS + VECTORS: NAME(sum_windows)(ROWS, VECTORS, list, count, maps, l->line, found); break;
+    case 16 * ROWS + VECTORS: NAME(sum_windows)(ROWS, VECTORS, list, count, maps, l->line, found); break;
     CASES(CALL)
 #undef CALL
 }
@@ -83,7 +85,7 @@ static __attribute__((noinline)) void NAME(add_list)(const struct sizes *s, cons
 {
     const __mmask16 last = (__mmask16)((1 << (l->taps - 16 * (l->vectors - 1))) - 1);
 #define CALL(ROWS, VECTORS)                                                                                        \
-    case 8 * ROWS + VECTORS:                                                                                       \
+    case 16 * ROWS + VECTORS:                                                                                       \
         NAME(add_windows)(ROWS, VECTORS, last, values, codes, count, kernel, maps, l->line);                       \
         break;
     CASES(CALL)
@@ -186,13 +188,14 @@ static int64_t NAME(list_row)(const struct sizes *s, const struct geometry *g, c
                               int32_t *codes)
 {
     const __m512i down = _mm512_set1_epi32((int32_t)(row * l->line << WINNER_BITS));
+    const int64_t beside = s->pool_columns;
     int64_t count = 0;
-    for (int64_t column = 0; column < 2 * g->columns_out; column++) {
-        const __m512 here = _mm512_set1_ps((REAL)(2 * (row % 2) + column % 2));
+    for (int64_t column = 0; column < beside * g->columns_out; column++) {
+        const __m512 here = _mm512_set1_ps((REAL)(row % s->pool_rows * beside + column % beside));
         for (int64_t b = 0; b < s->batch; b += 16) {
             const __mmask16 own = NAME(first_records)(s->batch - b);
-            const __m512 value = _mm512_maskz_loadu_ps(own, gradient + column / 2 * s->batch + b);
-            const __m512 won = _mm512_maskz_loadu_ps(own, winners + column / 2 * s->batch + b);
+            const __m512 value = _mm512_maskz_loadu_ps(own, gradient + column / beside * s->batch + b);
+            const __m512 won = _mm512_maskz_loadu_ps(own, winners + column / beside * s->batch + b);
             const __mmask16 listed = _mm512_mask_cmp_ps_mask(
                 _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_NEQ_UQ), won, here, _CMP_EQ_OQ);
             const __m512i code = _mm512_add_epi32(_mm512_loadu_si512(codes_of_row + column * s->batch + b), down);
@@ -291,7 +294,7 @@ static void NAME(backward_lists)(const struct sizes *s, const struct geometry *g
     NAME(codes_of_row)(s, g, &l, every);
     starts[0] = 0;
     for (int64_t row = 0; row < out * g->rows; row++) {
-        const int64_t pooled = row / g->rows * g->rows_out + row % g->rows / 2, at = starts[row];
+        const int64_t pooled = row / g->rows * g->rows_out + row % g->rows / s->pool_rows, at = starts[row];
         starts[row + 1] = at + NAME(list_row)(s, g, &l, row % g->rows, gradient + pooled * run, winners + pooled * run,
                                               every, values + at, codes + at);
     }
