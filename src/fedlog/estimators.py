@@ -222,7 +222,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         return self._add(sum_regression_moments(_to_tensor(X), _to_tensor(y)))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The expected targets.
+        """The expected target of each record.
 
         Args:
             X: features, one row a record.

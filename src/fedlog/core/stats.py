@@ -207,7 +207,7 @@ class Moments:
 
     def gram(self) -> Tensor:
         """The second moments of all records, (w, w)."""
-        return unpack_triangle(self._require(Detail.SECOND, Detail.CLASS_SECOND).sum(0), self.width)
+        return unpack_triangle(self._require_detail(Detail.SECOND, Detail.CLASS_SECOND).sum(0), self.width)
 
     def within_scatter(self) -> Tensor:
         """The scatter around the class means, (w, w): second moments less sum_y n_y mu_y mu_y^T."""
@@ -219,15 +219,15 @@ class Moments:
         """The scatter of each class around the class's mean, (n_class, w, w)."""
         means, _ = self.statistics.means()
         outer = means[:, 1:, None] * means[:, None, 1:]
-        second = unpack_triangle(self._require(Detail.CLASS_SECOND), self.width)
+        second = unpack_triangle(self._require_detail(Detail.CLASS_SECOND), self.width)
         return second - self.statistics.counts[:, None, None] * outer
 
     def class_squares(self) -> Tensor:
         """For each class and feature the sum of squares around the class's mean, (n_class, w)."""
         means, _ = self.statistics.means()
-        return self._require(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
+        return self._require_detail(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
 
-    def _require(self, *details: Detail) -> Tensor:
+    def _require_detail(self, *details: Detail) -> Tensor:
         """The second moments; InputError if they are not of one of these details."""
         if self.second is None or self.detail not in details:
             raise InputError(f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}")

@@ -38,7 +38,7 @@ def list_images(folder: Path) -> tuple[Path, ...]:
 
 
 def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
-    """Pixels (n, channels, height, width) uint8 and labels, and a sentence about images that were left out, or None.
+    """The images' pixels (n, channels, height, width) uint8 and labels, and a sentence about images left out, or None.
 
     With BadRows.REFUSED, a folder whose name is not a label of the schema is also an error.
     """

@@ -49,26 +49,26 @@ def mnist_cnn() -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        *_last_layers(320, 50),
+        *_make_last_layers(320, 50),
     )
 
 
 def cifar_cnn() -> nn.Sequential:
     """The paper's CNN for CIFAR-10 and CIFAR-100: (3, 32, 32) -> 100 features."""
     return nn.Sequential(
-        *_cifar_convolutions(),
+        *_make_cifar_convolutions(),
         nn.Linear(400, 120),
         nn.ReLU(),
-        *_last_layers(120, 100),
+        *_make_last_layers(120, 100),
     )
 
 
 def cifar_cnn_small() -> nn.Sequential:
     """`cifar_cnn` without its second-last layer, for half of the clients in the experiment on different bodies."""
-    return nn.Sequential(*_cifar_convolutions(), *_last_layers(400, 100))
+    return nn.Sequential(*_make_cifar_convolutions(), *_make_last_layers(400, 100))
 
 
-def _cifar_convolutions() -> list[nn.Module]:
+def _make_cifar_convolutions() -> list[nn.Module]:
     return [
         nn.Conv2d(3, 6, kernel_size=5),  # (6, 28, 28)
         nn.ReLU(),
@@ -80,7 +80,7 @@ def _cifar_convolutions() -> list[nn.Module]:
     ]
 
 
-def _last_layers(inputs: int, features: int) -> list[nn.Module]:
+def _make_last_layers(inputs: int, features: int) -> list[nn.Module]:
     return [nn.Linear(inputs, features), nn.ReLU(), nn.Dropout(0.5)]
 
 
@@ -101,7 +101,7 @@ def small_cnn(channels: int, height: int, width: int) -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        *_last_layers(16 * rows * columns, 50),
+        *_make_last_layers(16 * rows * columns, 50),
     )
 
 
@@ -116,11 +116,11 @@ def signal_cnn(channels: int, samples: int) -> nn.Sequential:
         nn.MaxPool1d(4),
         nn.ReLU(),
         nn.Flatten(),
-        *_last_layers(32 * length, 50),
+        *_make_last_layers(32 * length, 50),
     )
 
 
-def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def _make_convolution(inputs: int, outputs: int, *, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     return [
         nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -133,12 +133,12 @@ class InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, expansion: int, stride: int) -> None:
         super().__init__()
         hidden = inputs * expansion
-        expand = [*_convolution(inputs, hidden, kernel=1), nn.ReLU6()] if expansion > 1 else []
+        expand = [*_make_convolution(inputs, hidden, kernel=1), nn.ReLU6()] if expansion > 1 else []
         self.layers = nn.Sequential(
             *expand,
-            *_convolution(hidden, hidden, kernel=3, stride=stride, groups=hidden),
+            *_make_convolution(hidden, hidden, kernel=3, stride=stride, groups=hidden),
             nn.ReLU6(),
-            *_convolution(hidden, outputs, kernel=1),
+            *_make_convolution(hidden, outputs, kernel=1),
         )
         self.residual = stride == 1 and inputs == outputs
 
@@ -150,12 +150,12 @@ class InvertedResidual(nn.Module):
 
 def mobilenet_v2(channels: int = 3, dropout: float = 0.2) -> nn.Sequential:
     """MobileNetV2: images -> 1280 features; 2,223,872 parameters, 3,504,872 with the published head of 1000 classes."""
-    layers: list[nn.Module] = [*_convolution(channels, 32, kernel=3, stride=2), nn.ReLU6()]
+    layers: list[nn.Module] = [*_make_convolution(channels, 32, kernel=3, stride=2), nn.ReLU6()]
     width = 32
     for expansion, outputs, repeats, first_stride in _STAGES:
         for repeat in range(repeats):
             stride = first_stride if repeat == 0 else 1
             layers.append(InvertedResidual(width, outputs, expansion=expansion, stride=stride))
             width = outputs
-    layers += [*_convolution(width, FEATURES, kernel=1), nn.ReLU6()]
+    layers += [*_make_convolution(width, FEATURES, kernel=1), nn.ReLU6()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout))

@@ -170,9 +170,7 @@ class Reader:
                 if (place and not byte) or number >= 2**64:
                     break
                 return number
-        raise WireError(
-            "a whole number must be below 2^64 and written with as few bytes as possible"
-        )
+        raise WireError("a whole number must be below 2^64 and written with as few bytes as possible")
 
     def read_signed_varint(self) -> int:
         """Read the next whole number of either sign, written with `encode_zigzag`."""

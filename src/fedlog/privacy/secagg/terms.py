@@ -91,7 +91,7 @@ class Terms:
 
     @property
     def round_name(self) -> str:
-        """The name of the round in the record of used steps."""
+        """The name of the round in the list of answered steps."""
         return f"{self.session.hex()}-{self.round}"
 
     def next_round(self) -> Terms:

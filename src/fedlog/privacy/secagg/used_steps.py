@@ -1,4 +1,4 @@
-"""The record of the steps that a client has answered, so that it answers each only once, even after a restart."""
+"""The list of the steps that a client has answered, so that it answers each only once, even after a restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedlog.privacy.secagg.encoding import RefusalError
 
 
 class UsedSteps(Protocol):
-    """A record of answered steps that outlives the client."""
+    """The steps that a client has answered; the list outlives the client's process."""
 
     def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; `RefusalError` if it was answered before."""
@@ -19,7 +19,7 @@ class UsedSteps(Protocol):
 
 @dataclass
 class UsedStepsInMemory:
-    """The record in memory, for simulation: a simulated client does not restart."""
+    """The answered steps in memory, for simulation: a simulated client does not restart."""
 
     claimed: set[tuple[str, str]] = field(default_factory=set)
 
@@ -32,7 +32,7 @@ class UsedStepsInMemory:
 
 @dataclass(frozen=True)
 class UsedStepsOnDisk:
-    """The record on disk: one empty file for each step, on the disk before `mark_answered` returns."""
+    """The answered steps on disk: one empty file for each step, written before `mark_answered` returns."""
 
     folder: Path
 
