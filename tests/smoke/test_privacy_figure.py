@@ -25,7 +25,7 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_LEVEL,
     EpsilonFormula,
     find_epsilon_formula,
-    name_level_row,
+    name_row_with_noise,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.paper.privacy_tables import (
@@ -67,7 +67,7 @@ def test_readings_cover_both_formulas_places_and_deltas() -> None:
 
 
 def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
-    names = (name_level_row("clamp", VERIFIED_LEVEL), "verify-exact-local", "client-epsilon-8", "l2-no-noise")
+    names = (name_row_with_noise("clamp", VERIFIED_LEVEL), "verify-exact-local", "client-epsilon-8", "l2-no-noise")
     found = list_cells(PRIVACY_FIGURE, tmp_path, rows=names, seeds=(0,))
     for cell, accuracies in zip(found, ([0.4, 0.5], [0.4, 0.51], [0.3] * 10, [0.6] * 40), strict=True):
         write_run(cell, accuracies, 10)

@@ -300,7 +300,7 @@ class Simulation:
             bits_up=ledger.bits(Direction.UP, round_number=number),
             bits_down=ledger.bits(Direction.DOWN, round_number=number),
             bits_by_kind=ledger.bits_by_kind(number),
-            observed=self._observe(),
+            observed=self._collect_observed_numbers(),
             # The opening exchange is recorded with round 1.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
             capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
@@ -310,7 +310,7 @@ class Simulation:
             validation_per_client=[score.share for held_out in validated for score in held_out],
         )
 
-    def _observe(self) -> dict[str, float]:
+    def _collect_observed_numbers(self) -> dict[str, float]:
         """The numbers about a round that the method, privacy and secure sums give, for its record."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         sums = {} if self.secure is None else self.secure.read_and_reset_counts()

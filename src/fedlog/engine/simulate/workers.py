@@ -64,17 +64,19 @@ class Workers(ABC):
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Give each of these clients its own bytes of a broadcast; those in `anew` first forget earlier messages."""
-        split = self._split(list(blobs))
+        split = self._split_by_cohort(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._call_all("receive_own_broadcasts", parts)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """Do the local work of these clients and return their uploads, in the clients' order."""
-        return self._call_and_join("exchange", [(round_number, exchange, own) for own in self._split(indices)])
+        return self._call_and_join(
+            "exchange", [(round_number, exchange, own) for own in self._split_by_cohort(indices)]
+        )
 
     def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
         """The scores of these clients, in the clients' order; with `closing`, after the phases that end a run."""
-        return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split(indices)])
+        return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split_by_cohort(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personal model into the folder."""
@@ -89,7 +91,7 @@ class Workers(ABC):
         files = sorted(folder.glob("clients-*.safetensors"))
         self._call_all("load", [(files,)] * len(self._shares))
 
-    def _split(self, indices: Sequence[int]) -> list[list[int]]:
+    def _split_by_cohort(self, indices: Sequence[int]) -> list[list[int]]:
         """For each cohort, those of the clients `indices` that belong to it."""
         split: list[list[int]] = [[] for _ in self._shares]
         for index in indices:

@@ -23,8 +23,8 @@ HELD_OUT = 0.2  # the share of each client's training records that is held out f
 _TABLE = make_table("mnist")
 
 
-def _make_version(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
-    """Table 1 on MNIST with other rows and changes, without costs; `name` and `title` are appended to the table's."""
+def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
+    """Table 1 on MNIST with other rows and other fields (`changes`), without costs; `name` and `title` are appended."""
     name, title = f"{_TABLE.name}-{name}", f"{_TABLE.title}, {title}"
     return replace(
         _TABLE, name=name, title=title, kind=ExperimentKind.CURVES, rows=tuple(rows), remarks=(remark,), **changes
@@ -56,14 +56,14 @@ def _list_rows_with_decaying_rate() -> list[Row]:
 
 _LETTER_OPTIONS = {"alpha": 0.3, "beta": compute_beta_for_growth(0.3, 1.1, 10), **TO_THE_LETTER}
 OTHER_SETTINGS = (
-    _make_version(
+    _make_version_of_table(
         "moments",
         "with Adam's moments kept for the run",
         (_change_row(method, moments=AdamMoments.RUN) for method in MOMENTS_KEPT),
         "The authors make Adam anew for each local epoch, and so does Table 1; here it stays with its body. Chosen "
         "by `details-mnist`, on images that no table uses. The printed values are those of Table 1.",
     ),
-    _make_version(
+    _make_version_of_table(
         "moments-decay",
         "with Adam's moments kept for the run and a falling learning rate",
         _list_rows_with_decaying_rate(),
@@ -72,7 +72,7 @@ OTHER_SETTINGS = (
         "beside it likewise, by `select-weight-decay-mnist` and `select-fedlog-c-once-more-mnist`. The printed "
         "values are those of Table 1.",
     ),
-    _make_version(
+    _make_version_of_table(
         "chosen-rounds",
         "each client's round chosen on validation records",
         (
@@ -85,7 +85,7 @@ OTHER_SETTINGS = (
         seeds=(0, 1, 2),
         threshold=None,
     ),
-    _make_version(
+    _make_version_of_table(
         "letter",
         "FedLog-C to the letter of the paper",
         [replace(_change_row("fedlog-c", options=_LETTER_OPTIONS), label=f"{LABELS['fedlog-c']} to the letter")],

@@ -76,7 +76,7 @@ def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
     )
 
 
-def name_level_row(clip: str, level: float) -> str:
+def name_row_with_noise(clip: str, level: float) -> str:
     """The name of the row with this clip and level of noise."""
     return f"{clip}-noise-{level:g}"
 
@@ -109,7 +109,7 @@ def _make_level_rows() -> list[Row]:
         )
         rows += [
             Row(
-                name_level_row(clip, level),
+                name_row_with_noise(clip, level),
                 f"{named}, noise {level} x",
                 _make_spec_at_level(LEVEL_FORMULA, clip, level),
             )

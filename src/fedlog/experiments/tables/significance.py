@@ -210,7 +210,7 @@ def compare_all_with_reference(
 ) -> dict[str, SignificanceTest]:
     """Test every other row against the reference; p values of rows in `family` are also corrected by Holm's rule.
 
-    A row has no corrected p value if it could not be significant even with the most extreme outcome in all rows.
+    A row has no corrected p value if there are too few seeds for any outcome to be significant after correction.
     """
     found = {name: compare_with_reference(row, rows[reference]) for name, row in rows.items() if name != reference}
     tested = {name: c.p for name, c in found.items() if name in family and c.p is not None}

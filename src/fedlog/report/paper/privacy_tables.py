@@ -19,7 +19,7 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_CLIP,
     VERIFIED_LEVEL,
     find_epsilon_formula,
-    name_level_row,
+    name_row_with_noise,
     name_row_without_noise,
 )
 from fedlog.experiments.tables.significance import Mean
@@ -58,7 +58,7 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
         without = _format_accuracy(finished, name_row_without_noise(clip))
         rows.append((named, "none", "0", without, "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
-            name, std = name_level_row(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
+            name, std = name_row_with_noise(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
             epsilons = (formula.epsilon(level, count_releases(finished), CLIENTS) for formula in EPSILON_FORMULAS)
             labels = (f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)" for epsilon in epsilons)
             cells = (f"{std:.4g}", _format_accuracy(finished, name), _list_old_heads(finished.runs[name]))
@@ -73,12 +73,12 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
 
 def count_releases(finished: FinishedRuns) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
-    return finished.experiment.row(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+    return finished.experiment.row(name_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
     """A table that checks the formulas: runs calibrated by each one, beside runs with the same noise and seeds."""
-    expected = finished.final_accuracies(name_level_row(VERIFIED_CLIP, VERIFIED_LEVEL))
+    expected = finished.final_accuracies(name_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in finished.experiment.rows:
         if not row.name.startswith("verify-"):
@@ -174,7 +174,7 @@ def _draw_accuracy_by_noise(axes: Axes, finished: FinishedRuns) -> None:
 
 def _find_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, float]:
     """{level of noise: mean accuracy} of the levels that were run with this clip."""
-    finals = {level: list(finished.final_accuracies(name_level_row(clip, level)).values()) for level in LEVELS}
+    finals = {level: list(finished.final_accuracies(name_row_with_noise(clip, level)).values()) for level in LEVELS}
     return {level: Mean.of(values).value for level, values in finals.items() if values}
 
 

@@ -151,7 +151,7 @@ def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
 
 
 def find_numbered_style(number: int, label: str) -> Style:
-    """The style with this number and this label, for things that are not methods, such as classes."""
+    """The style with this number, for things that are not methods, such as classes; `label` is its name in legends."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])
