@@ -109,7 +109,7 @@ class CSFL(Algorithm):
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The common model, and the seed of the measurement matrix."""
+        """The start of training: the model that all clients share, and the seed of the measurement matrix."""
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
@@ -141,7 +141,7 @@ class CSFL(Algorithm):
         return {**self.hear(self.broadcast(news), server), **news}
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The common model: the initial one plus all updates."""
+        """The model that all clients share: the initial model plus all updates."""
         names = self.plan.top(len(self.plan.layers))
         parts = torch.split(heard["moved"], [home[name].numel() for name in names])
         return {

@@ -214,7 +214,7 @@ class FedLogC(FedLog):
 
     @property
     def loss(self) -> Loss:
-        """Cross-entropy with the pull and the push (eq. 12)."""
+        """The loss: cross-entropy, a pull to the mean of the own class, and a push from other means (eq. 12)."""
         return ClusteredLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:

@@ -81,7 +81,7 @@ class FedProto(Algorithm):
         return {"means": message.arrays[0], "present": message.arrays[1]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The client's model, with the prototypes for the loss."""
+        """The start of training: the client's model, and the prototypes for the loss."""
         return Work(home, heard)
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:

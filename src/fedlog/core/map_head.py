@@ -124,7 +124,7 @@ def _logsumexp(values: _Array) -> float:
 
 
 def _certify(posterior: Posterior, weights: Tensor, t: float, iterations: int) -> Certificate:
-    """The certificate of `weights` (n_class, m) and ln Z = `t`."""
+    """The certificate of the head `weights` (n_class, m), for which the solver found ln Z = `t`."""
     # In units of chi's largest entry, so that squares neither overflow nor underflow to zero.
     unit = posterior.chi.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     scale = float(torch.linalg.vector_norm(posterior.chi / unit))

@@ -143,7 +143,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
+        """The block's output: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
         outputs: Tensor = self.layers(inputs)
         return inputs + outputs if self.residual else outputs
 

@@ -28,7 +28,7 @@ from fedlog.privacy.renyi import Curve, delta_from_curve, epsilon_from_curve, ga
 
 
 class NoiseKind(StrEnum):
-    """How the noise of a recorded release was drawn."""
+    """How the noise of a recorded release was drawn: in floating point, or on an integer grid."""
 
     FLOAT = "float-gaussian"
     """Floating-point draws from a seed: for simulation only."""
@@ -37,7 +37,7 @@ class NoiseKind(StrEnum):
 
 
 class RandomSource(StrEnum):
-    """The source of a release's randomness."""
+    """Where the randomness of a release's noise came from: the system's cryptographic source, or a seed."""
 
     SYSTEM = "system"
     SEED = "seed"

@@ -75,7 +75,7 @@ DEFAULT_DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent in total, as (epsilon, delta)."""
+    """A privacy budget: the epsilon and delta that all releases together must stay within."""
 
     epsilon: float
     delta: float
@@ -125,12 +125,12 @@ class Guarantee:
 
     @property
     def neighbours(self) -> str:
-        """Which inputs count as neighbours, in words."""
+        """Which two data sets count as neighbours in this guarantee, in words."""
         return NEIGHBOURS[self.unit, self.trust]
 
     @property
     def trusted(self) -> str:
-        """Who must be trusted, in words."""
+        """Whom the protected people must trust, in words."""
         return TRUSTED[self.trust]
 
     def __str__(self) -> str:

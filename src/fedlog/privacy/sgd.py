@@ -33,7 +33,7 @@ _PRIVATE_SIDE = 1e-9
 
 @dataclass(frozen=True)
 class SgdRoundPlan:
-    """The settings of DP-SGD in one round."""
+    """The settings of DP-SGD in one round: noise, gradient clip, sample rate and number of steps."""
 
     noise_multiplier: float
     clip: float

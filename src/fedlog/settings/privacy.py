@@ -10,7 +10,7 @@ from fedlog.settings.fields import Section, setting
 
 
 class BodyTraining(StrEnum):
-    """How bodies are trained with --privacy record."""
+    """How bodies are trained with --privacy record: not at all, or by DP-SGD."""
 
     FROZEN = "frozen"
     """Not at all: they stay as they were initialised or loaded."""
@@ -19,7 +19,7 @@ class BodyTraining(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How uploads are added up if the server may not see single ones."""
+    """How uploads are added up if the server must not see the upload of a single client."""
 
     SECURE = "secure"
 
@@ -58,7 +58,7 @@ class PrivacySettings(Section):
 
 @dataclass(frozen=True)
 class SumSettings(Section):
-    """How uploads are added up."""
+    """Settings of secure sums: whether they are used, how many honest clients they need, and simulated dropouts."""
 
     aggregation: Aggregation | None = setting(
         None, "secure: the server sees only the sum of the uploads", deployed=True

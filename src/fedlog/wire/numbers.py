@@ -85,7 +85,7 @@ class QuantisedNumbers:
 
     @property
     def name(self) -> str:
-        """`q` and the number of bits, as in the names of codecs."""
+        """The format's part of a codec's name: `q` and the number of bits, for example q8."""
         return f"q{self.bits}"
 
     @property

@@ -16,7 +16,7 @@ from fedlog.wire.message import Kind, Message
 
 @dataclass(frozen=True)
 class Transport:
-    """The settings of how a run sends its messages."""
+    """How a run sends its messages: the codec in each direction, and which rows and messages are left out."""
 
     codec: str = "f32"
     codec_down: str | None = None

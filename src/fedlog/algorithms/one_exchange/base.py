@@ -182,7 +182,7 @@ class OneExchange(Algorithm):
         return {"records": float(Statistics(server[SUMS]).total)} if SUMS in server else {}
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """Tell the user that one round is enough."""
+        """A note that one round is enough, if the user asks for more."""
         if rounds == 1:
             return ()
         return (f"note: {self.name} needs only one round; {rounds} rounds send the same sums {rounds} times",)

@@ -53,7 +53,7 @@ class FedCOF(OneExchange):
         return {**self.join(trained.params), **kept, **self.mark_own_classes(counts)}, message
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The ridge head of all clients' class means."""
+        """The server's next state: the ridge head, estimated from all clients' class means."""
         scatter = MeanScatter(*total.arrays)
         if not float(scatter.sums[:, 0].sum()):
             return server

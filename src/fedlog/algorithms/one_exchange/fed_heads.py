@@ -62,7 +62,7 @@ class FedHeads(OneExchange):
         return self._methods[self.names[0]].solve(moments, noise_std)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """All heads of the summed moments."""
+        """The server's next state: all heads, solved from the summed moments."""
         state = super().step(exchange, server, total)
         if state is server:
             return server
