@@ -55,12 +55,12 @@ class Comparison:
 
     @property
     def data(self) -> str:
-        """The name of the data."""
+        """The name of the data set or federation that was compared on."""
         return self.findings.data
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The labels of the compared methods, in the given order, with codec, body or recipe if there are several."""
+        """The labels of the compared methods, in the given order; with codec, body or recipe where these vary."""
         return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
@@ -77,12 +77,12 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[VariantResults, ...]:
-        """Each method's figures over all seeds, overall and by site, with intervals."""
+        """Each method's figures over all seeds: for all sites together and for each site, with intervals."""
         return tuple(self.findings.results.values())
 
     @cached_property
     def advice(self) -> Advice:
-        """The advice, drawn from validation rows; `str(comparison.advice)` is one sentence."""
+        """Whether to federate, and with which method, judged on validation rows; `str` makes it one sentence."""
         return advise(self.findings, self.worth)
 
     @property
@@ -103,7 +103,7 @@ class Comparison:
         return make_frame(make_spreadsheet_rows(self.findings))
 
     def plot(self) -> Figure:
-        """Draw the accuracy of each method against the bits it sent, over all sites and at each one.
+        """Draw the accuracy of each method against the bits that it sent, for all sites together and for each site.
 
         Returns:
             A matplotlib figure, which notebooks show; `figure.savefig("compare.png")` writes it.
@@ -182,11 +182,13 @@ def compare(
         options: options of single methods, by the method's name: `{"fedlog": {"epochs": 3}}`.
         callbacks: `Callback` objects that are called during every run; only with one job.
         progress: whether to show progress; by default in terminals and notebooks.
-        jobs: how many runs are computed in parallel, each in a process; for a `Federation`, the processes of each run.
+        jobs: how many runs are computed in parallel, each in its own process; if `data` is a `Federation`, runs follow
+            each other, and each uses this many processes.
         executor: `processes`, or `dask://host:port` for a cluster with workers that see the folder `out`.
         worth: the smallest gain, as a share, that would pay for a federation; 0.01 is one point.
         quick: use fewer methods, rounds and steps; the comparison's `notes` list what was left out.
-        settings: other settings of `fedlog.run`, the same for every method. An option goes to the methods that have it.
+        settings: other settings of `fedlog.run`, the same for every method. An option such as `epochs` goes to all
+            methods that have it.
 
     Returns:
         The runs, a table, a picture, and advice from validation rows.
@@ -223,7 +225,7 @@ def compare(
 
 
 def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: int, progress: bool | None) -> Comparison:
-    """Run one method with several seeds, as a comparison without other methods."""
+    """Run one method with several seeds, and return its figures as a comparison of this one method."""
     chosen = _check_seeds(seeds, [spec.method])
     plan = _ComparisonPlan(replace(spec, jobs=1), variants.VariantChoices((spec.method,)), chosen, None, jobs)
     return plan.execute(out, (), progress, WORTH, ())
@@ -231,7 +233,7 @@ def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: in
 
 @dataclass(frozen=True)
 class _ComparisonPlan:
-    """Everything a comparison needs to know before its first run."""
+    """What a comparison will run: common settings, variants of methods, seeds, and how many runs in parallel."""
 
     common: RunSpec
     choices: variants.VariantChoices
@@ -248,7 +250,7 @@ class _ComparisonPlan:
         worth: float,
         notes: tuple[str, ...],
     ) -> Comparison:
-        """Execute the runs that are not finished yet, and read the results of all."""
+        """Run what is not finished in the folder `out` yet, and return the results of all runs."""
         compared = variants.make_variants(self.common, self.choices)
         with open_run_folder(out) as where:
             runs = variants.list_runs(compared, self.seeds, where)
@@ -263,7 +265,7 @@ class _ComparisonPlan:
     def _run(
         self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
     ) -> running.Failures:
-        """Execute the runs, in this process or in parallel, and return the failures by the name of the run."""
+        """Execute the runs, one by one or in parallel; return name of the run -> error for those that failed."""
         console = Console(stderr=True, highlight=False)
         seen = console.is_terminal or console.is_jupyter
         console.quiet = progress is False or (progress is None and not seen)
@@ -272,7 +274,7 @@ class _ComparisonPlan:
                 return running.run_one_by_one(runs, self._find_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
-                    "callbacks can only be called for runs in this process",
+                    "expected no callbacks for runs in other processes, found some",
                     hint="use jobs=1, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
@@ -283,7 +285,7 @@ class _ComparisonPlan:
             return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _find_federation(self, seed: int) -> Federation | None:
-        """The federation in memory for a seed: divided again if it has `split_again`, else as it was given."""
+        """The user's `Federation`, split anew for this seed if it can be; None if the data are given by name."""
         given = self.federation
         return given if given is None or given.split_again is None else given.split_again(seed)
 
@@ -293,14 +295,14 @@ def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
-    """The user's federation, given or loaded by its name; None for the data sets that fedlog knows."""
+    """The user's own data, given or loaded by name; None for the data sets that come with fedlog."""
     if given is not None or spec.data in DEFAULTS:
         return given
     return load_federation(resolve(spec).data)
 
 
 def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec:
-    """The settings, with a validation fraction if the data have no validation rows."""
+    """The settings; if the data have no validation rows, with a fraction of the training rows for validation."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
     if given is None and spec.data in DEFAULTS:
@@ -311,18 +313,18 @@ def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec
 
 
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
-    """The seeds as a tuple; InputError without a seed or a method, and if a seed is given twice."""
+    """The seeds as a tuple; InputError if there is no seed or no method, or if a seed is given twice."""
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(
-            f"a comparison needs at least one method and different seeds: {len(methods)} methods, seeds {list(chosen)}",
+            f"expected at least one method and different seeds, found: {len(methods)} methods, seeds {list(chosen)}",
             hint="--seeds 5 takes the seeds 0 to 4",
         )
     return chosen
 
 
 def _make_common_spec(data: Federation | str, choices: variants.VariantChoices, settings: Mapping[str, Any]) -> RunSpec:
-    """The settings that all runs share; every other name must be an option of one of the methods."""
+    """The settings that all runs share; InputError for a name that is neither a setting nor an option of a method."""
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]
     variants.check_options(choices.methods, [*settings, *of_recipes, *of_options])

@@ -23,7 +23,7 @@ WIDE_ENOUGH_FOR_A_BAR = 70
 
 
 class LiveBar:
-    """The base class of progress bars; it shows nothing on a quiet console."""
+    """The base class of progress bars. On a quiet console it shows nothing."""
 
     def __init__(self, console: Console, seconds_between_lines: float) -> None:
         self._console = console
@@ -46,7 +46,7 @@ class LiveBar:
             self._bar = None
 
     def _show_bar(self, *columns: str | ProgressColumn, title: str, total: int, done: int = 0) -> TaskID | None:
-        """Show a bar and return the id of its first line; do nothing and return None if no bar can be drawn."""
+        """Show a progress bar and return rich's id of it; return None if the console cannot draw one."""
         # In a notebook a bar needs ipywidgets; without them rich would warn and draw nothing.
         draws = find_spec("ipywidgets") is not None if self._console.is_jupyter else self._console.is_interactive
         if self._console.quiet or not draws:
@@ -57,7 +57,7 @@ class LiveBar:
         return line
 
     def _is_line_due(self) -> bool:
-        """Whether the next plain line may be printed now; if so, start the wait for the line after it."""
+        """Whether enough time has passed to print the next line; if so, the time for the line after it starts now."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()
@@ -82,7 +82,7 @@ class ComparisonBar(LiveBar):
 
 
 class Progress(LiveBar, Callback):
-    """Shows the progress of a run on a console; warnings go to `loud`, also if the console is quiet."""
+    """Shows the progress of a run on a console; warnings go to the console `loud`, even if the first one is quiet."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
         super().__init__(console, seconds_between_lines=5.0)
@@ -92,7 +92,7 @@ class Progress(LiveBar, Callback):
         self._seconds: list[float] = []
 
     def run_began(self, start: RunStart) -> None:
-        """Print what is run and with which settings, then show the bar."""
+        """Print the method, the data and the main settings, then show the progress bar."""
         spec, simulation, done = start.run.spec, start.simulation, start.done
         self._rounds = simulation.settings.rounds
         self._ledger = simulation.server.ledger
@@ -112,7 +112,7 @@ class Progress(LiveBar, Callback):
         self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
 
     def features_computed(self, done: int, records: int) -> None:
-        """Advance the bar of features or, without a bar, print a line every few seconds."""
+        """Update the progress bar of computed features; where no bar can be drawn, print a line every few seconds."""
         if self._bar is None:
             self._show_bar(TextColumn("features"), MofNCompleteColumn(), BarColumn(), title="features", total=records)
         if self._bar is not None:
@@ -123,7 +123,7 @@ class Progress(LiveBar, Callback):
             self._say(f"features {done}/{records}")
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Advance the bar or, without a bar, print a line every few seconds."""
+        """Update the progress bar of rounds; where no bar can be drawn, print a line every few seconds."""
         bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
         self._seconds.append(record.seconds)
         recent = self._seconds[-10:]
@@ -146,7 +146,7 @@ class Progress(LiveBar, Callback):
             self._say(f"round {record.round}/{self._rounds}  {text}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
-        """Remove the bar; print a note if an old result is returned."""
+        """Remove the progress bar; if the run was finished before and nothing was trained, say so."""
         self.close()
         if not trained:
             self._say(f"{summary.run_dir} was finished before: nothing was trained; a new run needs another folder")
@@ -158,7 +158,7 @@ class Progress(LiveBar, Callback):
 
 
 def make_progress(wanted: bool | None) -> list[Progress]:
-    """The progress callback for `fedlog.run`; empty if not wanted or, by default, outside terminals and notebooks."""
+    """A list with the progress callback, or empty if not wanted; None wants it in terminals and notebooks only."""
     console = Console(stderr=True, highlight=False)
     if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
         return []

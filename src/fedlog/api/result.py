@@ -64,7 +64,7 @@ class Models(Mapping[str, Model]):
         return self._read[name]
 
     def read_all(self) -> Mapping[str, Model]:
-        """All models, read at once; clients with the same body share it."""
+        """Read all models at once; clients with the same body share one body object."""
         if not self._read:
             self._read = load_models(self._folder)
         return {name: self[name] for name in self._names}
@@ -107,8 +107,11 @@ class Result:
         summary = read_finished_summary(folder)
         if summary is None:
             if not (folder / CONFIG).exists():
-                raise InputError(f"no run in the folder: {folder}", hint=RUN_FOLDER_HINT)
-            raise InputError(f"not a finished run: {folder}", hint=f"continue it with `fedlog run --resume {folder}`")
+                raise InputError(f"expected the folder of a run, found no run in: {folder}", hint=RUN_FOLDER_HINT)
+            raise InputError(
+                f"expected a finished run, found an unfinished one: {folder}",
+                hint=f"continue it with `fedlog run --resume {folder}`",
+            )
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))
         made_with = json.loads((folder / CONFIG).read_text()).get("made_with", {})
@@ -117,7 +120,7 @@ class Result:
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
-        """The same outcome with all models in memory, so that the folder is no longer needed."""
+        """A copy of this result with all models in memory, so that the folder is no longer needed."""
         kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
         return replace(self, models=kept)
 
@@ -128,7 +131,7 @@ class Result:
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The accuracy of `models` if the method has a closing phase (FedRep, FedBABU); None for other methods."""
+        """The accuracy of `models` if the method ends with local training (as FedRep and FedBABU do); else None."""
         return self.summary.accuracy_after_closing
 
     @property
@@ -194,7 +197,7 @@ class Result:
         """
         path = Path(folder)
         if path.exists() and any(path.iterdir()):
-            raise InputError(f"{path} is not empty", hint="choose another folder")
+            raise InputError(f"expected a new or empty folder, found files in: {path}", hint="choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         save_run_models(path / MODELS, dict(self.models))
         config = {"digest": self.spec.digest, "spec": spec_as_values(self.spec), "made_with": dict(self.made_with)}

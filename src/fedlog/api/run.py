@@ -75,7 +75,7 @@ def run(
 
 @contextmanager
 def open_run_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of a run, or a temporary folder for None; restore PyTorch's number of threads at the end."""
+    """Yield the folder `out`, or for None a temporary one; at the end restore PyTorch's number of threads."""
     threads = torch.get_num_threads()
     try:
         if out is not None:
@@ -88,7 +88,7 @@ def open_run_folder(out: str | Path | None) -> Iterator[Path]:
 
 
 def check_data(data: object) -> None:
-    """Raise InputError if the data are neither a federation nor a name."""
+    """Raise InputError unless the data are a `Federation` or the name of a data set."""
     if not isinstance(data, Federation | str):
         raise InputError(
             f"expected a Federation, or the name of a data set, found: {type(data).__name__}",
@@ -97,19 +97,19 @@ def check_data(data: object) -> None:
 
 
 def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
-    """The callbacks as a tuple; InputError if one is no `Callback`."""
+    """The callbacks as a tuple; InputError if one of them is not a `Callback`."""
     found = tuple(given)
     for each in found:
         if not isinstance(each, Callback):
             raise InputError(
-                f"not a callback: {each!r}",
+                f"expected a fedlog.Callback, found: {each!r}",
                 hint="pass an object of a class that derives from fedlog.Callback",
             )
     return found
 
 
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
-    """The specification of a run: settings and options of the method, recognised by their names."""
+    """The specification of a run from keyword arguments, which are settings or options of the method."""
     name = registry.name_method(method)
     check_options([name], settings)
     given = separate_options(settings)
@@ -117,7 +117,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by name; every name that is no setting is moved into `options`."""
+    """The settings by name; names that are not settings are options of a method, and moved into `options`."""
     known = find_setting_types(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
@@ -126,7 +126,7 @@ def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
-    """The names of the given bodies: one or several names, modules or functions, or a mapping by client."""
+    """Turn the argument `body` into names; it is a name, a module, a function, a list of these, or client -> one."""
     if body is None:
         return ()
     if isinstance(body, Mapping):

@@ -23,7 +23,7 @@ LONGEST_VALUE = 500  # characters that MLflow accepts for a setting
 
 
 class _Tracker(Callback):
-    """The base class of both trackers: passes each figure of a round to `_write`, and closes `_to_close` at the end."""
+    """The base class of both trackers: writes each round's figures with `_write`; closes `_to_close` at the end."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""
@@ -45,7 +45,7 @@ class _Tracker(Callback):
             record: the round's number, accuracies, bits and seconds.
 
         """
-        for name, value in read_metrics(record, self._clients):
+        for name, value in list_metrics(record, self._clients):
             self._write(name, value, record.round)
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
@@ -127,8 +127,8 @@ class MLflow(_Tracker):
         self._begin(start, lambda name, value, at: client.log_metric(run, name, value, step=at))
 
 
-def read_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """(name, value) of each figure of a round; clients without held-out records are left out."""
+def list_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """List (name, value) of each figure of a round; clients without test records are left out."""
     yield "accuracy/mean over clients", record.accuracy_mean_over_clients
     shares = {name: share for name, share in zip(clients, record.accuracy_per_client, strict=True) if share is not None}
     if shares:
@@ -141,7 +141,7 @@ def read_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tupl
 
 
 def open_mlflow(store: str) -> MlflowClient:
-    """MLflow's client for the store; a folder becomes a file store."""
+    """Connect to MLflow; `store` is its address, or a folder for its files."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if "://" not in store:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the user asked for files

@@ -50,8 +50,8 @@ WIRE = find_codec("f32")
 def run_audit(audit: Audit) -> Finding:
     """Run the audit and return the lower bound on epsilon that it found.
 
-    Many trials with and without one canary bound mu, and so epsilon. If runs are expensive, one run with many canaries
-    bounds epsilon directly.
+    Many trials with and without one canary bound mu of Gaussian differential privacy, and so epsilon. If repeating is
+    too expensive, one run with many canaries bounds epsilon directly.
     """
     if audit.in_one_run:
         from fedlog.audit.one_run import audit_one_run  # loads cryptography
@@ -80,7 +80,7 @@ def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], wor
 
 
 def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
-    """The protection of a run with this claim, with the planted fault if the audit has one."""
+    """Make the protection that a run with the audited claim has, with the planted fault if the audit has one."""
     norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
     guard = make_protection(
         audit.budget,
@@ -110,7 +110,7 @@ class _CountLeakingProtection(Protection):
     """A faulty protection: its messages also carry the exact number of records."""
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The protected message with the exact number of records as one more array."""
+        """The protected message, with the exact number of records as an additional array."""
         made = super().protect(message, key)
         return replace(made, arrays=(*made.arrays, message.arrays[0][:, :1].sum(0).to(torch.int64)))
 
@@ -141,7 +141,7 @@ class _SumPublishingFedLog(FedLog):
 
 @dataclass(frozen=True, eq=False)
 class _TrainedRounds:
-    """The result of one training: the clients' unprotected messages of each round, and a server to receive them."""
+    """The result of one training: the clients' messages of each round before noise, and a server to send them to."""
 
     messages: Sequence[Sequence[Message]]
     guard: Protection
@@ -150,7 +150,7 @@ class _TrainedRounds:
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """What the attacker sees of all releases, with fresh noise: the numbers of bytes, and every entry."""
+        """What the attacker sees of all releases with fresh noise: for each, the number of bytes and every entry."""
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:
@@ -178,7 +178,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
     federation = make_federation(data, [len(own) for own in clients], CLASSES)
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
     bodies = [
-        build_body("canary", lambda: make_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), guard.bound.clip)
+        build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), guard.bound.clip)
     ] * len(clients)
     plan = make_model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
@@ -197,7 +197,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
 
 
 def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:
-    """The clients' records with the canary and without it."""
+    """Make the clients' records twice: with the canary, and without it."""
     balanced = _make_balanced_records(extra=0)
     if audit.unit is Unit.RECORD:
         return [_add_far_record(balanced)], [balanced]
@@ -212,15 +212,15 @@ def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Record
 
 
 def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federation:
-    """A federation of the audit's clients: client i has the next `sizes[i]` records, and is tested on the first."""
+    """A federation in which client i has the next `sizes[i]` records, and is tested on the first of them."""
     parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
     return Federation("audit", classes, data.inputs.shape[1:], data, data, shards, IDENTITY, names)
 
 
-def make_layer(inputs: int, width: int, weight: float, bias: bool = False) -> nn.Linear:
-    """A linear body with equal weights; its bias, if it has one, is 0."""
+def make_linear_layer(inputs: int, width: int, weight: float, bias: bool = False) -> nn.Linear:
+    """A linear layer with equal weights as a body; the bias, if it has one, is 0."""
     layer = nn.Linear(inputs, width, bias=bias)
     nn.init.constant_(layer.weight, weight)
     if bias:
@@ -231,7 +231,7 @@ def make_layer(inputs: int, width: int, weight: float, bias: bool = False) -> nn
 def start_cohort(
     algorithm: Algorithm, federation: Federation, bodies: Sequence[Body], engine: Engine, key: Key, guard: Protection
 ) -> Cohort:
-    """All clients of the federation, after they have heard the server's first broadcast."""
+    """Make a cohort of all clients of the federation, after the server's first broadcast."""
     cohort = Cohort(algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=guard)
     cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     return cohort

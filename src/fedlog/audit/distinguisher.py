@@ -27,7 +27,7 @@ class Observation:
 
 
 def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """A score for each trial, higher if it looks like one with the canary; learnt from the first fifth of both kinds.
+    """Score each trial, higher if it looks like one with the canary; learnt from the first fifth of both kinds.
 
     For each training, the weight of an entry is the difference of its means with and without the canary, divided by its
     variance. This is the best test for independent noise on every entry; an entry without noise decides alone.
@@ -53,9 +53,9 @@ def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> f
     """A lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
 
     For a mu-GDP mechanism every test has false alarms a and misses b with mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
-    and Su 2022). A test says "present" above a threshold. Thresholds are quantiles of the trials that the attacker
-    learnt from; on the others all their false alarms and misses are bounded at once, by Clopper and Pearson with an
-    equal share of the error to each (Bonferroni), and the largest mu counts. So the bound is over the whole curve.
+    and Su 2022). A test says "present" if the score is above a threshold. The thresholds are quantiles of the scores
+    that the attacker learnt from. On the other scores, the false alarms and misses of every threshold are bounded at
+    once (Clopper and Pearson, with Bonferroni's correction); the largest mu over all thresholds is returned.
     """
     learnt, rest = count_learning_trials(len(present)), count_learning_trials(len(absent))
     levels = np.concatenate([present[:learnt], absent[:rest], [0.0]])
@@ -76,11 +76,11 @@ def find_largest_mu_bound(trials: int, confidence: float) -> float:
 
 
 def count_learning_trials(trials: int) -> int:
-    """How many of the trials the attacker learns from; it is tested on the other trials."""
+    """The number of trials that the attacker learns from; the other trials test it."""
     return trials // 5
 
 
 def _compute_normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
-    """Phi^-1(1 - p) for p an upper confidence bound (level 1 - error) on the probability of a hit."""
+    """Phi^-1(1 - p), where p is an upper confidence bound (level 1 - error) on the probability of a hit."""
     upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return np.asarray(norm.isf(upper))

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
-from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_layer, start_cohort
+from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_linear_layer, start_cohort
 from fedlog.audit.finding import Audit, AuditedPart, Fault, Finding
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
@@ -54,7 +54,7 @@ SHARES = (0.02, 0.1, 0.5)
 
 
 def audit_one_run(audit: Audit) -> Finding:
-    """The lower bound on epsilon that one run with many canaries supports."""
+    """Audit with one run of many canaries, and return the lower bound on epsilon that it proves."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
     scores = _score_by_training(audit, coins) if audit.audited is AuditedPart.DP_SGD else _score_by_sum(audit, coins)
     error, delta = 1 - audit.confidence, audit.budget.delta
@@ -66,7 +66,7 @@ def audit_one_run(audit: Audit) -> Finding:
 
 
 def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
-    """The lower bound on epsilon from how many of the surest guesses are right.
+    """A lower bound on epsilon from the number of right guesses among those that the attacker is surest of.
 
     `scores` (m,): the larger, the more likely it is that the canary took part.
     """
@@ -80,7 +80,7 @@ def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, er
 
 
 def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
-    """The bound from this many canaries if every guess is right."""
+    """The largest lower bound on epsilon that this many canaries can give: that of right guesses only."""
     each = error / len(SHARES)
     return max(
         _find_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries)
@@ -98,15 +98,15 @@ def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: fl
 
 
 def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The epsilon below which this many right guesses have a probability of less than `error`."""
+    """The smallest epsilon at which this many right guesses have a probability of at least `error`."""
 
-    def excess(epsilon: float) -> float:
+    def compute_excess(epsilon: float) -> float:
         return bound_guess_probability(canaries, guesses, right, epsilon, delta) - error
 
-    if excess(0.0) >= 0:
+    if compute_excess(0.0) >= 0:
         return 0.0
     highest = 50.0
-    return highest if excess(highest) < 0 else float(brentq(excess, 0.0, highest, xtol=1e-6))
+    return highest if compute_excess(highest) < 0 else float(brentq(compute_excess, 0.0, highest, xtol=1e-6))
 
 
 def _list_guess_counts(canaries: int) -> list[int]:
@@ -114,11 +114,11 @@ def _list_guess_counts(canaries: int) -> list[int]:
 
 
 def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
-    """A score for each canary, (canaries,): the last client multiplies its row of a secure sum by its statistic.
+    """Score each canary, (canaries,), by its row in a secure sum: the row's product with the canary's statistic.
 
-    Each canary has its own class, and features far beyond every bound. If records are protected, they are all at the
-    first client. If clients are protected, each canary is a client with one record or none; it adds its share of the
-    noise in both cases. The last client, the attacker, subtracts its message, noise included, from the sum.
+    Each canary has a class of its own, and features far beyond every bound. If records are protected, all canaries are
+    at the first client. If clients are protected, each canary is a client with one record or none, which adds its share
+    of the noise in both cases. The attacker is the last client: it subtracts its own message from the sum.
     """
     classes, whole = len(coins), audit.unit is Unit.CLIENT
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
@@ -137,9 +137,11 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
 def _make_messages(
     guard: Protection, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
-    """The clients' protected messages for the sum; client i has `sizes[i]` of the records."""
+    """Make the clients' protected messages for the secure sum; client i has `sizes[i]` of the records."""
     federation = make_federation(data, sizes, classes)
-    bodies = [build_body("canary", lambda: make_layer(INPUTS, WIDTH, 1.0), (INPUTS,), guard.bound.clip)] * len(sizes)
+    bodies = [build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, 1.0), (INPUTS,), guard.bound.clip)] * len(
+        sizes
+    )
     algorithm = freeze_bodies(FedLog(make_model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     cohort = start_cohort(algorithm, federation, bodies, engine, key, guard)
@@ -148,7 +150,7 @@ def _make_messages(
 
 
 def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
-    """A score for each canary, (canaries,): how far one training by DP-SGD moved its weights along its gradient.
+    """Score each canary, (canaries,), by how far one training by DP-SGD moved its weights along its gradient.
 
     The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's
     weights. The training has the whole budget, and its result counts as released.
@@ -164,7 +166,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     inputs[torch.arange(len(present)), torch.from_numpy(present)] = 1000.0
     data = Records(inputs, torch.zeros(len(present), dtype=torch.int64))
     federation = make_federation(data, [len(data)], 2)
-    body = build_body("canaries", lambda: make_layer(count, WIDTH, 0.0), (count,), parse_clip(audit.clip))
+    body = build_body("canaries", lambda: make_linear_layer(count, WIDTH, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
     algorithm = FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
     head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
@@ -177,7 +179,7 @@ def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
 def _train_by_dp_sgd(
     audit: Audit, plan: SgdRoundPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
 ) -> Tensor:
-    """The body's weights after a round of DP-SGD, (width, canaries)."""
+    """Train one round by DP-SGD, and return the body's weights, (width, canaries)."""
     (client,) = list_clients(federation, [body], algorithm)
     sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
     coordinates = sum(value.numel() for value in body.initial(key).values())
