@@ -210,6 +210,20 @@ def test_the_contract_with_heads_of_ones_own(method: str, check: Check) -> None:
     check(Trial(method, {"personal": True}))
 
 
+@pytest.mark.parametrize("method", sorted(ONE_EXCHANGE - {"fed-regression"}))
+def test_clients_of_any_size_have_heads_of_their_own_to_choose_from(method: str, small: Any) -> None:
+    sizes = [0, 1, 7, 23]
+    simulation = small.simulation(method, small.federation(sizes, one_class=[2]), options={"personal": True})
+    run(simulation)
+    store = simulation.workers.cohort.store
+    found = [simulation.algorithm.candidates(store.homes[index], store.heard_by(index)) for index in range(4)]
+    assert min(map(len, found[1:])) > len(found[0]) >= 1  # without records there is nothing to solve
+    for size, candidates in zip(sizes, found, strict=True):
+        for _, model in candidates:
+            assert model["head"].shape == (3, 6)
+            assert size == 1 or all(bool(value.isfinite().all()) for value in model.values())
+
+
 def test_a_regression_has_no_heads_of_ones_own() -> None:
     with pytest.raises(InputError, match="has one posterior for all sites"):
         make_method("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})

@@ -26,6 +26,7 @@ LIMIT = 1000
 LIMITED = f"""
 import resource, sys
 from pathlib import Path
+sys.dont_write_bytecode = True  # half a file of it would break every later import
 resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))
 path, code = Path(sys.argv[1]), sys.stdin.read()
 try:

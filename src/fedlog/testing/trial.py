@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def replace_test_records(federation: Federation) -> Federation:
     return replace(federation, test=Records(noise, labels))
 
 
+@cache
 def make_small_body(name: str = "mlp:6,5") -> Body:
     """A body from the catalog for 4 inputs; by default two layers and 5 features."""
     return make_body(name, (4,))

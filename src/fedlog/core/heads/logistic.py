@@ -61,7 +61,7 @@ def _minimise(x: Tensor, labels: Tensor, present: Tensor, start: Tensor, penalty
     )
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
+        head.grad = None
         logits = x @ head[:, 1:].mT + head[:, 0] + masked
         loss: Tensor = (cross_entropy(logits, labels, reduction="none") * w).sum()
         loss = loss + penalty(head)

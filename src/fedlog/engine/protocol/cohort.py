@@ -286,9 +286,11 @@ class Cohort:
             return models
         labels = self._federation.train.labels
         for client in group:
-            candidates = self._algorithm.candidates(homes[client.index], heard(client.index))
             held_out = torch.cat(client.validations)
-            if not candidates or not len(held_out):
+            if not len(held_out):
+                continue  # nothing to choose with, so no candidate needs to be solved
+            candidates = self._algorithm.candidates(homes[client.index], heard(client.index))
+            if not candidates:
                 continue
             # One pass through the body is enough: candidates differ only in their heads.
             (features,) = backend.features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
