@@ -89,7 +89,7 @@ def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, mon
     monkeypatch.setattr(Cohort, "exchange", working)
     shutil.copytree(folder, tmp_path / "unrecorded")
     (tmp_path / "unrecorded" / FILE_NAME).unlink()
-    with pytest.raises(InputError, match="releases are too few"):
+    with pytest.raises(InputError, match="releases, too few for a checkpoint of round 1"):
         execute(spec, tmp_path / "unrecorded")
     # Round 2 was recorded before anything left, so it counts although nothing did: round 3 is one release too many.
     summary = execute(spec, folder)
