@@ -121,7 +121,15 @@ def test_another_compiler_gives_the_same_numbers(
 ) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
-    flags = ["-shared", "-fPIC", "-O3", "-fno-trapping-math", "-Wno-psabi", "-Wno-unknown-warning-option"]
+    flags = [
+        "-shared",
+        "-fPIC",
+        "-O3",
+        "-fno-trapping-math",
+        "-fno-math-errno",
+        "-Wno-psabi",
+        "-Wno-unknown-warning-option",
+    ]
     sources = [str(SOURCES / name) for name in ("convolve.c", "maps.c", "pixels.c", "adam.c", "linear.c")]
     subprocess.run([compiler, *flags, *sources, "-o", str(tmp_path / "passes.so")], check=True)
     other = ctypes.CDLL(str(tmp_path / "passes.so"))

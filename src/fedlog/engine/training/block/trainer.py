@@ -314,7 +314,22 @@ def _pad(rows: list[Tensor]) -> Tensor:
 
 
 def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
-    return {name: torch.stack([_cast(values[name], settings) for values in each]) for name in each[0]}
+    return {name: _stack_one([_cast(values[name], settings) for values in each]) for name in each[0]}
+
+
+def _stack_one(rows: Sequence[Tensor]) -> Tensor:
+    """The tensors stacked; a view without a copy if they already lie at equal distances in one tensor."""
+    first = rows[0]
+    step = rows[1].storage_offset() - first.storage_offset() if len(rows) > 1 else 0
+    whole = first.untyped_storage().data_ptr()
+    if step < max(1, first.numel()) or any(
+        row.storage_offset() != first.storage_offset() + at * step
+        or row.stride() != first.stride()
+        or row.untyped_storage().data_ptr() != whole
+        for at, row in enumerate(rows)
+    ):
+        return torch.stack(list(rows))
+    return first.as_strided((len(rows), *first.shape), (step, *first.stride()))
 
 
 def _cast(value: Tensor, settings: Settings) -> Tensor:
