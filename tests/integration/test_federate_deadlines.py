@@ -124,7 +124,7 @@ def test_without_a_deadline_of_the_operators_a_lost_site_costs_what_rounds_take(
     assert 19 < rounds[1]["slowest_seconds"] < 22
     # Started again, the run knows at once what its rounds took.
     again = Run(post, server, SCHEMA, Plan("trial", rounds=5, options=OPTIONS), RoundRules(2), post.clock())
-    again._restore()
+    again._restore_server()
     assert again.deadline.seconds == pytest.approx(going.deadline.seconds, rel=0.1)
 
 

@@ -249,7 +249,7 @@ def test_a_site_that_lost_its_state_says_so_and_starts_anew(post: InProcess, ser
         if number == 3:
             state = RunState.of_run(post.sites["east"], make_run_tag("trial"))
             for step in state.list_steps():
-                shutil.rmtree(state._step_folder(step))
+                shutil.rmtree(state._find_step_folder(step))
         return original(engine, number)
 
     going._conduct_round = losing  # type: ignore[method-assign]

@@ -98,15 +98,15 @@ class Progress(LiveBar, Callback):
         self._ledger = simulation.server.ledger
         shards = len(simulation.federation.shards)
         rounds = f"{self._rounds} round{'s' if self._rounds != 1 else ''}"
-        self._say(f"{spec.method} on {spec.data}: {shards} clients, {rounds}, seed {spec.seed}")
+        self._print_line(f"{spec.method} on {spec.data}: {shards} clients, {rounds}, seed {spec.seed}")
         for body in {body.name: body for body in simulation.bodies}.values():
-            self._say(f"  {simulation.engine.explain(body)}")
+            self._print_line(f"  {simulation.engine.explain(body)}")
         for line in simulation.algorithm.advice(self._rounds):
-            self._say(f"  {line}")
+            self._print_line(f"  {line}")
         for line in (*simulation.federation.notes, *list_privacy_notices(spec, simulation)):
-            self._say(f"  {line}")
+            self._print_line(f"  {line}")
         if done:
-            self._say(f"  continuing after round {done[-1].round}")
+            self._print_line(f"  continuing after round {done[-1].round}")
         bar = (BarColumn(),) if self._console.width >= WIDE_ENOUGH_FOR_A_BAR else ()
         columns = (TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[text]}"))
         self._show_bar(*columns, title="rounds", total=self._rounds, done=len(done))
@@ -120,7 +120,7 @@ class Progress(LiveBar, Callback):
             if done == records:
                 self.close()
         elif done == records or self._is_line_due():
-            self._say(f"features {done}/{records}")
+            self._print_line(f"features {done}/{records}")
 
     def round_ended(self, record: RoundRecord) -> None:
         """Update the progress bar of rounds; where no bar can be drawn, print a line every few seconds."""
@@ -132,9 +132,9 @@ class Progress(LiveBar, Callback):
         accuracy = f"{what} {100 * record.accuracy_mean_over_clients:.2f} %"
         text = f"{accuracy}  {describe_bits(bits)}  about {describe_duration(left)} left"
         for client, reason in record.refused.items():
-            self._say(f"warning: round {record.round} goes on without {client}: {reason}")
+            self._print_line(f"warning: round {record.round} goes on without {client}: {reason}")
         for client, share in record.capped.items():
-            self._say(
+            self._print_line(
                 f"warning: round {record.round}: {client} stated {100 * share:.3g} % of all records and was capped"
             )
         if self._bar is not None:
@@ -143,15 +143,17 @@ class Progress(LiveBar, Callback):
             self._bar.update(self._bar.task_ids[0], completed=record.round, text=shown)
             return
         if self._is_line_due() or record.round in (1, self._rounds):
-            self._say(f"round {record.round}/{self._rounds}  {text}")
+            self._print_line(f"round {record.round}/{self._rounds}  {text}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
         """Remove the progress bar; if the run was finished before and nothing was trained, say so."""
         self.close()
         if not trained:
-            self._say(f"{summary.run_dir} was finished before: nothing was trained; a new run needs another folder")
+            self._print_line(
+                f"{summary.run_dir} was finished before: nothing was trained; a new run needs another folder"
+            )
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         console = self._loud if line.lstrip().startswith("warning: ") else self._console
         # Without markup, because names may hold brackets; without line breaks, so that lines can be searched.
         console.print(line, soft_wrap=True, markup=False)

@@ -53,25 +53,27 @@ def import_on_call(name: str) -> Handler:
     So `--help` does not wait for PyTorch, and works without the packages of the optional extras.
     """
 
-    def handle(args: argparse.Namespace) -> int | None:
+    def import_and_call(args: argparse.Namespace) -> int | None:
         module, _, function = name.partition(":")
         code: int | None = getattr(importlib.import_module(f"fedlog.cli.{module}"), function)(args)
         return code
 
-    return handle
+    return import_and_call
 
 
-def add_allow_code(parser: argparse.ArgumentParser) -> None:
+def add_allow_code_flag(parser: argparse.ArgumentParser) -> None:
     """Add `--allow-code NAME`, which permits loaded files to use the function of this name."""
 
-    def allow(name: str) -> str:
+    def allow_function(name: str) -> str:
         from fedlog.models.own_code import allow_code
 
         allow_code([name])
         return name
 
     text = "trust this function: a model folder or a `frozen:` file may name it as its body; can be repeated"
-    parser.add_argument("--allow-code", type=allow, default=argparse.SUPPRESS, metavar="package.module:name", help=text)
+    parser.add_argument(
+        "--allow-code", type=allow_function, default=argparse.SUPPRESS, metavar="package.module:name", help=text
+    )
 
 
 def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:

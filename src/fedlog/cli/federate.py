@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedlog.cli.command import Subparsers, add_allow_code, add_command, import_on_call, say
+from fedlog.cli.command import Subparsers, add_allow_code_flag, add_command, import_on_call, say
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import list_deployed_settings
 
@@ -70,7 +70,7 @@ def _add_server_commands(commands: Subparsers) -> None:
         "run_server",
         SERVER,
     )
-    _add_metrics(parser)
+    _add_metrics_flag(parser)
     parser = _add_federate_command(
         commands,
         "register",
@@ -127,9 +127,9 @@ def _add_site_commands(commands: Subparsers) -> None:
         "the least privacy that this site accepts, over all its runs together: e.g. local:8:1e-5 or client:local:8:1e-5"
     )
     parser.add_argument("--require-privacy", metavar="[UNIT:]TRUST:EPSILON:DELTA", help=text)
-    _add_metrics(parser)
-    add_allow_code(parser)
-    _add_caps(commands)
+    _add_metrics_flag(parser)
+    add_allow_code_flag(parser)
+    _add_caps_command(commands)
     _add_federate_command(
         commands, "rekey", "at a site: replace the keys, and keep everything else", "replace_keys", SITE
     )
@@ -164,7 +164,7 @@ def _add_site_commands(commands: Subparsers) -> None:
     )
 
 
-def _add_caps(commands: Subparsers) -> None:
+def _add_caps_command(commands: Subparsers) -> None:
     parser = _add_federate_command(
         commands, "caps", "at a site: show, set or remove the caps on what a server can ask of it", "change_caps", SITE
     )
@@ -181,7 +181,7 @@ def _add_caps(commands: Subparsers) -> None:
     parser.add_argument("--remove", action="append", default=[], metavar="NAME", help=text)
 
 
-def _add_metrics(parser: argparse.ArgumentParser) -> None:
+def _add_metrics_flag(parser: argparse.ArgumentParser) -> None:
     """Add `--metrics`, for a server or a site."""
     text = "serve Prometheus metrics and a status page at this address (default HOST: 127.0.0.1, this machine only)"
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=text)

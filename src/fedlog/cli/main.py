@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         if "invalid choice" in message:
             wrong = message.split("'")[1]
             hint = did_you_mean(wrong, [part.strip(" ')") for part in message.split("from")[-1].split(",")], hint)
-        _exit_with(message, hint)
+        _exit_with_error(message, hint)
 
 
 class InstallCompletion(argparse.Action):
@@ -84,7 +84,7 @@ class InstallCompletion(argparse.Action):
         parser.exit()
 
 
-def _exit_with(message: str, hint: str) -> NoReturn:
+def _exit_with_error(message: str, hint: str) -> NoReturn:
     raise SystemExit(_print_error(message, hint, InputError.exit_code))
 
 
@@ -122,7 +122,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         wrong = unknown[0].partition("=")[0]
         what = "option" if wrong.startswith("-") else "argument"
-        _exit_with(f"unknown {what}: {wrong}", did_you_mean(wrong, list_options(top), f"fedlog {args.command} --help"))
+        _exit_with_error(
+            f"unknown {what}: {wrong}", did_you_mean(wrong, list_options(top), f"fedlog {args.command} --help")
+        )
     return args
 
 

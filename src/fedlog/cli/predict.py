@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.cli.command import add_allow_code
+from fedlog.cli.command import add_allow_code_flag
 
 if TYPE_CHECKING:
     from fedlog.models.model import Model
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--onnx", type=Path, metavar="FILE", help="write the model as an ONNX file, and check it against PyTorch"
     )
-    add_allow_code(parser)
+    add_allow_code_flag(parser)
     parser.set_defaults(handler=predict_and_export)
 
 

@@ -76,7 +76,7 @@ def run_experiments(args: argparse.Namespace) -> int:
     try:
         ended = {name: _run_experiment(args, found) for name, found in wanted.items()}
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("the same command continues where this one stopped; finished cells are kept") from None
+        raise KeyboardInterrupt("the same command continues where this one stopped; finished runs are kept") from None
     if args.json:
         lines = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
         print(json.dumps({"cells": lines}))
@@ -193,22 +193,22 @@ class CellProgress(LiveBar):
             steps = sum(cell.steps for cell in to_do)
             self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
-    def on_progress(self, standings: Sequence[CellStatus]) -> None:
+    def on_progress(self, statuses: Sequence[CellStatus]) -> None:
         """Update the progress bars, or print a line every 30 seconds if no bar can be drawn."""
-        running = [s for s in standings if s.done and s.cell.name not in self._ended]
-        done, steps = sum(s.done for s in standings), sum(s.cell.steps for s in standings)
+        running = [s for s in statuses if s.done and s.cell.name not in self._ended]
+        done, steps = sum(s.done for s in statuses), sum(s.cell.steps for s in statuses)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
         text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
         if self._bar is not None and self._whole is not None:
             self._bar.update(self._whole, completed=done, text=text)
-            for standing in running:
-                self._show_cell(self._bar, standing)
+            for status in running:
+                self._show_cell(self._bar, status)
         elif self._is_line_due():
             self._console.print(text)
-            for standing in running:
-                at = f"round {standing.done}/{standing.cell.steps}"
-                self._console.print(f"  {standing.cell.name}: {at}{_describe_status(standing)}")
+            for status in running:
+                at = f"round {status.done}/{status.cell.steps}"
+                self._console.print(f"  {status.cell.name}: {at}{_describe_status(status)}")
 
     def on_end(self, outcome: Outcome) -> None:
         """Print how a run ended, and remove its progress bar."""
@@ -219,11 +219,11 @@ class CellProgress(LiveBar):
         how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
         self._console.print(f"{outcome.cell}: {how}")
 
-    def _show_cell(self, bar: Progress, standing: CellStatus) -> None:
-        name = standing.cell.name
+    def _show_cell(self, bar: Progress, status: CellStatus) -> None:
+        name = status.cell.name
         if name not in self._lines:
-            self._lines[name] = bar.add_task(f"  {name}", total=standing.cell.steps, text="")
-        bar.update(self._lines[name], completed=standing.done, text=_describe_status(standing).lstrip(", "))
+            self._lines[name] = bar.add_task(f"  {name}", total=status.cell.steps, text="")
+        bar.update(self._lines[name], completed=status.done, text=_describe_status(status).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
         """Estimate the time left from the rounds done so far; it is rough at first, because runs differ."""
@@ -233,7 +233,7 @@ class CellProgress(LiveBar):
         return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _describe_status(standing: CellStatus) -> str:
-    accuracy = "" if standing.accuracy is None else f", {100 * standing.accuracy:.2f} %"
-    left = "" if standing.seconds_left is None else f", about {describe_duration(standing.seconds_left)} left"
+def _describe_status(status: CellStatus) -> str:
+    accuracy = "" if status.accuracy is None else f", {100 * status.accuracy:.2f} %"
+    left = "" if status.seconds_left is None else f", about {describe_duration(status.seconds_left)} left"
     return accuracy + left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedlog.cli.command import add_allow_code, import_on_call
+from fedlog.cli.command import add_allow_code_flag, import_on_call
 from fedlog.settings.fields import find_setting_types
 from fedlog.settings.flags import add_flags
 from fedlog.settings.spec import RunSpec
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print a forecast of bits, memory and time, and train nothing"
     )
-    add_allow_code(parser)
+    add_allow_code_flag(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     parser.add_argument("--profile", action="store_true", help="print how much time each part of a round took")
     parser.add_argument("--quiet", action="store_true", help="show no progress, only warnings")

@@ -59,7 +59,7 @@ def train_and_report(args: argparse.Namespace) -> int:
     else:
         show_summary(console, summary, folder, report)
         if args.profile:
-            _show_profile(console, records.read_rounds(folder / RECORDS))
+            _print_profile(console, records.read_rounds(folder / RECORDS))
     return 0
 
 
@@ -71,7 +71,7 @@ class TimingCallback(Callback):
         start.simulation.profiles = True
 
 
-def _show_profile(console: Console, rounds: list[RoundRecord]) -> None:
+def _print_profile(console: Console, rounds: list[RoundRecord]) -> None:
     timed = [record for record in rounds if record.seconds_by_part]
     table = Table(title=f"a round's time, mean of {len(timed)}")
     table.add_column("part")

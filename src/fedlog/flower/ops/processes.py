@@ -129,7 +129,7 @@ def stop_programs(*running: RunningProgram) -> None:
             process.wait()
     # Flower's helpers notice within 0.2 s that their parent is gone and then finish by themselves.
     _wait_for_end(below, STOP_SECONDS)
-    _kill(below)
+    _kill_processes(below)
     for each in running:
         _name_pid_file(each.log).unlink(missing_ok=True)
 
@@ -220,7 +220,7 @@ def _end_earlier_process(log: Path) -> None:
         earlier = psutil.Process(int(number))
         # Not another process that got the same number later, nor the process of the folder that this one is a copy of.
         if abs(earlier.create_time() - float(since)) < SAME_START_SECONDS and place == _identify_log(log):
-            _kill([earlier, *find_descendants(earlier.pid)])
+            _kill_processes([earlier, *find_descendants(earlier.pid)])
     path.unlink()
 
 
@@ -231,7 +231,7 @@ def _identify_log(log: Path) -> str:
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"
 
 
-def _kill(processes: Sequence[psutil.Process]) -> None:
+def _kill_processes(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()

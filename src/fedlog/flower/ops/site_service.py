@@ -136,14 +136,14 @@ def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
         reason = f"the disk is full: {folder.path}"
         return Trouble(RestartChance.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
     try:
-        standing = check_in(folder)
+        answer = check_in(folder)
     except CertificateError as error:
         return Trouble(RestartChance.FINAL, error.message, error.hint)
     except UnreachableError as error:
         return Trouble(RestartChance.UNREACHABLE, f"the server does not answer: {error.message}")
-    if trouble := diagnose_clock(standing):
+    if trouble := diagnose_clock(answer):
         return trouble
-    if not standing.registered:
+    if not answer.registered:
         return Trouble(
             RestartChance.UNKNOWN_KEY,
             "the server refuses this site's key: the operator has not registered it, or has unregistered it",
@@ -161,11 +161,11 @@ def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
     return Trouble(RestartChance.ENDED, reason, START_AGAIN, SiteState.ENDED)
 
 
-def diagnose_clock(standing: CheckInAnswer) -> Trouble | None:
+def diagnose_clock(answer: CheckInAnswer) -> Trouble | None:
     """Return what is wrong with this machine's clock; None if Flower accepts calls that are signed with its time."""
-    if -BEHIND_SECONDS < standing.ahead_seconds < AHEAD_SECONDS:
+    if -BEHIND_SECONDS < answer.ahead_seconds < AHEAD_SECONDS:
         return None
-    told = describe_clock(standing.ahead_seconds) or f"{standing.ahead_seconds:.1f} s off"
+    told = describe_clock(answer.ahead_seconds) or f"{answer.ahead_seconds:.1f} s off"
     return Trouble(
         RestartChance.FINAL,
         f"the clock of this machine is {told}, and the server takes no call from more than {AHEAD_SECONDS:.0f} s ahead "

@@ -72,15 +72,15 @@ def _make_handler(
             """Answer one request."""
             host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host")
             if local and host not in LOCAL_NAMES:
-                self._answer(403, "text/plain", b"this address is for this machine\n")
+                self._send_response(403, "text/plain", b"this address is for this machine\n")
             elif self.path == "/metrics":
-                self._answer(200, METRICS_TYPE, make_metrics())
+                self._send_response(200, METRICS_TYPE, make_metrics())
             elif self.path == "/":
-                self._answer(200, "text/html; charset=utf-8", make_page().encode())
+                self._send_response(200, "text/html; charset=utf-8", make_page().encode())
             else:
-                self._answer(404, "text/plain", b"/ is the page, /metrics the metrics\n")
+                self._send_response(404, "text/plain", b"/ is the page, /metrics the metrics\n")
 
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
+        def _send_response(self, status: int, kind: str, body: bytes) -> None:
             self.send_response(status)
             for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **PAGE_HEADERS}.items():
                 self.send_header(name, value)

@@ -27,7 +27,9 @@ def check_numbers(plan: Plan) -> None:
         if not least <= value <= most:
             # A whole number may have many thousand digits.
             found = f"{value:.6g}" if isinstance(value, float) else f"{'-' * (value < 0)}2^{value.bit_length()} or so"
-            raise InputError(f"{what} must be {least:g} to {most:g}, found: {found}")
+            raise InputError(
+                f"{what} must be {least:g} to {most:g}, found: {found}", hint="choose a number in this range"
+            )
 
 
 def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float]]:

@@ -21,7 +21,7 @@ import msgspec
 from flwr.app import ConfigRecord, Message, RecordDict
 from msgspec import Meta
 
-from fedlog.errors import InputError
+from fedlog.errors import InputError, add_default_hint
 from fedlog.files.json_text import parse_json
 from fedlog.wire.codec import WireError
 
@@ -39,6 +39,7 @@ LARGEST_NUMBER = 2**63 - 1
 MOST_MEMBERS = 10_000
 RECORD = "fedlog"
 ENTRY = "frame"
+SAME_VERSION = "install the same version of fedlog at the server and at every site"
 
 
 class FrameError(WireError):
@@ -90,6 +91,7 @@ def make_run_tag(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
+@add_default_hint(SAME_VERSION)
 def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
     """Decode a frame; FrameError says what is wrong with the bytes."""
     if len(data) > limit_bytes:
@@ -108,6 +110,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
     return Frame(FrameKind(kind), run, round_number, exchange, data[HEADER_BYTES:])
 
 
+@add_default_hint(SAME_VERSION)
 def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
     """Return the answer if it is of this kind and belongs to the request; FrameError otherwise."""
     if answer.kind is not kind:
@@ -125,6 +128,7 @@ def wrap_frame(frame: Frame) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord({ENTRY: frame.encode()})})
 
 
+@add_default_hint(SAME_VERSION)
 def unwrap_frame(message: Message) -> Frame:
     """Take the frame out of a Flower message; FrameError if the message holds anything else."""
     content = message.content
@@ -163,6 +167,7 @@ class _OpeningFacts:
     members: Annotated[tuple[str, ...], Meta(max_length=MOST_MEMBERS)]
 
 
+@add_default_hint(SAME_VERSION)
 def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
     """Split a WORK frame's payload into the opening of a secure sum and the broadcast; FrameError if it has none."""
     length = int.from_bytes(payload[:_LENGTH], "little")

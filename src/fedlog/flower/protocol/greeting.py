@@ -13,15 +13,15 @@ import msgspec
 from msgspec import Meta
 
 from fedlog import __version__
+from fedlog.errors import add_default_hint
 from fedlog.files.json_text import parse_json
-from fedlog.flower.protocol.frame import VERSION, FrameError, turn_errors_into_refusals
+from fedlog.flower.protocol.frame import SAME_VERSION, VERSION, FrameError, turn_errors_into_refusals
 from fedlog.flower.protocol.plan import Plan, read_plan
 
 HELLO_LIMIT_BYTES = 65536
 LATEST_SECONDS = 1e12  # no real clock shows a later time, in seconds since 1970
 LONGEST_BODY_NAME = 1000  # a body's name may be the path of a file
 Value = TypeVar("Value")
-SAME_VERSION = "install the same version of fedlog at the server and at every site"
 SAME_SCHEMA = "the server and every site need the same schema.toml; ask the operator which one is right"
 
 
@@ -90,17 +90,18 @@ def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = Non
     return json.dumps({**asdict(ours), **facts, **_make_time_field(now)}).encode()
 
 
+@add_default_hint(SAME_VERSION)
 def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
     """Read a site's profile from a WELCOME payload; FrameError if it is missing, or if versions or schema differ."""
     check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)
-    if not is_body_name(profile.body):
+    if not is_printable_body_name(profile.body):
         raise FrameError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
     return profile
 
 
-def is_body_name(value: str) -> bool:
+def is_printable_body_name(value: str) -> bool:
     """Whether a site's name for its body can be shown to the operator: one line of text that is not too long."""
     return value.isprintable() and len(value) <= LONGEST_BODY_NAME
 
@@ -140,6 +141,7 @@ def _read_all_fields(payload: bytes, what: str) -> dict[str, Any]:
     return _read_fields(payload, dict[str, Any], what)
 
 
+@add_default_hint(SAME_VERSION)
 def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
     """Read the fields of the class `kind` from a greeting; FrameError, which calls them `what`, if one is wrong."""
     if len(payload) > HELLO_LIMIT_BYTES:

@@ -45,7 +45,7 @@ class Participants:
             nodes = {name: node for name, node in find_connected_sites(self.grid).items() if name not in dropped}
             newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
             if newcomers:
-                refused |= self._greet(newcomers, end - self.clock.now(), others_wait=len(self.known) >= minimum)
+                refused |= self._greet_sites(newcomers, end - self.clock.now(), others_wait=len(self.known) >= minimum)
             present = {name: node for name, node in nodes.items() if name in self.known}
             if len(present) >= minimum or self.clock.now() >= end:
                 return present
@@ -85,7 +85,7 @@ class Participants:
         self.log("left out", site=site, reason=reason)
         del self.known[site]
 
-    def _greet(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
+    def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
         """Send the plan to new sites, add those that can take part, and return the others that have answered."""
         ours = make_identity(self.schema.digest)
         sent = self.wall_clock()

@@ -51,7 +51,7 @@ EMPTY_ROUNDS_ALLOWED = 3
 
 @dataclass
 class Run:
-    """One run under way at the server."""
+    """A run that the server conducts: its plan, its rules, and the round under way."""
 
     grid: MessageGrid
     folder: ServerFolder
@@ -73,7 +73,7 @@ class Run:
     def conduct(self) -> None:
         """Conduct the run from its start or its checkpoint until the sites have sent their reports."""
         self.run_folder.store_plan(self.plan)
-        server, done = self._restore() or (self._begin(), 0)
+        server, done = self._restore_server() or (self._begin_run(), 0)
         self._conduct_opening(server, done)
         empty, ending = 0, RunEnding(done)
         for number in range(done + 1, self.plan.rounds + 1):
@@ -85,7 +85,7 @@ class Run:
                 ending = RunEnding(number - 1, error.message)
                 break
             empty, ending = 0 if record["full"] else empty + 1, RunEnding(number)
-            self._save(server, number)
+            self._save_checkpoint(server, number)
             # Logged last, so that a round which the log shows is never done again after a crash.
             self._log_event("round", **record)
             if empty >= EMPTY_ROUNDS_ALLOWED:
@@ -94,7 +94,7 @@ class Run:
                     f"the head of the last full round is kept",
                     hint=f"when the sites are back, the same command with --name {self.plan.name} continues the run",
                 )
-        self._finish(server, ending)
+        self._finish_run(server, ending)
 
     @property
     def run_folder(self) -> RunFolder:
@@ -114,7 +114,7 @@ class Run:
         if event == "refused":
             self.refused.append({"site": fields["site"], "reason": fields["reason"]})
 
-    def _restore(self) -> tuple[Server, int] | None:
+    def _restore_server(self) -> tuple[Server, int] | None:
         """Return the server and the last finished round from the checkpoint; None if there is no checkpoint."""
         if not checkpoint.exists(self.run_folder.checkpoint):
             return None
@@ -126,7 +126,7 @@ class Run:
         self._log_event("resumed", after_round=done)
         return server, done
 
-    def _begin(self) -> Server:
+    def _begin_run(self) -> Server:
         """Greet the sites, choose the feature width that most of them have, and return a new server."""
         present = self._gather_sites()
         if len(present) < self.minimum:
@@ -137,7 +137,7 @@ class Run:
         self.participants.choose_feature_width()
         return create_engine_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
 
-    def _save(self, server: Server, number: int) -> None:
+    def _save_checkpoint(self, server: Server, number: int) -> None:
         write_json(self.run_folder.width_file, self.participants.width)
         save_engine_server(self.run_folder, server, number)
 
@@ -204,7 +204,7 @@ class Run:
         self.deadline.learn_from_answers(self.silent.take_late_answers(self.grid, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum)
         asked = self.clock.now()
-        replies = self._ask(nodes, requests, FrameKind.UPLOAD, awaited)
+        replies = self._ask_sites(nodes, requests, FrameKind.UPLOAD, awaited)
         self._log_missing(replies, number, self.deadline.seconds)
         self.silent.update(number, replies, asked)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
@@ -222,7 +222,7 @@ class Run:
         self._log_uploads(number, sorted(uploads))
         return True
 
-    def _ask(
+    def _ask_sites(
         self,
         nodes: Mapping[str, int],
         requests: Mapping[str, Frame],
@@ -263,11 +263,13 @@ class Run:
         return [refusal.client for refusal in refused]
 
     def _make_secure_sums(self, secure: SumRules) -> ServerSecureSums:
-        def ask(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
-            return self._ask(some, frames, kind, some)
+        def ask_until_deadline(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
+            return self._ask_sites(some, frames, kind, some)
 
         seconds, name = self.deadline.seconds, self.plan.name
-        return ServerSecureSums(self.folder, self.run_folder, name, secure, ask, self._log_event, seconds, self.minimum)
+        return ServerSecureSums(
+            self.folder, self.run_folder, name, secure, ask_until_deadline, self._log_event, seconds, self.minimum
+        )
 
     def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
         """Log the sites that refused or did not answer, and why the server went on without them."""
@@ -284,7 +286,7 @@ class Run:
             else:
                 self._log_event("not awaited", site=site, round=number, since=self.silent.since[site])
 
-    def _finish(self, server: Server, ending: RunEnding) -> None:
+    def _finish_run(self, server: Server, ending: RunEnding) -> None:
         """Send the last head to the sites, and write the report of the run from their reports."""
         rounds = self.run_folder.read_rounds()
         if not (self.run_folder.read_uploads() or any(line["full"] for line in rounds)):
@@ -298,7 +300,7 @@ class Run:
         requests = make_finish_frames(server, self.plan.name, number, self.participants.known, nodes)
         # Each site now trains its local-only model, which takes as long as its work in all rounds together.
         patience = self.deadline.seconds + sum(float(line["seconds"]) for line in rounds)
-        replies = self._ask(nodes, requests, FrameKind.REPORT, nodes, patience)
+        replies = self._ask_sites(nodes, requests, FrameKind.REPORT, nodes, patience)
         forget_sites(server, replies.refused)
         self._log_missing(replies, number, patience)
         sites, wrong = read_site_reports(self.plan, replies.answers)
@@ -309,6 +311,6 @@ class Run:
                 f"expected reports of the sites after the last round, found none within {patience:.0f} s",
                 hint=f"when the sites are back, the same command with --name {self.plan.name} asks them again",
             )
-        self._save(server, number)
+        self._save_checkpoint(server, number)
         write_json(self.run_folder.report_file, make_run_report(self.plan, server, ending, sites, self.run_folder))
         self._log_event("finished", sites=[str(site["name"]) for site in sites])

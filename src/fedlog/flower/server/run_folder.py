@@ -18,8 +18,8 @@ from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import parse_json, read_json, write_json
 from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import Frame, FrameError
-from fedlog.flower.protocol.greeting import RequiredBody, is_body_name
+from fedlog.flower.protocol.frame import SAME_VERSION, Frame, FrameError
+from fedlog.flower.protocol.greeting import RequiredBody, is_printable_body_name
 from fedlog.flower.protocol.plan import Plan, read_plan
 from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.protection import Protection
@@ -191,11 +191,11 @@ def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport])
     what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
     try:
         report = read_dataclass(kind, parse_json(payload[:65536]), what)
-        good = is_body_name(report.body)
+        good = is_printable_body_name(report.body)
     except (ValueError, InputError):
         good = False
     if not good:
-        raise FrameError(f"expected {what}, found something else")
+        raise FrameError(f"expected {what}, found something else", hint=SAME_VERSION)
     return {name: value for name, value in asdict(report).items() if value is not None}
 
 
@@ -208,7 +208,7 @@ def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[di
         try:
             sites.append({"name": site, **read_site_report(answer.payload, kind)})
         except FrameError as error:
-            wrong[site] = error.message
+            wrong[site] = error.one_line
     return sites, wrong
 
 

@@ -60,6 +60,7 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     try:
         return answer_request(request, folder)
     except FrameError as error:
+        error.hint = error.hint or "the server's request does not fit the run: tell the operator"
         folder.log("refused", reason=error.one_line, round=request.round_number)
         # The message of a FrameError says nothing about the site's data, so it may be sent. The hint is for this site.
         return replace(request, kind=FrameKind.REFUSAL, payload=error.message.encode("ascii", "replace")[:200])

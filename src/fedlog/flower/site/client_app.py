@@ -53,7 +53,7 @@ def use_worker(socket: str, secret: bytes) -> None:
 
 def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
     """Return the worker's reply; if no worker can be reached, answer in this process."""
-    connection = _connect()
+    connection = _connect_to_worker()
     if connection is None:
         return answer_frame(request, folder)
     try:
@@ -82,7 +82,7 @@ def serve_frames(socket: str, secret: bytes) -> None:
                 continue  # the caller is gone
 
 
-def _connect() -> Connection | None:
+def _connect_to_worker() -> Connection | None:
     if _worker is None:
         return None
     try:

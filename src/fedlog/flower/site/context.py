@@ -249,7 +249,8 @@ def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
         begun += recent and _is_plain(stored)
     if begun >= caps.plain_runs:
         raise InputError(
-            f"this site begins {caps.plain_runs} runs without noise of its own in 24 hours, and has begun {begun}",
+            f"this site begins at most {caps.plain_runs} runs without noise of its own in 24 hours, "
+            f"and has begun {begun}",
             hint=_say_how_to_allow("secure sums or local noise, or wait", f"--plain-runs {begun + 1}"),
         )
 

@@ -93,22 +93,24 @@ class RunState:
 
     def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
         """Return the reply that this site gave to the same request before; None for a new request."""
-        place = self._step_folder(step)
+        place = self._find_step_folder(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _compute_digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
     def find_state_before(self, step: StepNumber) -> Path | None:
         """Return the file with the newest state before this step; None if there is none."""
-        earlier = [found for found in self.list_steps() if found < step and (self._step_folder(found) / STATE).exists()]
-        return self._step_folder(max(earlier)) / STATE if earlier else None
+        earlier = [
+            found for found in self.list_steps() if found < step and (self._find_step_folder(found) / STATE).exists()
+        ]
+        return self._find_step_folder(max(earlier)) / STATE if earlier else None
 
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
         """Store a step: the state after it, the reply, and a digest of the request, either all of these or none.
 
         Only the newest steps up to this one are kept. Later steps are removed, because the server has abandoned them.
         """
-        place = self._step_folder(step)
+        place = self._find_step_folder(step)
         draft = place.with_name(place.name + ".part")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
@@ -119,7 +121,7 @@ class RunState:
         kept = sorted(found for found in self.list_steps() if found <= step)[-KEPT_STEPS:]
         for found in self.list_steps():
             if found not in kept:
-                shutil.rmtree(self._step_folder(found))
+                shutil.rmtree(self._find_step_folder(found))
 
     def record_head(self, round_number: int, broadcast: bytes) -> int | None:
         """Store the digest of a round's head; return the first round with the same head, or None if it is new."""
@@ -155,7 +157,7 @@ class RunState:
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
-    def _step_folder(self, step: StepNumber) -> Path:
+    def _find_step_folder(self, step: StepNumber) -> Path:
         return self.path / f"step-{step[0]:010d}-{step[1]:03d}"
 
 

@@ -78,10 +78,10 @@ class SiteSecureSums:
         client = self._make_client(opening, len(vector))
         following, keys = client.make_keys()
         shutil.rmtree(self._folder / "sum", ignore_errors=True)
-        self._store("vector", pack_words(vector, client.terms.value_bytes))
+        self._store_file("vector", pack_words(vector, client.terms.value_bytes))
         opened = {"opening": opening.prepend_to(b"").hex(), "step": list(step), "coordinates": len(vector)}
-        self._store("opening", json.dumps(opened).encode())
-        self._store("state", bytes([Step.SHARES]) + encode(following))
+        self._store_file("opening", json.dumps(opened).encode())
+        self._store_file("state", bytes([Step.SHARES]) + encode(following))
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
@@ -106,7 +106,7 @@ class SiteSecureSums:
         if step is Step.UNMASK or following is None:
             shutil.rmtree(self._folder / "sum")
             return reply
-        self._store("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
+        self._store_file("state", bytes([step + 1]) + encode(following))  # type: ignore[arg-type]
         if step is Step.MASKED:
             path.unlink()  # it is sent, and must never be sent again
         return reply
@@ -141,7 +141,7 @@ class SiteSecureSums:
         identity = SigningIdentity(sorted(roster).index(name), load_signing_key(self.folder))
         return SumClient(terms, identity, self._used_steps, os.urandom)
 
-    def _store(self, name: str, content: bytes) -> None:
+    def _store_file(self, name: str, content: bytes) -> None:
         folder = self._folder / "sum"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(folder / name, content, PRIVATE_MODE)
