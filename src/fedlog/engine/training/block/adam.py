@@ -1,4 +1,4 @@
-"""AdamW on one flat tensor for a whole chunk of clients."""
+"""AdamW on one flat tensor for all clients that are trained together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _own = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class AdamRow:
-    """One client's parameters and moments, (1, size) each, and what its next steps need."""
+    """One client's flattened parameters and Adam moments, (1, size) each, and the constants of its next steps."""
 
     shapes: Mapping[str, torch.Size]  # of the parameters, in the order of the row
     values: Tensor
@@ -34,7 +34,7 @@ class AdamRow:
 
 
 class FlatAdam:
-    """AdamW for the trained parameters of a chunk, stored as one (clients, size) tensor; a step updates the first rows.
+    """AdamW for the parameters of clients trained together, one (clients, size) tensor; a step updates the first rows.
 
     Clients may have different numbers of steps. The compiled pass of `adam.c` is used if it gives exactly PyTorch's
     numbers, otherwise PyTorch's fused AdamW.
@@ -101,7 +101,7 @@ class FlatAdam:
         step_fused(self._arguments, flat, *moved)
 
     def take_steps(self, client: int, steps: int) -> AdamRow:
-        """Count so many more steps of a client, and return what the caller changes in place by these steps."""
+        """Advance a client's step count, and return its row, on which the caller performs these steps in place."""
         age = int(self._steps[client])
         self._steps[client] = age + steps
         self._has_moved = True

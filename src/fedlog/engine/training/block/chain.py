@@ -1,7 +1,7 @@
-"""Chains: neighbouring stages run by one call of `chain.c`, client after client, with one backward pass for all.
+"""Chains: neighbouring layers that one call of `chain.c` computes, client after client, forward or backward.
 
-A client's maps are read again soon after they were written, and the interpreter is asked twice a batch instead of
-twice a stage. Values that no backward pass reads, in evaluation all of them, are written over each other.
+A client's values are read again soon after they were written, and Python is called twice a batch instead of twice a
+layer. Values that no backward pass reads (in evaluation: all of them) share the same memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(eq=False)
 class Buffer:
-    """Numbers of one client: where they begin, counted from their base."""
+    """The place of one client's numbers in memory: an offset from the start of a tensor, its `base`."""
 
     numbers: int
     base: int = WORKSPACE
@@ -47,7 +47,7 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A stage of a chain while its steps are written: where its values and parameters are."""
+    """Where the inputs, parameters and output of one layer of a chain lie in memory."""
 
     batch: int
     shapes: tuple[Shape, ...]  # of one record, of each input
@@ -58,23 +58,23 @@ class Node:
 
 
 class Link(Protocol):
-    """A stage that a chain can compute: it writes down its steps."""
+    """A layer that a chain can compute: it adds its steps to a program."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The full names of the parameters that the stage may have."""
+        """The full names of the parameters that the layer may have."""
 
     def forward(self, program: Program, node: Node) -> None:
-        """Write down the steps that compute the node's output."""
+        """Add the steps that compute the node's output to the program."""
 
     def backward(
         self, program: Program, node: Node, gradient: Buffer, needs: tuple[bool, ...], of_params: list[Buffer | None]
     ) -> list[Buffer | None]:
-        """Write down the steps of the gradients, and return those of the inputs, None for those not needed."""
+        """Add the steps of the gradients to the program; return the inputs' gradients, None for those not needed."""
 
 
 class Program:
-    """Steps for one client, and the room that they need."""
+    """A list of compiled steps that are run for one client after another, and the memory that they need."""
 
     def __init__(self, dtype: torch.dtype, keeps: bool, has_tape: bool = True) -> None:
         self.keeps = keeps  # whether values are kept for a backward pass,
@@ -87,12 +87,12 @@ class Program:
         self._steps: Any = None
 
     def temporary(self, numbers: int) -> Buffer:
-        """Room for a value that only steps of this program read."""
+        """Reserve memory for a value that only steps of this program read."""
         self._temporary.append(Buffer(numbers))
         return self._temporary[-1]
 
     def value(self, numbers: int) -> Buffer:
-        """Room for a value that the backward pass may read."""
+        """Reserve memory for a value that the backward pass may read."""
         if not self.keeps or not self._has_tape:
             return self.temporary(numbers)
         made = Buffer(numbers, TAPE, self.tape_numbers)
@@ -100,16 +100,16 @@ class Program:
         return made
 
     def scratch(self, numbers: int) -> Buffer:
-        """Room that one step uses and leaves."""
+        """Reserve memory that a single step uses; all steps share it."""
         self._scratch.numbers = max(self._scratch.numbers, numbers)
         return self._scratch
 
     def call(self, name: str, sizes: ctypes.Structure, *buffers: Buffer | None) -> None:
-        """Add a step: the compiled pass of this name, with its tensors in order."""
+        """Add a step: the compiled C function of this name, with its tensors in order."""
         self._calls.append((name, sizes, list(buffers)))
 
     def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
-        """Run all steps for each client; `bases` are the tensors from the third base on."""
+        """Run all steps for each client; `bases` are the tensors that buffers refer to, from the tape on."""
         if self._steps is None:
             self._steps = self._compile()
         workspace = scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
@@ -137,7 +137,7 @@ class Program:
         return steps
 
     def _place_temporaries(self) -> None:
-        """Give each temporary value the lowest room that is free from its first step to its last."""
+        """Give each temporary value the lowest memory that is free from its first step to its last."""
         spans: dict[Buffer, tuple[int, int]] = {}
         for at, (_, _, buffers) in enumerate(self._calls):
             for buffer in buffers:
@@ -162,7 +162,7 @@ def _whole_lines(numbers: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The programs of a chain for one batch size; which tensors are their bases says `ChainStage`."""
+    """The forward and backward programs of a chain for one batch size."""
 
     forward: Program
     backward: Program | None
@@ -170,7 +170,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Need:
-    """What a plan depends on: the batch, the parameters that exist, and what needs a gradient."""
+    """The key of a plan: the batch size, the parameters that exist, and what needs a gradient."""
 
     batch: int
     dtype: torch.dtype
@@ -181,7 +181,7 @@ class _Need:
 
 @dataclass(frozen=True, eq=False)
 class ChainStage:
-    """Neighbouring stages that are computed together. Slots are those of the network."""
+    """Neighbouring layers that are computed together. Slots are the network's numbers for values between layers."""
 
     links: tuple[Link, ...]
     calls: tuple[StageCall, ...]  # of each link
@@ -192,7 +192,7 @@ class ChainStage:
     plans: dict[_Need, _Plan] = field(default_factory=dict)
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The values that are read outside of the chain."""
+        """Compute the chain, and return its values that other layers read."""
         clients = values[0].shape[0]
         names = self.names_in(params)
         tensors = [*values, *(parameter("", name, params, clients) for name in names)]
@@ -204,11 +204,11 @@ class ChainStage:
         return found[0] if len(found) == 1 else found
 
     def names_in(self, params: Params) -> tuple[str, ...]:
-        """The names of the chain's parameters that exist."""
+        """The names of the chain's parameters that are in `params`."""
         return tuple(name for link in self.links for name in link.names if name in params)
 
     def plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
-        """The programs for these tensors: the chain's inputs and then its parameters."""
+        """The programs for these tensors, which are the chain's inputs and then its parameters; written once."""
         batch = self._batch(tensors[0])
         split = len(self.reads)
         need = _Need(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
@@ -256,7 +256,7 @@ class _Chain(Function):
 def _run_backward(
     plan: _Plan, saved: Sequence[Tensor], needs: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The gradients of the chain's inputs and parameters that need one; `saved` begins with the tape."""
+    """The gradients of the chain's inputs and parameters that need one; `saved` begins with the kept values."""
     tape, *others = saved
     found = [
         one.new_empty(one.shape) if needed else None for one, needed in zip(others[: len(needs)], needs, strict=True)
@@ -269,7 +269,7 @@ def _run_backward(
 
 @dataclass(frozen=True, eq=False)
 class KeptChain:
-    """A chain of one batch, kept for its backward pass."""
+    """What the backward pass of a chain needs from the forward pass of a batch."""
 
     plan: _Plan
     names: tuple[str, ...]
@@ -279,7 +279,7 @@ class KeptChain:
 
 @dataclass(frozen=True, eq=False)
 class ChainPasses:
-    """The forward and backward passes of a body that is a single chain, without autograd."""
+    """Forward and backward computation, without autograd, of a body whose layers are all in one chain."""
 
     stage: ChainStage
 
@@ -316,7 +316,7 @@ def _by_client(tensor: Tensor) -> Tensor:
 
 
 def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
-    """Both programs of a chain. Bases: workspace, tape, inputs, parameters, outputs; then gradients in that order."""
+    """Write both programs of a chain. Bases: workspace, tape, inputs, parameters, outputs, then their gradients."""
     needs_gradient = any((*need.of_values, *need.of_params))
     forward = Program(need.dtype, needs_gradient)
     bases = count(TAPE + 1)
@@ -343,7 +343,7 @@ def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
 def write_forward(
     stage: ChainStage, program: Program, batch: int, values: dict[int, Buffer], params: Mapping[str, Buffer]
 ) -> list[Node]:
-    """Write down the forward steps of a chain; `values` are those with a place, and the others get one."""
+    """Add a chain's forward steps to a program; values that are not in `values` yet get memory and are added to it."""
     sizes, nodes = stage.count_numbers(batch), []
     for link, call in zip(stage.links, stage.calls, strict=True):
         (slot,) = call.writes
@@ -365,10 +365,10 @@ def write_backward(
     moving: set[int],
     finish: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Write down the backward steps of a chain.
+    """Add a chain's backward steps to a program.
 
-    `gradients` are those of the outputs, and those of the inputs in `moving` are added. `of_params` is where those of
-    the trained parameters go; `finish` is called with the name of each when its steps are written.
+    `gradients` has the gradients of the outputs; those of the inputs in `moving` are added to it. `of_params` says
+    where each trained parameter's gradient goes; `finish` is called with a parameter's name once its steps are added.
     """
     moving = set(moving)
     for link, call in zip(stage.links, stage.calls, strict=True):
@@ -389,7 +389,7 @@ def write_backward(
 
 
 class Extent(ctypes.Structure):
-    """The sizes of a pass of units.c."""
+    """The sizes that a function of units.c takes."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "columns", "depth", "kind")),
@@ -398,7 +398,7 @@ class Extent(ctypes.Structure):
 
 
 def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
-    """The sum of two gradients of one value, None for no gradient."""
+    """Add a step that sums two gradients of one value; None is no gradient."""
     if one is None or other is None:
         return one or other
     total = program.temporary(one.numbers)
@@ -407,5 +407,5 @@ def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) ->
 
 
 def copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
-    """Write the gradient of a chain's input where autograd wants it; zeros if nothing reads the input."""
+    """Add a step that copies the gradient of a chain's input to its tensor; zeros if nothing reads the input."""
     program.call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)

@@ -1,4 +1,6 @@
-"""Training of one client after the other, all batches of an epoch by one call, for bodies that are a single chain.
+"""Train one client after another, each with one compiled call an epoch, if all layers of the body are in one chain.
+
+A chain is a list of neighbouring layers that `chain.c` computes without returning to Python.
 
 A batch is the forward steps, the gradient of cross-entropy behind a linear head, and the backward steps; Adam moves
 each parameter as soon as its gradient is known. A client's parameters, their moments and all values in between stay
@@ -29,15 +31,15 @@ _LANES = 8  # a record's scores have room for whole vectors of so many numbers
 
 
 class Feed(Protocol):
-    """Gathers batches by position."""
+    """Gathers batches of records by their positions in the pool."""
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The stacked batches of the records at these positions (batches, size), cropped by `crops` (3, ...)."""
+        """The inputs of the records at these positions (batches, size), cropped by `crops` (3, batches, size)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The order of the records of some clients in an epoch, (clients, records) each."""
+    """The records of each client in the order of an epoch, (clients, records) each: positions, labels and weights."""
 
     positions: Tensor
     labels: Tensor
@@ -54,7 +56,7 @@ class _Rule(ctypes.Structure):
 
 @dataclass(frozen=True)
 class _BatchNeed:
-    """What the steps of a batch depend on."""
+    """The key of a program that trains on one batch: everything that its steps depend on."""
 
     batch: int
     dtype: torch.dtype
@@ -66,13 +68,13 @@ class _BatchNeed:
 
 @dataclass(frozen=True, eq=False)
 class ChainTraining:
-    """Trains a body that is a single chain by cross-entropy behind a linear head."""
+    """Trains a body whose layers are all in one chain, with cross-entropy behind a linear head."""
 
     stage: ChainStage
     programs: dict[_BatchNeed, Program] = field(default_factory=dict)
 
     def trains(self, names: Sequence[str]) -> bool:
-        """Whether these are parameters of the body or the head."""
+        """Whether all of these are parameters of the body or the head."""
         return {*names} <= {HEAD, *(name for link in self.stage.links for name in link.names)}
 
     def train_epoch(
@@ -100,7 +102,7 @@ class ChainTraining:
     def _train(
         self, row: AdamRow, frozen: Params, inputs: Tensor, labels: Tensor, weights: Tensor
     ) -> Mapping[str, float]:
-        """Train one client on batches of equal size, and return the seconds of each part."""
+        """Train one client on batches of equal size, and return the seconds of `PARTS`."""
         batches, size = labels.shape
         classes = frozen[HEAD].shape[1] if HEAD in frozen else row.shapes[HEAD][0]
         moving = tuple((name, shape.numel()) for name, shape in row.shapes.items())
@@ -114,7 +116,7 @@ class ChainTraining:
 
 
 def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """The start, the number and the size of batches that are trained by one call: at most `most`, of equal size."""
+    """Split a client's records into calls of at most `most` equal batches: first record, batches, records a batch."""
     whole = records // size
     for first in range(0, whole, most):
         yield first * size, min(most, whole - first), size
@@ -123,7 +125,7 @@ def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]
 
 
 def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
-    """The steps of one batch. Bases are in the order in which `ChainTraining._train` gives them."""
+    """Write the steps of one batch; `ChainTraining._train` gives the tensors in the order of the bases here."""
     program, bases = Program(need.dtype, keeps=True, has_tape=False), count(TAPE + 1)
     (entry,), (output,) = stage.reads, stage.writes
     sizes = stage.count_numbers(need.batch)

@@ -165,7 +165,7 @@ def _is_plain(stage: Stage) -> bool:
 
 
 def _with_compiled_linear(step: StageCall) -> StageCall:
-    """The step with a linear layer by our own passes: only plain networks have records that must repeat to the bit."""
+    """The step with compiled code for a linear layer; not for plain bodies, whose records must repeat to the bit."""
     if not isinstance(step.stage, LinearStage):
         return step
     return replace(step, stage=replace(step.stage, compiled=True))

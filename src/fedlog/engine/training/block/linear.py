@@ -59,7 +59,7 @@ class CompiledLinear(Function):
 
 
 def _call(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
-    """Call the pass of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
+    """Call the function of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
     sizes = LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
     tensors = (inputs, weight, *others)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]

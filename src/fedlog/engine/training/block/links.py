@@ -1,4 +1,6 @@
-"""The stages that a chain can compute, as steps of the compiled passes."""
+"""The layers that a chain (neighbouring layers computed by one call) can have, as steps of compiled code.
+
+A `Link` adds the steps of its layer to a program, forward and backward."""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 
 def link_of(stage: Stage) -> Link | None:
-    """The stage as a link of a chain; None if a chain cannot compute it."""
+    """The layer as a part of a chain; None if a chain cannot compute it."""
     if not (chain.AVAILABLE and map_passes.AVAILABLE and convolve.FRAMES):
         return None
     match stage:
@@ -53,7 +55,7 @@ def link_of(stage: Stage) -> Link | None:
 
 
 def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -> list[StageCall]:
-    """The steps with neighbours that have links joined into chains."""
+    """The steps of a network with neighbouring layers joined into chains where possible."""
     joined: list[StageCall] = []
     for linked, group in groupby(steps, lambda step: link_of(step.stage) is not None):
         calls = tuple(group)
@@ -72,7 +74,7 @@ def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -
 
 
 def _read_back(call: StageCall) -> tuple[int, ...]:
-    """The slots whose values the backward pass of the stage reads."""
+    """The slots whose values the backward computation of the layer reads."""
     match call.stage:
         case PoolStage() | SpatialMeanStage() | FlattenStage() | AddStage(rectify=False):
             return ()
@@ -94,7 +96,7 @@ def _if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
 
 @dataclass(frozen=True)
 class ConvLink:
-    """A convolution with what it includes."""
+    """A convolution with the pooling and ReLU after it."""
 
     stage: ConvStage
 
@@ -104,7 +106,7 @@ class ConvLink:
         return _names(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Convolve, and keep the winners of the pooling."""
+        """Convolve, and keep which place of each pooling window was the largest."""
         sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
         node.kept.extend([program.value(node.output.numbers)] if keeps else [])
@@ -124,7 +126,7 @@ class ConvLink:
 
 @dataclass(frozen=True)
 class NormLink:
-    """A norm of maps with what it includes."""
+    """A normalisation of maps with the pooling and ReLU after it."""
 
     stage: MapNormStage
 
@@ -134,7 +136,7 @@ class NormLink:
         return _names(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Normalise, and keep means, scales and the winners of the pooling."""
+        """Normalise, and keep means, scales and which place of each pooling window was the largest."""
         sizes, room = norm_sizes(self.stage.shape, 1, node.batch)
         node.kept.extend(program.value(self.stage.shape.groups * node.batch) for _ in range(2))
         if program.keeps and self.stage.shape.pools:
@@ -155,7 +157,7 @@ class NormLink:
 
 @dataclass(frozen=True)
 class PoolLink:
-    """Pooling by windows."""
+    """Pooling: the maximum or the mean over windows."""
 
     stage: PoolStage
 
@@ -165,7 +167,7 @@ class PoolLink:
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Pool, and keep the winners of the maximum."""
+        """Pool, and keep which place of each window was the largest."""
         if self.stage.windows.divisors is None:
             node.kept.append(program.value(node.output.numbers))
         winners = node.kept[0] if node.kept else None
@@ -183,7 +185,7 @@ class PoolLink:
 
 @dataclass(frozen=True)
 class UnitNormLink:
-    """A norm of units."""
+    """A normalisation of units, such as LayerNorm after a linear layer."""
 
     stage: UnitNormStage
 
@@ -222,7 +224,7 @@ class LinearLink:
         return _names(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Multiply, add, rectify."""
+        """Multiply by the weight, add the bias, and apply ReLU if there is one."""
         program.call("linear_forward", self._sizes(node), *node.inputs, *node.params, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
@@ -242,7 +244,7 @@ class LinearLink:
 
 @dataclass(frozen=True)
 class MeanLink:
-    """The mean of every channel over all its places, as units, or as maps of one place."""
+    """The mean of every channel over all its pixels, as units, or as maps of one pixel."""
 
     stage: SpatialMeanStage
 
@@ -252,7 +254,7 @@ class MeanLink:
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add up the places, then turn (channels, batch) over to units."""
+        """Average the pixels, then transpose (channels, batch) to units (batch, channels)."""
         channels, *space = node.shapes[0]
         extent = Extent(channels, prod(space), node.batch, 0, 0.0)
         if self.stage.keeps_axes:
@@ -275,7 +277,7 @@ class MeanLink:
 
 @dataclass(frozen=True)
 class FlattenLink:
-    """Maps turned over to units."""
+    """Flattening: maps (units, batch) transposed to units (batch, units)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -283,12 +285,12 @@ class FlattenLink:
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """(units, batch) -> (batch, units)."""
+        """Transpose (units, batch) -> (batch, units)."""
         extent = Extent(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
         program.call("turn_over", extent, *node.inputs, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """(batch, units) -> (units, batch)."""
+        """Transpose the gradient (batch, units) -> (units, batch)."""
         of_inputs = program.temporary(gradient.numbers)
         program.call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
@@ -306,12 +308,12 @@ class AddLink:
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add and rectify."""
+        """Add the two values, and apply ReLU if there is one."""
         one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
         program.call("sum_forward", self._sizes(node), one, other, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The same gradient for both."""
+        """The gradients of the two values, which are the same."""
         if self.stage.rectify:
             given, gradient = gradient, program.temporary(gradient.numbers)
             program.call("sum_backward", self._sizes(node), node.output, given, gradient)
@@ -323,7 +325,7 @@ class AddLink:
 
 @dataclass(frozen=True)
 class ActivationLink:
-    """An activation of every number."""
+    """An activation (ReLU or GELU) of every number."""
 
     kind: int
 

@@ -39,7 +39,7 @@ def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
 
 
 def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tensor | None:
-    """As `parameter`, but None if the layer has no such parameter."""
+    """The parameter `name` of a layer, (clients, *shape); None if the layer has no such parameter."""
     return parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
 
 
@@ -182,11 +182,11 @@ class PixelFeed:
         self._pixels = pixels
 
     def plain(self, positions: Tensor) -> Tensor:
-        """The batch at these positions (clients, batch), as in evaluation."""
+        """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
         return self.training(positions, None)
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch as in training; `crops` (3, clients, batch) has the row, column and flip of each record."""
+        """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         clients, batch = positions.shape
         shape = self._network.batch_shape(clients, batch)
         return self._pixels.gather(positions, crops, shape, self._network.takes_maps)
@@ -209,11 +209,11 @@ class ArrangedFeed:
         self._arranged = network.arrange(transform.prepare(self._raw).to(self._device, self._dtype))
 
     def plain(self, positions: Tensor) -> Tensor:
-        """The batch at these positions (clients, batch), as in evaluation."""
+        """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
         return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
 
     def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch as in training; `crops` (3, clients, batch) has the row, column and flip of each record."""
+        """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         if crops is None:
             return self.plain(positions)
         clients, batch = positions.shape

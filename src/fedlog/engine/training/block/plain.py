@@ -1,4 +1,7 @@
-"""Training steps without autograd, for plain bodies and single chains, and the gradient of cross-entropy.
+"""Forward and backward computation without autograd, and the gradient of cross-entropy.
+
+It serves plain bodies (only linear layers and convolutions without padding or stride, one after another) and bodies
+whose layers are all in one chain.
 
 Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so all
 bits are the same. A batch then costs fewer calls, and no graph.
@@ -50,7 +53,7 @@ PlainStage = ConvStage | LinearStage | FlattenStage
 
 @dataclass(frozen=True, eq=False)
 class _Conv:
-    """A convolution of one batch, kept for its backward pass."""
+    """What the backward pass of a convolution needs from the forward pass of a batch."""
 
     stage: ConvStage
     kept: KeptConv
@@ -85,7 +88,7 @@ class _Conv:
 
 @dataclass(frozen=True, eq=False)
 class _Linear:
-    """A linear layer of one batch, kept for its backward pass."""
+    """What the backward pass of a linear layer needs from the forward pass of a batch."""
 
     stage: LinearStage
     inputs: Tensor
@@ -120,7 +123,7 @@ class _Linear:
 
 @dataclass(frozen=True, eq=False)
 class _Flatten:
-    """A flattened batch, kept for its backward pass."""
+    """What the backward pass of flattening needs: the shape of the maps."""
 
     shape: torch.Size
 
@@ -142,7 +145,7 @@ _Kept = _Conv | _Linear | _Flatten
 
 @dataclass(frozen=True, eq=False)
 class PlainPasses:
-    """The forward and backward passes of a plain body for stacked clients."""
+    """Forward and backward computation of a plain body for stacked clients, without autograd."""
 
     stages: tuple[PlainStage, ...]
 
@@ -170,7 +173,7 @@ class PlainPasses:
         return batch
 
     def backward(self, tape: list[_Kept], gradient: Tensor, moving: Collection[str]) -> Gradients:
-        """The gradients of the parameters in `moving` from that of the features."""
+        """The gradients of the parameters in `moving`, from the gradient of the features."""
         found: Gradients = {}
         trained = [any(name in moving for name in _name_parameters(getattr(s, "name", None))) for s in self.stages]
         first = trained.index(True) if any(trained) else len(trained)
@@ -183,7 +186,7 @@ class PlainPasses:
 
 
 class Passes(Protocol):
-    """A body's passes without autograd."""
+    """Forward and backward computation of a body for stacked clients, without autograd."""
 
     def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, Any]:
         """The features (clients, batch, width), and what `backward` needs."""
@@ -192,11 +195,11 @@ class Passes(Protocol):
         """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
 
     def backward(self, tape: Any, gradient: Tensor, moving: Collection[str]) -> Gradients:
-        """The gradients of the parameters in `moving` from that of the features."""
+        """The gradients of the parameters in `moving`, from the gradient of the features."""
 
 
 def write_out(network: BlockNetwork) -> Passes | None:
-    """The passes of a plain network in which each stage reads the one before it, or of a single chain, or None."""
+    """Computation without autograd if layers form a plain row or a single chain; otherwise None."""
     match network.chained:
         case (StageCall(stage=ChainStage() as chain, reads=(0,), writes=(output,)),) if output == network.output:
             return ChainPasses(chain)
@@ -265,7 +268,7 @@ def multiply_back(
 
 
 def _suits(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether the passes can read these tensors."""
+    """Whether the compiled products can read these tensors."""
     known = inputs.dtype == weight.dtype == torch.float32 and inputs.device.type == "cpu"
     return (
         HAS_PRODUCTS and known and (inputs.is_contiguous() or inputs.mT.is_contiguous()) and weight[0].is_contiguous()
@@ -278,7 +281,7 @@ def _sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
 
 @lru_cache(maxsize=256)
 def _compare(batch: int, units_in: int, units_out: int, innermost: bool, instruction_set: str) -> tuple[bool, bool]:
-    """Whether the forward and the backward pass give PyTorch's bits for these sizes."""
+    """Whether the compiled products give PyTorch's bits for these sizes, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, batch, units_in, generator=generator)
     if innermost:

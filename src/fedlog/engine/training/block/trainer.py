@@ -63,7 +63,7 @@ class _Inputs:
 
 
 class BlockBackend:
-    """Trains a chunk of clients at once on the CPU."""
+    """Trains clients with one body together on the CPU, their tensors stacked."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class BlockBackend:
         return self._network.features(params, batch, None)
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
-        """Train a chunk of tasks, sorted by size; return the stacked parameters, and each client's moments."""
+        """Train these tasks together, largest client first; return stacked parameters and each client's moments."""
         rule = self._settings.optimiser
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
@@ -208,7 +208,7 @@ class BlockBackend:
     def _compute_gradients(
         self, phase: Phase, params: Params, moving: list[str], batch: _Inputs, constants: Params, carry: Carry
     ) -> tuple[Sequence[Tensor | None], Carry]:
-        """The gradients of the parameters `moving`, in order, and the carry for the next batch."""
+        """The gradients of the parameters `moving`, in order, and the state that the loss carries to the next batch."""
         if self._passes is None or phase.reads_params:
             with CLOCK.time("forward"):
                 features = self._network.features(params, batch.inputs, batch.masks)
@@ -244,7 +244,7 @@ class BlockBackend:
             return [found.get(name) for name in moving], after
 
     def _suits_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
-        """Whether the clients can be trained one by one: no dropout, and cross-entropy behind a plain linear head."""
+        """Whether one compiled call can train a client: no dropout, and cross-entropy behind a plain linear head."""
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._writes_out_loss(phase, params, outside)
@@ -258,7 +258,7 @@ class BlockBackend:
     def _compute_loss(
         self, phase: Phase, params: Params, features: Tensor, batch: _Inputs, constants: Params, carry: Carry
     ) -> tuple[Tensor, Carry]:
-        """The loss of each client from the features of the body, and the carry for the next batch."""
+        """The loss of each client from its features, and the state that the loss carries to the next batch."""
         features = self._body.clip_features(features)
         dropped = self._body.apply_last_dropout(features, batch.masks)
         view = phase.select_params_for_loss(params)
@@ -318,7 +318,7 @@ def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
 
 
 def _stack_one(rows: Sequence[Tensor]) -> Tensor:
-    """The tensors stacked; a view without a copy if they already lie at equal distances in one tensor."""
+    """The tensors stacked; without a copy if they already lie at equal distances in one tensor."""
     first = rows[0]
     step = rows[1].storage_offset() - first.storage_offset() if len(rows) > 1 else 0
     whole = first.untyped_storage().data_ptr()
