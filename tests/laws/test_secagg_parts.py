@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.privacy.discrete import draw_discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, make_protection
-from fedlog.privacy.secagg.crypto import SigningIdentity, check_signature
+from fedlog.privacy.secagg.crypto import CheckSignature, SharedSignatureChecks, SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack_words, unpack_words
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
@@ -231,11 +231,13 @@ def test_terms_differ_in_every_field() -> None:
     assert smallest_safe_threshold(5, 0) == 3
 
 
-def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None:
+@pytest.mark.parametrize("check", [check_signature, SharedSignatureChecks().check])
+def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body(check: CheckSignature) -> None:
     identity = SigningIdentity.new(3, os.urandom)
     terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public_key))
     signature = identity.sign(terms, Step.AGREE, b"body")
-    check_signature(terms, Step.AGREE, 3, b"body", signature)
+    check(terms, Step.AGREE, 3, b"body", signature)
+    check(terms, Step.AGREE, 3, b"body", signature)
     for at, step, sender, body in (
         (terms.next_round(), Step.AGREE, 3, b"body"),
         (terms, Step.KEYS, 3, b"body"),
@@ -243,7 +245,7 @@ def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body() -> None
         (terms, Step.AGREE, 3, b"bode"),
     ):
         with pytest.raises(RefusalError, match="signature"):
-            check_signature(at, step, sender, body, signature)
+            check(at, step, sender, body, signature)
 
 
 def test_what_survivors_sign_depends_on_all_that_they_were_told() -> None:

@@ -26,7 +26,7 @@ from fedlog.engine.protocol.server import RefusedUpload, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection, split_into_shapes
 from fedlog.privacy.secagg.client import KeysState, SumClient
-from fedlog.privacy.secagg.crypto import SigningIdentity
+from fedlog.privacy.secagg.crypto import SharedSignatureChecks, SigningIdentity
 from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.server import SecureSumResult
@@ -221,7 +221,8 @@ class SecureSums:
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _make_clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
-        return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom) for n in members}
+        check = SharedSignatureChecks().check
+        return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom, check) for n in members}
 
 
 @dataclass(frozen=True)

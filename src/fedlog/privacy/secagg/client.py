@@ -68,6 +68,7 @@ class SumClient:
     identity: SigningIdentity
     used: UsedSteps
     entropy: Source
+    check_signature: crypto.CheckSignature = crypto.check_signature
 
     def make_keys(self) -> tuple[KeysState, bytes]:
         """Step `keys`: make new secrets, and return them with the signed public keys to send."""
@@ -147,7 +148,7 @@ class SumClient:
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
                 raise RefusalError(f"client {number} signed the list of survivors but is not on it")
-            crypto.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
+            self.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
         if len(agreements.signatures) < self.terms.threshold:
             found = len(agreements.signatures)
             raise RefusalError(f"too few clients signed the list of survivors: {found}, needed: {self.terms.threshold}")
@@ -178,7 +179,7 @@ class SumClient:
         keys = {}
         for number, signed in key_list.keys.items():
             body, signature = signed[:-64], signed[-64:]
-            crypto.check_signature(self.terms, Step.KEYS, number, body, signature)
+            self.check_signature(self.terms, Step.KEYS, number, body, signature)
             keys[number] = messages.decode_keys(body)
         if keys.get(self.identity.number) != self._public_keys(state):
             raise RefusalError("the list of keys does not contain the keys that this client sent")

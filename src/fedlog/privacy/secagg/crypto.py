@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -64,6 +65,26 @@ def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signatur
         )
     except (InvalidSignature, ValueError):
         raise RefusalError(f"the signature under the {step.name.lower()} message of client {sender} is wrong") from None
+
+
+CheckSignature = Callable[[Terms, Step, int, bytes, bytes], None]
+
+
+@dataclass(frozen=True)
+class SharedSignatureChecks:
+    """Checks each signature once for all clients in one process, which would each check the same ones.
+
+    For the simulator only: a client of a real federation checks every signature by itself.
+    """
+
+    right: set[tuple[bytes, Step, int, bytes, bytes]] = field(default_factory=set)
+
+    def check(self, terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
+        """As `check_signature`, but a signature that was right before is not computed again."""
+        signed = (terms.digest, step, sender, body, signature)
+        if signed not in self.right:
+            check_signature(terms, step, sender, body, signature)
+            self.right.add(signed)
 
 
 def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
