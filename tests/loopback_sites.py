@@ -51,7 +51,7 @@ class Federation:
         folder = SiteFolder(path)
         address = f"127.0.0.1:{self.server.read_config().port}"
         create_site(folder, SiteConfig(name, address), self.server.certificates.authority, self.server.schema_file)
-        folder.choose_data_and_body(str(write_table(path / "data.csv", name)), BODIES[name])
+        folder.store_data_and_body(str(write_table(path / "data.csv", name)), BODIES[name])
         return folder
 
     def admit(self, *names: str) -> None:

@@ -29,7 +29,7 @@ from fedlog.flower.protocol.frame import (
     wrap_frame,
 )
 from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
-from fedlog.flower.server.exchange import Clock, WaitingRules, ask, find_connected_sites
+from fedlog.flower.server.exchange import Clock, WaitingRules, ask_sites, find_connected_sites
 from fedlog.flower.site.client_app import answer
 
 FRAMES = st.builds(
@@ -197,7 +197,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
     nodes = {name: number for number, name in enumerate(behaviour, start=10)}
     post = FakePost([], {nodes[name]: told for name, told in behaviour.items()})
     clock = FakeClock()
-    outcome = ask(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, WaitingRules(5.0), clock.clock())
+    outcome = ask_sites(post, nodes, dict.fromkeys(nodes, HELLO), FrameKind.WELCOME, WaitingRules(5.0), clock.clock())
     assert {site: frame.payload for site, frame in outcome.answers.items()} == {"good": b"hi"}
     assert outcome.silent == ("expired", "silent")
     assert set(outcome.refused) == set(behaviour) - {"good", "expired", "silent"}
@@ -235,7 +235,7 @@ def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
     clock = FakeClock()
     post = OverduePost([FakeNode(9, "a")], {9: behaviour}, clock=clock)
     wait = WaitingRules(5.0, heard=lambda: heard(clock.time))
-    replies = ask(post, {"a": 9}, {"a": HELLO}, FrameKind.WELCOME, wait, clock.clock())
+    replies = ask_sites(post, {"a": 9}, {"a": HELLO}, FrameKind.WELCOME, wait, clock.clock())
     assert len(post.waiting) == asked
     found = {"answered": replies.answers, "silent": replies.silent, "refused": replies.refused}
     assert {name: list(sites) for name, sites in found.items() if sites} == {outcome: ["a"]}
@@ -247,7 +247,7 @@ def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
 def test_messages_that_flower_does_not_take_are_refused() -> None:
     post = FakePost([], {})
     post.push_messages = lambda messages: []  # type: ignore[method-assign] # what Flower returns for too large a push
-    outcome = ask(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, WaitingRules(5.0), FakeClock().clock())
+    outcome = ask_sites(post, {"a": 1}, {"a": HELLO}, FrameKind.WELCOME, WaitingRules(5.0), FakeClock().clock())
     assert outcome.refused == {"a": "Flower did not take the message"}
 
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
-from fedlog.flower.folders.folder import check_site_name
+from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.folders.keys import (
     CertificateFiles,
     check_secret,
@@ -150,9 +150,9 @@ def test_folders_remember(tmp_path: Path) -> None:
     site = SiteFolder(tmp_path / "c")
     site.write_config(SiteConfig("north", "h:1"))
     with pytest.raises(InputError, match="expected data"):
-        site.choose_data_and_body(None, None)
-    assert site.choose_data_and_body("m:f", "mlp:8") == site.read_config() == SiteConfig("north", "h:1", "m:f", "mlp:8")
-    assert site.choose_data_and_body(None, "mlp:9").data == "m:f"
+        site.store_data_and_body(None, None)
+    assert site.store_data_and_body("m:f", "mlp:8") == site.read_config() == SiteConfig("north", "h:1", "m:f", "mlp:8")
+    assert site.store_data_and_body(None, "mlp:9").data == "m:f"
     with pytest.raises(InputError, match=r"federation\.toml"):
         ServerFolder(tmp_path / "none").read_config()
 
@@ -162,9 +162,9 @@ def test_paths_hold_wherever_a_run_starts(tmp_path: Path, monkeypatch: pytest.Mo
     site.write_config(SiteConfig("north", "h:1"))
     (tmp_path / "rows.csv").touch()
     monkeypatch.chdir(tmp_path)
-    chosen = site.choose_data_and_body("rows.csv", "frozen:weights.safetensors")
+    chosen = site.store_data_and_body("rows.csv", "frozen:weights.safetensors")
     assert (chosen.data, chosen.body) == (str(tmp_path / "rows.csv"), f"frozen:{tmp_path / 'weights.safetensors'}")
-    assert site.choose_data_and_body(None, "onnx:encoder.onnx+unit").body == f"onnx:{tmp_path / 'encoder.onnx'}+unit"
+    assert site.store_data_and_body(None, "onnx:encoder.onnx+unit").body == f"onnx:{tmp_path / 'encoder.onnx'}+unit"
 
 
 def test_names_and_addresses() -> None:
@@ -173,10 +173,10 @@ def test_names_and_addresses() -> None:
     for bad in ("", ":1", "a:0", "a:b", "https://a:1", "a:70000"):
         with pytest.raises(InputError, match="HOST"):
             parse_server_address(bad)
-    assert check_site_name("north-1") == "north-1"
+    assert check_site_or_run_name("north-1") == "north-1"
     for bad in ("", "North", "a/b", "..", "a" * 33, "a b"):
         with pytest.raises(InputError, match="expected a name"):
-            check_site_name(bad)
+            check_site_or_run_name(bad)
 
 
 class Upstream:

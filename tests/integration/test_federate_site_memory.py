@@ -106,7 +106,7 @@ def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: s
             answer_request(work(2), folder)
         return
     if change == "body":
-        folder.choose_data_and_body(None, "mlp:24,8")
+        folder.store_data_and_body(None, "mlp:24,8")
     else:
         folder.schema_file.write_text(folder.schema_file.read_text() + "\n# reviewed\n")
     after = load_context(folder, RunState.of_run(folder, make_run_tag("trial")))
@@ -123,7 +123,7 @@ def test_a_plain_run_is_in_the_ledger_from_its_first_upload_on_and_once(tmp_path
 def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None:
     folder, weights = greeted_site(tmp_path / "east"), tmp_path / "body.safetensors"
     weights.write_bytes(b"one")
-    folder.choose_data_and_body(None, f"frozen:{weights}")
+    folder.store_data_and_body(None, f"frozen:{weights}")
     state = RunState.of_run(folder, make_run_tag("trial"))
     before = load_context(folder, state)
     assert load_context(folder, state) is before
@@ -133,7 +133,7 @@ def test_a_replaced_file_of_the_body_makes_a_new_context(tmp_path: Path) -> None
 
 def test_data_that_a_function_makes_are_never_kept(tmp_path: Path) -> None:
     folder = greeted_site(tmp_path / "east")
-    folder.choose_data_and_body("three_sites:no_such_file", None)
+    folder.store_data_and_body("three_sites:no_such_file", None)
     state = RunState.of_run(folder, make_run_tag("trial"))
     assert load_context(folder, state) is not load_context(folder, state)
 

@@ -64,7 +64,7 @@ class Federation:
                 *("--ca", str(self.server.certificates.authority), "--name", name),
             )
             assert line.startswith("ecdsa-sha2-nistp384 ")
-            folder.choose_data_and_body(str(root / "data.csv"), None)
+            folder.store_data_and_body(str(root / "data.csv"), None)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_twenty_sites_take_part_in_every_round(tmp_path: Path) -> None:
     for name in NAMES:
         folder = SiteFolder(tmp_path / name)
         create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), server.certificates.authority, schema)
-        folder.choose_data_and_body(str(write_table(folder.path / "data.csv", name)), "mlp:8")
+        folder.store_data_and_body(str(write_table(folder.path / "data.csv", name)), "mlp:8")
         shutil.copy(folder.public_key, keys / f"{name}.pub")
         sites.append(folder)
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 Value = str | int | float | None | list[str] | list[float]
 
 
-def check_site_name(text: str) -> str:
+def check_site_or_run_name(text: str) -> str:
     """Return this name of a site or run; raise InputError if it is not fit for file names, logs and Flower's lists."""
     if not SITE_NAME.fullmatch(text):
         raise InputError(

@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedlog.errors import InputError
 from fedlog.files.durable import PRIVATE_MODE, create_file, write_file
 from fedlog.files.json_text import parse_json, write_json
-from fedlog.flower.folders.folder import SubPath, check_site_name
+from fedlog.flower.folders.folder import SubPath, check_site_or_run_name
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.privacy.secagg.crypto import SigningIdentity
 
@@ -271,7 +271,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
                 f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}",
                 hint="`fedlog federate roster DIR` at a site prints its entry",
             )
-        roster[check_site_name(name)] = public
+        roster[check_site_or_run_name(name)] = public
     site = SiteFolder(folder)
     if site.config_file.exists():
         _check_own_entry(roster, site)

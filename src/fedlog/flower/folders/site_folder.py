@@ -145,7 +145,7 @@ class SiteFolder(Folder):
         with prefix_errors(str(self.config_file)):
             return SiteConfig(**{**stored, "caps": read_caps(stored.get("caps", {}), self.config_file)})
 
-    def choose_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
+    def store_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Write the site's data, body and hold-out shares, and return all settings; None keeps what is stored."""
         config = self.propose_config(data, body, hold_out)
         self.write_config(config)

@@ -118,7 +118,7 @@ class LocalFederation:
         for name, site in sites.items():
             folder = SiteFolder(root / name)
             create_site(folder, SiteConfig(name, f"127.0.0.1:{port}"), server.certificates.authority, agreed)
-            folder.choose_data_and_body(str(site.data), site.body, site.hold_out)
+            folder.store_data_and_body(str(site.data), site.body, site.hold_out)
             folders[name] = folder
         return cls(server, folders)
 

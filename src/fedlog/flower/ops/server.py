@@ -16,7 +16,7 @@ from typing import Any
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError, RunError, add_default_hint
-from fedlog.flower.folders.folder import LineFollower, check_site_name
+from fedlog.flower.folders.folder import LineFollower, check_site_or_run_name
 from fedlog.flower.folders.keys import (
     SECRET_FOLDER_MODE,
     check_secret,
@@ -150,7 +150,7 @@ def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None
 
 
 def make_superlink_command(folder: ServerFolder, port: int) -> Command:
-    """The command that starts Flower's SuperLink with TLS, for registered keys and for callers on this machine."""
+    """The command that starts Flower's SuperLink: with TLS, on 127.0.0.1 only, for sites with registered keys."""
     files = folder.certificates
     return Command(
         (
@@ -244,7 +244,7 @@ def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> d
 def _check_new_site(folder: ServerFolder, name: str, public_key: str) -> None:
     """Raise InputError if the name or the key is registered already."""
     known, key = folder.read_known_sites(), encode_public_key(read_public_key(public_key))
-    if check_site_name(name) in known:
+    if check_site_or_run_name(name) in known:
         raise InputError(
             f"expected a new site name, found one that is registered: {name}",
             hint="remove the old key first: `fedlog federate unregister`",

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
 from fedlog.files.toml import quote_toml
-from fedlog.flower.folders.folder import check_site_name
+from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.folders.keys import KEY, SECRET_FOLDER_MODE, check_secret, create_site_key
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
@@ -34,7 +34,7 @@ def create_site(
 
     `ledger` is the record of earlier releases, if these rows have taken part in runs from another folder.
     """
-    check_site_name(config.name)
+    check_site_or_run_name(config.name)
     load_schema(schema)
     if not authority.is_file():
         raise InputError(

@@ -20,7 +20,7 @@ SLOW_TIMES, SLOW_SECONDS = 3.0, 5.0
 
 @dataclass(frozen=True)
 class SiteProgress:
-    """A site's part in a run so far."""
+    """What a site has done in a run so far: its last answer, and whether it is missing, refused or dropped."""
 
     answered: int | None = None  # the last round with this site in its sum
     seconds: float | None = None  # how long that answer took
@@ -30,7 +30,7 @@ class SiteProgress:
     lagging: bool = False
 
     def describe(self) -> str:
-        """The site's part in words, for the operator."""
+        """Say in words what the site has done in the run, for the operator."""
         last = "" if self.answered is None else f"; its last answer was in round {self.answered}"
         if self.dropped:
             return f"dropped: not asked{last}"
@@ -46,7 +46,7 @@ class SiteProgress:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The progress of a run so far."""
+    """The rounds of a run so far, how it ended, and what each site has done in it."""
 
     name: str
     rounds: tuple[Mapping[str, Any], ...] = ()  # the records of the rounds

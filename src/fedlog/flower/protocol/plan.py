@@ -15,7 +15,7 @@ from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
-from fedlog.flower.folders.folder import check_site_name
+from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_broadcast_form, check_mixtures, check_numbers
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
@@ -206,7 +206,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
 
 def check_plan(plan: Plan) -> Plan:
     """Return the plan; raise InputError if it cannot be deployed."""
-    check_site_name(plan.name)  # it names a folder at every site
+    check_site_or_run_name(plan.name)  # it names a folder at every site
     # A site refuses any other method: a server must not be able to ask for a site's body, or to make the site import a
     # function.
     federated = registry.find_methods(lambda method: method.may_federate)

@@ -89,7 +89,7 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Return the FINISH frame for each of these sites, with the head after this round, and count its bits.
 
-    These broadcasts are not stored as received: if the run is continued later, differences refer to those before.
+    They do not count as received: if the run is continued, differences are taken to the broadcasts before them.
     """
     before = None if server.downlink is None else dict(server.downlink.copies)
     sent = _make_broadcasts(server, number, participants, sites)

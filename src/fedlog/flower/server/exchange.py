@@ -114,7 +114,7 @@ def find_connected_sites(grid: MessageGrid) -> dict[str, int]:
     return {name: node_id for name, _, node_id in nodes if name}
 
 
-def ask(
+def ask_sites(
     grid: MessageGrid,
     nodes: Mapping[str, int],
     requests: Mapping[str, Frame],
@@ -122,11 +122,11 @@ def ask(
     wait: WaitingRules,
     clock: Clock,
 ) -> Replies:
-    """Send the requests and return the answers of this kind, once all awaited sites have answered or at the deadline.
+    """Send the requests, wait until all awaited sites have answered or the deadline is over, and return the replies.
 
-    A message has a lifetime, so that a site that comes back much later does not answer an old request. On a busy
-    machine heartbeats are late: Flower then takes a working site for gone and withdraws its request. As long as the
-    gate hears the site, it is asked again; the site then sends the reply that it has stored.
+    The answers must be frames of this kind. A message has a lifetime, so that a site that comes back much later does
+    not answer an old request. On a busy machine heartbeats are late: Flower then takes a working site for gone and
+    withdraws its request. As long as the site still calls at the gate, it is asked again, and sends its stored reply.
     """
     asking = _OpenRequest(nodes, requests, kind, wait)
     begun = clock.now()

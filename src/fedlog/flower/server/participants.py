@@ -13,7 +13,7 @@ from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask, find_connected_sites
+from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask_sites, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
 
 # During a run, new sites are greeted between two rounds, and the others wait that long at most.
@@ -92,7 +92,7 @@ class Participants:
         frame = Frame(FrameKind.HELLO, make_run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
         wait = WaitingRules(seconds, dropped=self.run_folder.read_dropped_sites, heard=self.heard)
-        replies = ask(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
+        replies = ask_sites(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):
             try:

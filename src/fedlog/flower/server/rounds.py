@@ -38,7 +38,7 @@ from fedlog.flower.server.exchange import (
     Replies,
     SilentSites,
     WaitingRules,
-    ask,
+    ask_sites,
 )
 from fedlog.flower.server.participants import Participants
 from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_site_reports
@@ -234,7 +234,7 @@ class Run:
         lifetimes = {site: self.deadline.compute_request_lifetime(site in awaited) for site in nodes}
         patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
         wait = WaitingRules(patience, awaited, lives, self.run_folder.read_dropped_sites, self._read_connected_sites)
-        replies = ask(self.grid, nodes, requests, kind, wait, self.clock)
+        replies = ask_sites(self.grid, nodes, requests, kind, wait, self.clock)
         for site, took in replies.seconds.items():
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
         return replies

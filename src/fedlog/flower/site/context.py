@@ -238,7 +238,7 @@ def _say_how_to_allow(plan: str, flags: str) -> str:
 
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
-    """Raise InputError if the site has begun as many plain runs in the last 24 hours as its caps allow."""
+    """Raise InputError if the site has begun the allowed number of runs without own noise in the last 24 hours."""
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _is_plain(plan.as_json()) or own.exists():
         return

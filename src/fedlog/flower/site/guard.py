@@ -47,7 +47,10 @@ def check_flower_version() -> None:
 
 
 def patch_flower(module: Any, name: str, ours: object, expected: object = callable) -> None:
-    """Replace the attribute `name` of a Flower module by `ours`; RunError if it is not `expected`, or no function."""
+    """Replace the attribute `name` of a Flower module by `ours`; RunError if it is not the `expected` one.
+
+    The default accepts any function.
+    """
     found = getattr(module, name, None)
     if not (callable(found) if expected is callable else found == expected):
         raise RunError(

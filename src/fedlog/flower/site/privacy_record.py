@@ -118,7 +118,7 @@ def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exc
 
 
 def check_record(folder: SiteFolder) -> None:
-    """Raise InputError if this site has taken part in a run and its record of what left is missing.
+    """Raise InputError if this site has taken part in a run and its record of releases is missing.
 
     The records in the folders of single runs do not replace it: some of these folders may have been removed.
     """
