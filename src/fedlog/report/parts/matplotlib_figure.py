@@ -26,8 +26,16 @@ class ShownFigure(Figure):
 def figure_as_svg(figure: Figure) -> str:
     """The figure as SVG text; the same figure always gives the same text."""
     written = io.StringIO()
+    dpi, engine = figure.dpi, figure.get_layout_engine()
     # Names and no date, so that the same records give the same file.
     with mpl.rc_context({"svg.hashsalt": "fedlog", "svg.fonttype": "none"}):
         FigureCanvasSVG(figure)
+        if engine is not None:
+            # The layout alone: `savefig` would draw the whole figure once more for it.
+            figure.dpi = FigureCanvasSVG.fixed_dpi
+            engine.execute(figure)
+            figure.set_layout_engine(None)
         figure.savefig(written, format="svg", metadata={"Date": None})
+    figure.set_layout_engine(engine)
+    figure.dpi = dpi
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
