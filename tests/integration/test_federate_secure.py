@@ -353,4 +353,4 @@ def test_the_operator_is_told_how_many_sites_a_secure_run_needs(
         said = list[str]()
         with pytest.raises(RunError, match="Flower ended run"):
             ops_run.run_federation(server, SUMS, RoundRules(minimum, 20.0), said.append)
-        assert ("at least 3 sites a round: the secure sums of this run need as many" in said) is told
+        assert ("a round needs at least 3 sites, because of the secure sums of this run" in said) is told

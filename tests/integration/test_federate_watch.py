@@ -132,7 +132,13 @@ def test_the_page_of_the_server_is_readable_in_a_browser(server: ServerFolder, t
     assert seen.complaints == []
     text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", seen.dom, flags=re.S)
     assert "private: round 2 of 2; finished" in text
-    for words in ("east", "connected", "not connected", "missed the deadline of round 1", "greeted east, north, south"):
+    for words in (
+        "east",
+        "connected",
+        "not connected",
+        "missed the deadline of round 1",
+        "taking part: east, north, south",
+    ):
         assert words in text
     assert "<b>bold</b>" not in seen.dom  # what others say stays text
     assert "&lt;b&gt;bold" in seen.dom

@@ -126,7 +126,7 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
 
 
 def make_demo_schema() -> Schema:
-    """The schema of the tables, on which the three sites agree."""
+    """The schema of the demo's tables, the same at the three sites."""
     return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, FeatureKind.NUMERIC) for name in PIXELS))
 
 

@@ -21,7 +21,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
     """Describe an event of a run in one line for the operator; None for events that are not shown."""
     match event["event"]:
         case "greeted":
-            return f"greeted {_join_names(event['sites'])}"
+            return f"taking part: {_join_names(event['sites'])}"
         case "left out" | "refused":
             at = f"round {event['round']}: " if "round" in event else ""
             return f"{at}without {event['site']}: {event['reason']}"
@@ -58,7 +58,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"({_join_names(event['sites'])}); the head stays as it was"
             )
         case "resumed":
-            return f"going on after round {event['after_round']}"
+            return f"continuing after round {event['after_round']}"
         case "round":
             left = f"; about {describe_duration(event['seconds'] * (event['of'] - event['round']))} left"
             return (
@@ -68,7 +68,7 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
                 f"{'; ' + MOSTLY_NOISE if event.get('kept_old_head') else ''}"
             )
         case "finished":
-            return f"reports from {_join_names(event['sites'])}"
+            return f"finished, with reports from {_join_names(event['sites'])}"
     return None
 
 

@@ -88,9 +88,9 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     run_folder = RunFolder.of_run(folder, check_plan(plan).name)
     run_folder.store_plan(plan)
     if checkpoint.exists(run_folder.checkpoint):
-        say(f"{plan.name} goes on from its checkpoint")
+        say(f"{plan.name} continues from its checkpoint")
     if (fewest := rules.find_minimum_sites(plan)) > rules.minimum:
-        say(f"at least {fewest} sites a round: the secure sums of this run need as many")
+        say(f"a round needs at least {fewest} sites, because of the secure sums of this run")
     if dropped := run_folder.read_dropped_sites():
         say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")
     write_app(folder.app, make_app_settings(plan, rules))
@@ -130,7 +130,7 @@ def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[s
     if site in folder.read_known_sites():
         unregister_site(folder, site, say)
     if site not in RunFolder.of_run(folder, name).read_uploads():
-        say(f"{site} has no part in the present head of {name}")
+        say(f"the present head of {name} has no statistics of {site}")
     return remove_statistics(folder, site, name)
 
 

@@ -143,7 +143,7 @@ def _read_all_fields(payload: bytes, what: str) -> dict[str, Any]:
 
 @add_default_hint(SAME_VERSION)
 def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
-    """Read the fields of the class `kind` from a greeting; FrameError, which calls them `what`, if one is wrong."""
+    """Read the fields of the class `kind` from a greeting; the FrameError for a wrong field calls them `what`."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:

@@ -156,7 +156,7 @@ class WakeableSleep:
     """Replaces the module `time` in Flower's executor: its sleep ends as soon as there is a task."""
 
     def __init__(self, pipe: int) -> None:
-        """Store the pipe; anything that can be read from it means that there is a task."""
+        """Store the file descriptor of the pipe on which the SuperNode announces a task."""
         self._pipe: int | None = pipe
 
     def sleep(self, seconds: float) -> None:
