@@ -136,3 +136,26 @@ def test_the_seconds_of_each_part_are_measured(make_federation: MakeFederation) 
     _train(federation, _tasks(federation, body, "fedlog", torch.float32), Settings(batch_size=3), BackendChoice.BLOCK)
     taken = CLOCK.take()
     assert all(0 < taken[part] < 10 for part in ("gather", "forward", "backward", "optimiser"))
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_without_a_class_is_refused(label: int, make_federation: MakeFederation) -> None:
+    federation, body = _case("perceptron", make_federation)
+    tasks = _tasks(federation, body, "fedlog", torch.float32)
+    federation.train.labels[tasks[3].client.train[2]] = label
+    with pytest.raises(IndexError, match="expected labels from 0 to 2"):
+        _train(federation, tasks, Settings(batch_size=3), BackendChoice.BLOCK)
+
+
+def test_another_learning_rate_needs_no_other_program(make_federation: MakeFederation) -> None:
+    federation, body = _case("perceptron", make_federation)
+    settings = Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.1))
+    tasks = [_tasks(federation, body, "fedlog", torch.float32, rate) for rate in (0.002, 0.001)]
+    backend = Engine(settings, BackendChoice.BLOCK).backends(federation, [task.client for task in tasks[0]])[body.name]
+    assert isinstance(backend, BlockBackend)
+    assert backend._one_by_one is not None
+    counts = []
+    for each in tasks:
+        backend.train(each)
+        counts.append(len(backend._one_by_one.programs))
+    assert counts == [3, 3]  # batches of three, two and one

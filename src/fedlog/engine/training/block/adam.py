@@ -29,8 +29,8 @@ class AdamRow:
     values: Tensor
     first: Tensor
     second: Tensor
-    corrections: Tensor  # (steps, 2): rate / (1 - beta1^t), and the root of 1 - beta2^t
-    rule: tuple[float, float, float, float]  # what parameters are multiplied by, beta1, beta2, epsilon
+    corrections: Tensor  # (steps, 3): rate / (1 - beta1^t), the root of 1 - beta2^t, and the weight decay's factor
+    rule: tuple[float, float, float]  # beta1, beta2, epsilon
 
 
 class FlatAdam:
@@ -106,10 +106,12 @@ class FlatAdam:
         self._steps[client] = age + steps
         self._has_moved = True
         rate, beta1, beta2, epsilon = (self._arguments[name] for name in ("lr", "beta1", "beta2", "eps"))
-        each = [_corrections(rate, beta1, beta2, age + step) for step in range(1, steps + 1)]
+        decay = 1 - rate * self._arguments["weight_decay"]
+        each = [(*_corrections(rate, beta1, beta2, age + step), decay) for step in range(1, steps + 1)]
         values, first, second = (one[client : client + 1] for one in (self._rows, self._first, self._second))
-        rule = (1 - rate * self._arguments["weight_decay"], beta1, beta2, epsilon)
-        return AdamRow(self._shapes, values, first, second, torch.tensor(each, dtype=torch.float64), rule)
+        return AdamRow(
+            self._shapes, values, first, second, torch.tensor(each, dtype=torch.float64), (beta1, beta2, epsilon)
+        )
 
     def _views(self, rows: Tensor) -> Params:
         views, start = {}, 0

@@ -50,7 +50,7 @@ class Draws:
 class _Rule(ctypes.Structure):
     _fields_ = [
         ("count", ctypes.c_int64),
-        *((name, ctypes.c_double) for name in ("decay", "beta1", "beta2", "epsilon")),
+        *((name, ctypes.c_double) for name in ("beta1", "beta2", "epsilon")),
     ]
 
 
@@ -63,7 +63,7 @@ class _BatchNeed:
     moving: tuple[tuple[str, int], ...]  # the parameters that Adam moves, in its order, and how many numbers each has
     frozen: tuple[str, ...]
     classes: int
-    rule: tuple[float, ...]  # decay, beta1, beta2, epsilon
+    rule: tuple[float, ...]  # beta1, beta2, epsilon
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +73,18 @@ class ChainTraining:
     stage: ChainStage
     programs: dict[_BatchNeed, Program] = field(default_factory=dict)
 
-    def trains(self, names: Sequence[str]) -> bool:
-        """Whether all of these are parameters of the body or the head."""
-        return {*names} <= {HEAD, *(name for link in self.stage.links for name in link.names)}
+    @property
+    def names(self) -> set[str]:
+        """The names of the parameters of the body and the head."""
+        return {HEAD, *(name for link in self.stage.links for name in link.names)}
 
     def train_epoch(
         self, adam: FlatAdam, frozen: Params, records: Sequence[int], size: int, draws: Draws, feed: Feed
     ) -> None:
         """Train every client on its records in batches of `size`; `frozen` are the parameters that do not move."""
-        names = {HEAD, *(name for link in self.stage.links for name in link.names)}
+        names = self.names
         own = {name: value for name, value in frozen.items() if name in names}
+        _check_labels(draws.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
         for client, number in enumerate(records):
             still = {name: value[client : client + 1] for name, value in own.items()}
             for start, batches, length in _split(number, size, self._batches_at_once(size)):
@@ -115,6 +117,12 @@ class ChainTraining:
         return dict(zip(PARTS, seconds[0, 1:].tolist(), strict=True))
 
 
+def _check_labels(labels: Tensor, classes: int) -> None:
+    """Raise an IndexError for a label without a class: the compiled code would write outside of its memory."""
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise IndexError(f"expected labels from 0 to {classes - 1}, found: {int(labels.min())} to {int(labels.max())}")
+
+
 def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
     """Split a client's records into calls of at most `most` equal batches: first record, batches, records a batch."""
     whole = records // size
@@ -130,7 +138,7 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     (entry,), (output,) = stage.reads, stage.writes
     sizes = stage.count_numbers(need.batch)
     inputs, labels, weights, corrections = (
-        Buffer(numbers, next(bases)) for numbers in (sizes[entry], need.batch, need.batch, 2)
+        Buffer(numbers, next(bases)) for numbers in (sizes[entry], need.batch, need.batch, 3)
     )
     own, first, second = (_place(need.moving, next(bases)) for _ in range(3))
     seconds = Buffer(1 + len(PARTS), next(bases))

@@ -248,7 +248,7 @@ class BlockBackend:
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._writes_out_loss(phase, params, outside)
-        return usual and self._one_by_one is not None and self._one_by_one.trains(names)
+        return usual and self._one_by_one is not None and {*names} <= self._one_by_one.names
 
     def _writes_out_loss(self, phase: Phase, params: Params, outside: list[str]) -> bool:
         """Whether the loss is cross-entropy behind a plain linear head."""

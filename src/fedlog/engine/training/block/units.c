@@ -13,7 +13,7 @@ struct extent { /* the same in links.py */
 
 struct adam_rule { /* the same in chain_training.py */
     int64_t count;
-    double decay, beta1, beta2, epsilon; /* `decay` is what parameters are multiplied by */
+    double beta1, beta2, epsilon;
 };
 
 #define PASSES "units_passes.h"

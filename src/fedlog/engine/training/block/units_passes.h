@@ -279,11 +279,11 @@ static void NAME(cross_entropy)(const struct extent *e, const REAL *features, co
 }
 
 /* One step of AdamW for `count` numbers; without `gradient` it is zero. `corrections` are the step size divided by
-   1 - beta1^t, and the root of 1 - beta2^t. */
+   1 - beta1^t, the root of 1 - beta2^t, and what the weight decay multiplies the numbers by. */
 static void NAME(adam_update)(const struct adam_rule *rule, const REAL *restrict gradient, const double *corrections,
                               REAL *restrict values, REAL *restrict first, REAL *restrict second)
 {
-    const REAL decay = (REAL)rule->decay, share1 = (REAL)(1 - rule->beta1), share2 = (REAL)(1 - rule->beta2);
+    const REAL decay = (REAL)corrections[2], share1 = (REAL)(1 - rule->beta1), share2 = (REAL)(1 - rule->beta2);
     const REAL beta2 = (REAL)rule->beta2, rate = (REAL)(corrections[0] * corrections[1]);
     const REAL epsilon = (REAL)(rule->epsilon * corrections[1]);
     for (int64_t at = 0; at < rule->count; at++) {
