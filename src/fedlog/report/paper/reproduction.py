@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ DISCUSSION, FIGURE = "discussion.md", "figure.svg"
 INDEX, PAGES = "reproduction.md", "reproduction"
 GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
 TITLE = "The paper, reproduced"
+# A number of at least 1 with more than two decimals. Smaller numbers are the scales of letters, and stay as they are.
+LONG_COORDINATE = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")
 
 HOW_TO_RUN = (
     "`fedlog docs` makes these pages from the records under `results/`; no number in a table or figure is typed. "
@@ -72,8 +75,9 @@ class ExperimentPage:
 
     @property
     def encoded_figure(self) -> str:
-        """The SVG figure in base64, to be embedded in an HTML page."""
-        return base64.b64encode((self.figure or "").encode()).decode()
+        """The SVG figure in base64, to be embedded in an HTML page, with coordinates to a hundredth of a point."""
+        shorter = LONG_COORDINATE.sub(r"\1", self.figure or "")
+        return base64.b64encode(shorter.encode()).decode()
 
     @property
     def remarks(self) -> tuple[str, ...]:
