@@ -51,7 +51,7 @@ CONDITIONS = (
     Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _divide_mnist(20, None, 0.1)),
     Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _divide_mnist(20, None, 0.5)),
     Condition("wine", "wine, sites of 77, 38 and 19 rows", RunSpec(data="wine")),
-    Condition("breast-cancer", "breast cancer, sites of 228, 114, 57 and 28 rows", RunSpec(data="breast-cancer")),
+    Condition("breast-cancer", "breast cancer, sites of 228 to 28 rows", RunSpec(data="breast-cancer")),
 )
 
 
