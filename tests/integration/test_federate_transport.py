@@ -347,7 +347,7 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
         ({"skip_below": 0.1}, "--skip-below cannot be used in a private run: whether a message is skipped"),
         (
             {"codec": "q8", "down": BroadcastForm.DIFFERENCES},
-            "differences cannot be used in a private run, nor with",
+            "--down differences cannot be used in a deployment that is private or has secure sums",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_class_that_is_almost_anothers_is_pointed_out(tmp_path: Path) -> None:
     ("source", "said", "hint"),
     [
         ("rme", "found: .*rme", "did you mean rome?"),
-        ("empty", "expected at least one image under .*empty", "empty/healthy/IMAGE.png"),
+        ("empty", "expected images in the folders of .*empty", "empty/healthy/IMAGE.png"),
         ("typo", "found: il", "did you mean ill?"),
         ("notes.txt", "found: .*notes.txt", "convert it to one of these"),
     ],

@@ -82,7 +82,7 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The start of training: the newest model; in a round also the shift, the global mean and a running mean."""
+        """Start from the newest model; after the opening also from the client's shift, with the global mean feature."""
         params = self.deploy(home, heard)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})

@@ -79,7 +79,7 @@ class HiddenParams(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The input of a loss. The leading axes `...` are the clients of a block; in the loop there are none."""
+    """The input of a loss. The leading axes `...` are clients that train together; a single client has none."""
 
     features: Tensor  # (..., B, width), before the dropout on them and before any shift
     logits: Tensor  # (..., B, n_class), after both

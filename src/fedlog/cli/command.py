@@ -31,13 +31,13 @@ def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
 
 
 def add_command(
-    commands: Subparsers, name: str, summary: str, handler: Handler, folder: str | None = None
+    commands: Subparsers, name: str, summary: str, handler: Handler, folder_help: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; with `folder`, its help text, the command takes a first argument DIR."""
+    """Add a command and return its parser. With `folder_help` it takes a folder, DIR, which that text describes."""
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(handler=handler)
-    if folder is not None:
-        parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
+    if folder_help is not None:
+        parser.add_argument("folder", type=Path, metavar="DIR", help=folder_help)
     return parser
 
 

@@ -78,8 +78,8 @@ def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path)
         raise BadRowsError(first.message, hint=first.hint, bad=bad)
     if not pixels:
         raise InputError(
-            f"expected at least one image under {folder}, found none of: {', '.join(schema.label_values)}",
-            hint=f"{folder.name}/{schema.label_values[0]}/IMAGE.png, or .jpg",
+            f"expected images in the folders of {folder} ({', '.join(schema.label_values)}), found none",
+            hint=f"for example {folder.name}/{schema.label_values[0]}/IMAGE.png or .jpg",
         )
     return Arrays(torch.from_numpy(np.stack(pixels)), np.array([label for label, _ in files], dtype=np.int64))
 

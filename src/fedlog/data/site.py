@@ -73,7 +73,10 @@ def load_site(
     path = Path(source)
     if path.suffix in TABLE_SUFFIXES:
         if not schema.features:
-            raise InputError(f"expected [[feature]] tables in the schema for the table {path}, found [input]")
+            raise InputError(
+                f"expected a [[feature]] section in the schema for each column of {path}, found: [input]",
+                hint="[input] is for images and signals",
+            )
         table, left_out = read_table(path, schema, bad_rows)
         return replace(make_site(table, schema, name, key, shares, preparation), left_out=left_out)
     if path.suffix == ".npz":

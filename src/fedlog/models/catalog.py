@@ -23,7 +23,7 @@ from fedlog.models.networks import (
     cifar_cnn,
     cifar_cnn_small,
     mlp,
-    mlp_signed,
+    mlp_with_linear_output,
     mnist_cnn,
     mobilenet_v2,
     remove_dropout,
@@ -142,7 +142,7 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
 
         return make_frozen_factory(name, Path(rest), find_inner)
     if family in _WITH_WIDTHS:
-        return partial(mlp if family == "mlp" else mlp_signed, prod(input_shape), _parse_widths(name, rest))
+        return partial(mlp if family == "mlp" else mlp_with_linear_output, prod(input_shape), _parse_widths(name, rest))
     if rest and family not in _FIXED:
         meant = find_closest_name(family, _WITH_WIDTHS)
         hint = "is its folder on PYTHONPATH?" if meant is None else f"did you mean {meant}:{rest}?"

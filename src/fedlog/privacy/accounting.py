@@ -75,10 +75,10 @@ class Release:
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{where}: {name} must be a finite number above 0, found: {value!r}")
         if self.round < 0 or self.coordinates < 1 or self.shares < 1:
-            raise InputError(f"{where}: coordinates and shares must be at least 1, and round 0 or more, found: {self}")
+            found = f"round {self.round}, coordinates {self.coordinates}, shares {self.shares}"
+            raise InputError(f"{where}: expected round >= 0, coordinates >= 1 and shares >= 1, found: {found}")
         if not 0 <= self.wrap_probability < 1:
-            found = self.wrap_probability
-            raise InputError(f"{where}: wrap_probability must be at least 0 and below 1, found: {found!r}")
+            raise InputError(f"{where}: expected 0 <= wrap_probability < 1, found: {self.wrap_probability!r}")
         _check_grid(where, self.noise, self.grid)
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
             raise InputError(f"{where}: only distributed noise has several shares, found: {self.shares}")

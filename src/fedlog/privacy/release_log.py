@@ -47,8 +47,8 @@ _Entry = TypeVar("_Entry")
 def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """The epsilon at `delta` after each release in all runs of a site, and the guarantee for all of them.
 
-    If the runs protect different units or trust different parties, the guarantee is for single records, and trusts
-    whoever one of the runs trusts.
+    If some runs protect whole clients and others single records, the guarantee is for single records. It holds only if
+    all parties that any of the runs trusts are honest.
     """
     if len(promises := find_promises(releases)) < 2:
         return compute_spending(releases, delta)

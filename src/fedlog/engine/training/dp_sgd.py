@@ -131,7 +131,7 @@ class DpSgdBackend(LoopBackend):
 
     def _layer_gradients(self, records: int) -> Tensor:
         """Each record's gradient through the body's layers, (n, d)."""
-        return torch.cat([_take_rows(value, records) for value in self._values.values()], dim=1)
+        return torch.cat([_take_record_gradients(value, records) for value in self._values.values()], dim=1)
 
     def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
         """Each record's gradient, (n, d), for a loss that also reads the parameters directly.
@@ -161,7 +161,7 @@ class DpSgdBackend(LoopBackend):
         return self._layer_gradients(records) + torch.cat([grad.reshape(records, -1) for grad in grads], dim=1)
 
 
-def _take_rows(value: Any, records: int) -> Tensor:
+def _take_record_gradients(value: Any, records: int) -> Tensor:
     """Each record's gradient of one parameter, (n, entries), which Opacus stores in it; 0 if it is not used."""
     found = getattr(value, "grad_sample", None)
     rows = torch.zeros(records, value.numel()) if found is None else found.detach().reshape(records, -1)

@@ -166,7 +166,8 @@ def _compute_variance_by_group(values: NDArray[np.float64], groups: NDArray[np.i
 def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
     """The variance of the mean due to initial parameters and batches, which differ between repetitions.
 
-    A few repetitions measure it badly, so it is 0 if the choice of rows alone explains how far they differ.
+    An estimate from few repetitions is poor. So it is set to 0 if the repetitions differ no more than they would
+    because of the choice of test rows alone.
     """
     each = [[site.select(site.seeds == seed) for site in sites] for seed in seeds]
     present = [[site for site in judged if len(site.rows)] for judged in each]

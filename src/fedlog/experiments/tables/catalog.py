@@ -41,7 +41,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_on_disk(results: Path) -> list[Experiment]:
-    """Every experiment, each followed by versions with other numbers of rounds, if these are in the results folder."""
+    """All experiments, run or not. After each come its versions with other numbers of rounds in the results folder."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

@@ -189,8 +189,9 @@ def _make_flexible_figure(data: str, printed: Mapping[str, PrintedResults], rema
 class _SyntheticSettings:
     """The settings of the synthetic experiment that the paper does not give.
 
-    Width and learning rate were chosen by the training accuracy of clients that train alone for 30 iterations, the
-    norm of FedLog's first head by FedLog's training accuracy. The records are in `select-synthetic`, on other seeds.
+    Width and learning rate were chosen by the training accuracy of clients that train alone for 30 iterations. The
+    norm of FedLog's first head was chosen by FedLog's training accuracy. Both were chosen in `select-synthetic`, whose
+    seeds are not used here.
     """
 
     batch_size: int

@@ -68,7 +68,7 @@ def check_broadcast_form(transport: Transport, *, hidden: bool) -> None:
     """Raise InputError for `--down differences` if the run hides the sites' figures: is private or has secure sums."""
     if hidden and transport.differences:
         raise InputError(
-            "differences cannot be used in a private run, nor with secure sums, of a deployment: its sites compare the "
-            "bytes of two heads to see whether the head has changed, and differences are other bytes every time",
+            "--down differences cannot be used in a deployment that is private or has secure sums: sites compare the "
+            "bytes of two heads to see whether the head has changed, and the bytes of differences always change",
             hint="leave out --down differences; dense codecs such as --codec-down q8 can be used",
         )

@@ -52,7 +52,7 @@ class ServerSecureSums:
         pattern = server.patterns[exchange.name]
         if pattern is None:
             raise RunError(
-                f"expected a method that sends uploads in {exchange.name}, found: {server.algorithm.name}",
+                f"secure sums have nothing to add: {server.algorithm.name} sends no uploads in {exchange.name}",
                 hint="choose another --method, or leave out --aggregation secure",
             )
         shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]

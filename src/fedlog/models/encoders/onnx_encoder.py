@@ -152,8 +152,8 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: its input and output both have width {width}, so encoded records could be encoded again",
-            hint="encode the table in advance, and use --body identity",
+            f"body {name}: expected features of another width than the records, found for both: {width}",
+            hint="else records might be encoded twice; encode the table in advance, and use --body identity",
         )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 

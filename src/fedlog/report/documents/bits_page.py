@@ -120,7 +120,7 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
             uncompressed = find_uncompressed_runs(data, method, finished[data], table)
-            rows.append(_make_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
+            rows.append(_make_bits_to_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
     note = (
         f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
         f"and a 95 % interval of the difference in final accuracy that excludes a loss of more than {GOAL_LOSS:g} "
@@ -130,7 +130,7 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
     return TextTable.of(rows, notes=(note,))
 
 
-def _make_goal_row(
+def _make_bits_to_goal_row(
     data: str, method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]
 ) -> dict[str, str]:
     part = TABLE_1[data]

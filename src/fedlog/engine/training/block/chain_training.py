@@ -39,11 +39,11 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The records of each client in the order of an epoch, (clients, records) each: positions, labels and weights."""
+    """Every client's records in the order of one epoch."""
 
-    positions: Tensor
-    labels: Tensor
-    weights: Tensor
+    positions: Tensor  # (clients, records), in the training pool
+    labels: Tensor  # (clients, records)
+    weights: Tensor  # (clients, records)
     crops: Tensor | None  # (3, clients, records)
 
 
@@ -133,7 +133,7 @@ def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]
 
 
 def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
-    """Write the steps of one batch; `ChainTraining._train` gives the tensors in the order of the bases here."""
+    """Write the steps of one batch. `ChainTraining._train` must pass its tensors in the order of the buffers here."""
     program, bases = Program(need.dtype, keeps=True, has_tape=False), count(TAPE + 1)
     (entry,), (output,) = stage.reads, stage.writes
     sizes = stage.count_numbers(need.batch)

@@ -55,7 +55,7 @@ class RegionStage:
 
 
 def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
-    """The region that computes these operations, with further ones it needs that are not tensors of records."""
+    """The region that computes `part`, and the operations that it needs whose results have no batch axis."""
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
