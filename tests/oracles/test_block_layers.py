@@ -134,13 +134,14 @@ def networks(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
     now = shape
     for _ in range(draw(st.integers(1, 5))):
         layer = _layer(draw, now)
+        outputs = nn.Sequential(*layers)(torch.rand(2, *shape, requires_grad=True) * 1)
         try:
-            with torch.no_grad():
-                after = tuple(layer(torch.rand(2, *now)).shape[1:])
-        except RuntimeError:  # a window larger than its map
+            outputs = layer(outputs)
+            outputs.sum().backward()
+        except RuntimeError:  # a window larger than its map, or an in-place layer after one that needs its outputs
             continue
         layers.append(layer)
-        now = after
+        now = tuple(outputs.shape[1:])
     layers.append(draw(st.sampled_from([nn.Flatten(), Reshape(), Mean((-1,) if flat else (2, -1))])))
     units = now[0] if isinstance(layers[-1], Mean) else torch.Size(now).numel()
     for width in draw(st.lists(st.sampled_from([2, 4, 6]), min_size=1, max_size=2)):
