@@ -218,10 +218,10 @@ def test_clients_of_any_size_have_heads_of_their_own_to_choose_from(method: str,
     store = simulation.workers.cohort.store
     found = [simulation.algorithm.candidates(store.homes[index], store.heard_by(index)) for index in range(4)]
     assert min(map(len, found[1:])) > len(found[0]) >= 1  # without records there is nothing to solve
-    for size, candidates in zip(sizes, found, strict=True):
+    for candidates in found:
         for _, model in candidates:
             assert model["head"].shape == (3, 6)
-            assert size == 1 or all(bool(value.isfinite().all()) for value in model.values())
+            assert all(bool(value.isfinite().all()) for value in model.values())
 
 
 def test_a_regression_has_no_heads_of_ones_own() -> None:

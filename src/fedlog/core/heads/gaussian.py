@@ -79,7 +79,9 @@ def solve_naive_bayes(moments: Moments, share: float = 0.0) -> QuadraticHead:
     variances = (1 - share) * squares / safe + share * pooled
     total = moments.second.sum(0) / counts.sum() if moments.second is not None else pooled
     spread = total - (moments.statistics.sums[present, 1:].sum(0) / counts.sum()).square()
-    variances = torch.where(present[:, None], variances, pooled) + SMOOTHING * spread.max()
+    smallest = SMOOTHING * spread.max()
+    # Equal records, or a single one, have no variance; any positive one gives their class.
+    variances = torch.where(present[:, None], variances, pooled) + torch.where(smallest > 0, smallest, 1.0)
     mu, shares = means[:, 1:], torch.where(present, counts, 1.0) / counts[present].sum()
     bias = -(mu.square() / variances + torch.log(variances)).sum(1) / 2 + torch.log(shares)
     return QuadraticHead(join_weights_and_bias(mu / variances, bias, present), -0.5 / variances)
