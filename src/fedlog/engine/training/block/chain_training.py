@@ -13,7 +13,6 @@ import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from fedlog.engine.training.block.adam import AdamRow, FlatAdam
 from fedlog.engine.training.block.chain import TAPE, Buffer, ChainStage, Extent, Program, write_backward, write_forward
 from fedlog.engine.training.block.convolve import LIBRARY
+from fedlog.engine.training.block.network import ArrangedFeed, PixelFeed
 from fedlog.engine.training.tasks import CLOCK
 from fedlog.models.body import HEAD, Params
 
@@ -30,21 +30,14 @@ GATHERED_NUMBERS = 2**18  # numbers of a client's inputs that are gathered at on
 _LANES = 8  # a record's scores have room for whole vectors of so many numbers
 
 
-class Feed(Protocol):
-    """Gathers batches of records by their positions in the pool."""
-
-    def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The inputs of the records at these positions (batches, size), cropped by `crops` (3, batches, size)."""
-
-
 @dataclass(frozen=True, eq=False)
 class Draws:
     """Every client's records in the order of one epoch."""
 
     positions: Tensor  # (clients, records), in the training pool
     labels: Tensor  # (clients, records)
-    weights: Tensor  # (clients, records)
-    crops: Tensor | None  # (3, clients, records)
+    weights: Tensor  # (clients, records): 1 / (size of the record's batch), 0 on padding
+    crops: Tensor | None  # (3, clients, records): row, column, flip
 
 
 class _Rule(ctypes.Structure):
@@ -52,6 +45,10 @@ class _Rule(ctypes.Structure):
         ("count", ctypes.c_int64),
         *((name, ctypes.c_double) for name in ("beta1", "beta2", "epsilon")),
     ]
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [("entry", ctypes.c_int64)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,13 @@ class ChainTraining:
         return {HEAD, *(name for link in self.stage.links for name in link.names)}
 
     def train_epoch(
-        self, adam: FlatAdam, frozen: Params, records: Sequence[int], size: int, draws: Draws, feed: Feed
+        self,
+        adam: FlatAdam,
+        frozen: Params,
+        records: Sequence[int],
+        size: int,
+        draws: Draws,
+        feed: PixelFeed | ArrangedFeed,
     ) -> None:
         """Train every client on its records in batches of `size`; `frozen` are the parameters that do not move."""
         names = self.names
@@ -172,10 +175,6 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     for name in sorted(waiting):  # no value depends on it
         move(name, None)
     return program
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = [("entry", ctypes.c_int64)]
 
 
 def _place(sizes: Sequence[tuple[str, int]], base: int) -> dict[str, Buffer]:

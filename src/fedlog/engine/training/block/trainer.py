@@ -42,14 +42,10 @@ EVALUATION_RECORDS = 50  # records of each client that are evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
-class _Epoch:
-    """The random numbers of one epoch for a chunk of clients, padded to the largest client."""
+class _Epoch(Draws):
+    """The random numbers of one epoch for clients that train together, padded to the largest client."""
 
-    positions: Tensor  # (C, n) in the training pool
-    labels: Tensor  # (C, n)
-    weights: Tensor  # (C, n): 1 / (size of the record's batch), 0 on padding
-    masks: dict[str, Tensor]  # site -> (C, n, *shape)
-    crops: Tensor | None  # (3, C, n): row, column, flip
+    masks: dict[str, Tensor]  # name of the dropout layer -> (clients, records, *shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +179,7 @@ class BlockBackend:
         size = self._settings.batch_size
         records = [task.client.records for task in tasks]
         if self._one_by_one is not None and self._suits_one_by_one(phase, {**frozen, **adam.values()}, adam, drawn):
-            draws = Draws(drawn.positions, drawn.labels, drawn.weights, drawn.crops)
-            self._one_by_one.train_epoch(adam, frozen, records, size, draws, self._feeds[Pool.TRAIN])
+            self._one_by_one.train_epoch(adam, frozen, records, size, drawn, self._feeds[Pool.TRAIN])
             return carry
         for start in range(0, max(records), size):
             active = sum(count > start for count in records)
@@ -285,8 +280,8 @@ class BlockBackend:
             positions,
             self._labels[positions].to(device),
             weights,
-            {site.name: make_multipliers(uniform[site.name], site.p, dtype).to(device) for site in self._body.dropout},
             crops,
+            {site.name: make_multipliers(uniform[site.name], site.p, dtype).to(device) for site in self._body.dropout},
         )
 
     def _weights(self, tasks: list[Task]) -> Tensor:
