@@ -29,6 +29,14 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield federation
 
 
+def bring_in_south(federation: Federation) -> None:
+    """Register and start the site, unless an earlier test has done it: each test can run by itself."""
+    if "south" not in federation.server.read_known_sites():
+        federation.admit("south")
+    elif federation.running["south"].exit_code is not None:
+        federation.start_site("south")
+
+
 def test_a_site_with_another_version_is_refused_by_name(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +54,8 @@ def test_a_site_with_another_version_is_refused_by_name(
 
 
 def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
+    if "south" not in federation.server.read_known_sites():
+        register_site(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     plan = Plan("late", rounds=6, options=OPTIONS)
     after_round_one = lambda: len(federation.events("round", plan.name)) >= 1  # noqa: E731
     with when(after_round_one, lambda: federation.start_site("south")):
@@ -58,6 +68,7 @@ def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
 
 
 def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path) -> None:
+    bring_in_south(federation)
     second = federation.make_site(tmp_path / "east", "east")
     arguments = ("supernode", "register", str(second.public_key), CONNECTION, "--name", "east")
     run_command(make_flwr_command(federation.server, *arguments))
@@ -70,6 +81,7 @@ def test_a_site_listed_twice_counts_once(federation: Federation, tmp_path: Path)
 
 
 def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Federation) -> None:
+    bring_in_south(federation)
     plan = Plan("leaving", rounds=1, options=OPTIONS)
     federation.run(plan, minimum=3)
     home = RunFolder.of_run(federation.server, plan.name)
