@@ -54,7 +54,7 @@ def _shards() -> list[Row]:
         "fedlog-c",
         *(collect_runs(find_experiment(f"{kind}-cifar10"), RESULTS) for kind in ("bits", "table")),
     )
-    spent = float(np.mean([run.cost_to_reach(0.83).bits_both_ways for run in dense.values()]))
+    spent = float(np.mean([run.compute_cost_to_reach(0.83).bits_both_ways for run in dense.values()]))
     small = find_widest_below(spent)
     found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
     both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.1f} Mb"

@@ -65,7 +65,7 @@ def add_default_hint(hint: str) -> Iterator[None]:
         raise
 
 
-def first_line_of_error(error: Exception) -> str:
+def get_first_line_of_error(error: Exception) -> str:
     """The first line of an error's text, or the name of its class if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 

@@ -140,7 +140,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             (n, classes); for two classes the difference, (n,).
 
         """
-        logits = self._logits(X)
+        logits = self._compute_logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict(self, X: ArrayLike) -> Array:
@@ -153,7 +153,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             (n,) labels.
 
         """
-        logits = self._logits(X)
+        logits = self._compute_logits(X)
         found: Array = self.classes_[logits.argmax(axis=1)]
         return found
 
@@ -167,7 +167,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             (n, classes): the softmax of the logits; each row sums to 1.
 
         """
-        found: Array = torch.softmax(torch.from_numpy(self._logits(X)), dim=1).numpy()
+        found: Array = torch.softmax(torch.from_numpy(self._compute_logits(X)), dim=1).numpy()
         return found
 
     @property
@@ -176,7 +176,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         check_is_fitted(self)
         return self.moments_
 
-    def _logits(self, X: ArrayLike) -> Array:
+    def _compute_logits(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         values: Array = validate_data(self, X, reset=False)
         found: Array = np.asarray(values, dtype=np.float64) @ self.coef_.T + self.intercept_

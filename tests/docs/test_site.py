@@ -17,7 +17,7 @@ from headless_browser import DESKTOP, PHONE, look_as, open_browser, read_console
 from markdown_it import MarkdownIt
 
 from fedlog.algorithms import registry
-from fedlog.cli.docs import write_command_page
+from fedlog.cli.docs import format_command_page
 from fedlog.report.documents import method_results
 from fedlog.report.documents.method_results import END, START, TITLE, write_method_results
 
@@ -156,7 +156,7 @@ def test_links_of_the_repositorys_own_pages_lead_somewhere() -> None:
 
 def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
     committed = (DOCS / "reference" / "command-line.md").read_text()
-    assert committed == write_command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
+    assert committed == format_command_page(), "docs/reference/command-line.md is old: run `fedlog docs`"
     assert "`--rounds N`" in committed
     assert "### `fedlog federate join`" in committed
     assert "%(" not in committed

@@ -185,10 +185,10 @@ def test_there_is_no_ratio_of_nothing() -> None:
 @law
 @given(st.lists(numbers, min_size=2, max_size=8))
 def test_a_mean_over_seeds_has_an_error_that_copies_do_not_shrink_to_nothing(values: list[float]) -> None:
-    found = Mean.of(values)
+    found = Mean.from_values(values)
     assert min(values) - 1e-12 <= found.value <= max(values) + 1e-12
     assert (found.error == 0) == (len(set(values)) == 1)
-    assert Mean.of(values[:1]).error is None
+    assert Mean.from_values(values[:1]).error is None
 
 
 def _run(accuracies: list[float], opening: int) -> tuple[list[RoundRecord], Summary]:
@@ -233,7 +233,7 @@ def _run(accuracies: list[float], opening: int) -> tuple[list[RoundRecord], Summ
 @given(st.lists(st.integers(0, 100).map(lambda n: n / 100), min_size=1, max_size=12), st.integers(0, 100))
 def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: list[float], per_cent: int) -> None:
     rounds, summary = _run(accuracies, opening=7)
-    cost = RunResult(0, summary, rounds).cost_to_reach(per_cent / 100)
+    cost = RunResult(0, summary, rounds).compute_cost_to_reach(per_cent / 100)
     assert cost.reached == (max(accuracies) >= per_cent / 100)
     if cost.reached:
         assert all(accuracy < per_cent / 100 for accuracy in accuracies[: cost.round - 1])
@@ -248,7 +248,7 @@ def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> 
     told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
     assert RunResult(0, summary, rounds).opening_bits == (0, 7)
     assert RunResult(0, replace(summary, bits_opening=told), rounds).opening_bits == (40, 8)
-    cost = RunResult(0, replace(summary, bits_opening=told), rounds).cost_to_reach(0.8)
+    cost = RunResult(0, replace(summary, bits_opening=told), rounds).compute_cost_to_reach(0.8)
     assert (cost.bits_up, cost.bits_down) == (240, 28)
 
 
@@ -259,7 +259,7 @@ def test_an_accuracy_short_of_the_threshold_by_rounding_alone_reaches_it(per_cen
     for _ in range(units):
         short = math.nextafter(short, 0)
     rounds, summary = _run([short - 1e-9, short], opening=0)
-    cost = RunResult(0, summary, rounds).cost_to_reach(per_cent / 100)
+    cost = RunResult(0, summary, rounds).compute_cost_to_reach(per_cent / 100)
     assert (cost.reached, cost.round) == (True, 2)
     assert choose_threshold([short]) == per_cent
 

@@ -210,7 +210,7 @@ def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixt
     assert "cannot refute a claim of 30" in said.err
     finding = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
     assert finding.epsilon_lower == pytest.approx(finding.epsilon_visible)
-    assert not finding.blind
+    assert not finding.is_too_weak
 
 
 def test_an_unclipped_feature_is_caught_at_a_large_epsilon() -> None:

@@ -136,16 +136,16 @@ def test_the_table_with_kept_moments_is_the_papers_but_for_them() -> None:
     kept, printed = find_experiment("table-mnist-moments"), find_experiment("table-mnist")
     for row in kept.rows:
         assert row.spec.moments == "run"
-        assert replace(row, spec=replace(row.spec, moments=None)) == printed.row(row.name)
+        assert replace(row, spec=replace(row.spec, moments=None)) == printed.find_row(row.name)
     assert kept.seeds == printed.seeds
     falling = find_experiment("table-mnist-moments-decay")
     for row in falling.rows:
         if row.name == "fedlog-c-weight-decay":
             continue
-        like = kept.row(row.name)
+        like = kept.find_row(row.name)
         assert (row.spec.decay, set(row.spec.options)) == ("cosine", {"learning_rate"})
         assert replace(row, spec=replace(row.spec, decay=None, options=like.spec.options)) == like
-    shrinking, plain = falling.row("fedlog-c-weight-decay").spec, falling.row("fedlog-c").spec
+    shrinking, plain = falling.find_row("fedlog-c-weight-decay").spec, falling.find_row("fedlog-c").spec
     assert {**plain.options, "beta": 0.003} == shrinking.options
     assert replace(shrinking, weight_decay=None, options=plain.options) == plain
     # A row of the grid that it was chosen by.

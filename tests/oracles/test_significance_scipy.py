@@ -67,7 +67,7 @@ def test_the_estimate_of_a_shift_by_hand() -> None:
 @slow_law
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=10))
 def test_the_standard_error_is_scipys(values: list[float]) -> None:
-    assert Mean.of(values).error == pytest.approx(float(sem(values)), rel=1e-9, abs=1e-9)
+    assert Mean.from_values(values).error == pytest.approx(float(sem(values)), rel=1e-9, abs=1e-9)
 
 
 def test_holms_correction_by_hand() -> None:

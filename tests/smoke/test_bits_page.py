@@ -34,7 +34,7 @@ def tables_of_records() -> dict[str, TextTable]:
 def test_the_page_has_the_tables_of_the_records() -> None:
     pattern = re.escape(START_MARK).replace(r"\{\}", "([^ ]+)") + r"\n(.*?)" + re.escape(END_MARK)
     found = dict(re.findall(pattern, (ROOT / "docs" / "bits.md").read_text(), re.DOTALL))
-    expected = {name: table.markdown() for name, table in tables_of_records().items()}
+    expected = {name: table.to_markdown() for name, table in tables_of_records().items()}
     assert found == expected, "run `fedlog docs`"
 
 

@@ -93,7 +93,7 @@ def test_the_terminal_and_the_report_show_chosen_rounds(
 
 def test_the_table_has_final_chosen_and_best_rounds(tmp_path: Path) -> None:
     experiment = find_experiment("table-mnist-chosen-rounds")
-    of_fedlog = replace(experiment, rows=(experiment.row("fedlog"),), seeds=(0, 1))
+    of_fedlog = replace(experiment, rows=(experiment.find_row("fedlog"),), seeds=(0, 1))
     for cell, chosen in zip(list_cells(of_fedlog, tmp_path), (0.975, 0.985), strict=True):
         write_run(cell, [0.90, 0.99, 0.97], 1000)
         summary = json.loads((cell.folder / SUMMARY).read_text())

@@ -90,12 +90,14 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
 def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: str, chosen: str) -> None:
     found = collect_runs(EXPERIMENTS[grid], results)
     for name in chosen.split():
-        method = found.experiment.row(name).spec.method
+        method = found.experiment.find_row(name).spec.method
         finals = {
-            row.name: found.final_accuracies(row.name) for row in found.experiment.rows if row.spec.method == method
+            row.name: found.find_final_accuracies(row.name)
+            for row in found.experiment.rows
+            if row.spec.method == method
         }
         assert all(len(by_seed) == len(found.experiment.seeds) for by_seed in finals.values())
-        means = {row: Mean.of(list(by_seed.values())).value for row, by_seed in finals.items()}
+        means = {row: Mean.from_values(list(by_seed.values())).value for row, by_seed in finals.items()}
         assert name == max(means, key=means.__getitem__)  # the first of equals
 
 
@@ -105,7 +107,7 @@ def test_the_tuned_recipe_has_the_settings_that_the_grids_choose(results: Path) 
 
 
 def test_the_row_to_the_letter_has_the_highest_setting_of_its_grid() -> None:
-    chosen = EXPERIMENTS["select-fedlog-c-letter-mnist"].row("alpha-0.3-g-1.1").spec
+    chosen = EXPERIMENTS["select-fedlog-c-letter-mnist"].find_row("alpha-0.3-g-1.1").spec
     assert EXPERIMENTS["table-mnist-letter"].rows[0].spec.options == chosen.options
 
 

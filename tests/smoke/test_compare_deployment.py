@@ -11,7 +11,7 @@ import torch
 from three_sites import BODIES, write_table
 
 import fedlog
-from fedlog.cli.compare_work import find_body, write_plan
+from fedlog.cli.compare_work import find_body_name, write_plan
 from fedlog.cli.main import parse_arguments
 from fedlog.data.schema import load_schema
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
@@ -33,7 +33,9 @@ def test_the_sites_end_with_the_models_of_the_comparison(tmp_path: Path) -> None
     found = fedlog.compare(f"sites:{folder}", ["fedlog"], [0], out=tmp_path / "runs", **settings)
     commands = write_plan(tmp_path / "plan", found, None).splitlines()
     spec = RunSpec(**read_given_settings(parse_arguments(shlex.split(commands[-1])[1:])))
-    sites = {name: LocalSite(folder / f"{name}.csv", find_body(found.runs["fedlog", 0].spec, name)) for name in BODIES}
+    sites = {
+        name: LocalSite(folder / f"{name}.csv", find_body_name(found.runs["fedlog", 0].spec, name)) for name in BODIES
+    }
     federation = LocalFederation.create(root, load_schema(tmp_path / "plan" / "schema.toml"), sites)
     federation.run(make_plan(spec, "run-1", lambda: 3), print)
     for name, site in federation.sites.items():

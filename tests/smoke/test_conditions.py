@@ -20,7 +20,7 @@ from fedlog.report.paper.when_to_choose import (
     make_bits_table,
     make_rounds_table,
     make_short_table,
-    write_when_to_choose,
+    write_when_to_choose_table,
 )
 
 
@@ -45,10 +45,10 @@ def test_every_method_has_as_many_settings_to_choose_from(grid: Experiment) -> N
 
 def test_every_condition_has_the_settings_that_its_grid_chose() -> None:
     for condition, chosen in (("10-records", SELECTED_MNIST), ("wine", SELECTED_WINE)):
-        settings = [EQUAL_CHANCES[0].row(name).spec for name in chosen.split()]
+        settings = [EQUAL_CHANCES[0].find_row(name).spec for name in chosen.split()]
         assert [setting.method for setting in settings] == list(METHODS)
         for setting in settings:
-            row = WHEN_TO_CHOOSE.row(f"{condition}-{setting.method}").spec
+            row = WHEN_TO_CHOOSE.find_row(f"{condition}-{setting.method}").spec
             assert (row.moments, row.decay, row.options) == (setting.moments, setting.decay, setting.options)
 
 
@@ -71,12 +71,12 @@ def test_accuracy_by_bits_counts_whole_rounds(found: FinishedRuns) -> None:
 
 
 def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: FinishedRuns, tmp_path: Path) -> None:
-    assert len(make_short_table(found).markdown().splitlines()) == 2  # most methods are missing in the only one
+    assert len(make_short_table(found).to_markdown().splitlines()) == 2  # most methods are missing in the only one
     page = tmp_path / "page.md"
-    assert write_when_to_choose(found.folder.parent, page) == []
+    assert write_when_to_choose_table(found.folder.parent, page) == []
     page.write_text(f"before\n{MARK}\nold\n{END_MARK}\nafter\n")
-    assert write_when_to_choose(found.folder.parent, page) == [page]
-    assert page.read_text() == f"before\n{MARK}\n{make_short_table(found).markdown()}{END_MARK}\nafter\n"
+    assert write_when_to_choose_table(found.folder.parent, page) == [page]
+    assert page.read_text() == f"before\n{MARK}\n{make_short_table(found).to_markdown()}{END_MARK}\nafter\n"
 
 
 def test_the_page_has_the_figures_of_the_records() -> None:
@@ -84,7 +84,7 @@ def test_the_page_has_the_figures_of_the_records() -> None:
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
     assert (
-        make_short_table(collect_runs(WHEN_TO_CHOOSE, root / "results")).markdown()
+        make_short_table(collect_runs(WHEN_TO_CHOOSE, root / "results")).to_markdown()
         in (root / "docs" / GAINS).read_text()
     )
 

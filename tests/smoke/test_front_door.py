@@ -128,7 +128,7 @@ def test_a_deployment_on_the_same_rows_ends_with_the_same_models(tmp_path: Path)
 
 
 def test_the_readmes_table_is_made_from_the_records() -> None:
-    table = make_main_methods_table(ROOT / "results").markdown().strip()
+    table = make_main_methods_table(ROOT / "results").to_markdown().strip()
     page = (ROOT / "docs" / GAINS).read_text()
     for text, written in ((README, table), (page, f"{table}\n\n{describe_paired_gains(ROOT / 'results')}")):
         block = text.split(OVERVIEW)[1].split(OVERVIEW_END)[0].strip()

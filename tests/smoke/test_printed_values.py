@@ -81,5 +81,5 @@ def test_the_values_are_those_that_were_published(data: str, tmp_path: Path) -> 
 
 def test_the_number_behind_a_printed_cost_is_in_bits() -> None:
     mnist = EXPERIMENTS["table-mnist"]
-    costs = {name: mnist.row(name).printed.cost for name in ("fedavg", "fedrep", "fedlog-c")}
+    costs = {name: mnist.find_row(name).printed.cost for name in ("fedavg", "fedrep", "fedlog-c")}
     assert costs == pytest.approx({"fedavg": 3.45e9, "fedrep": 36.3e6, "fedlog-c": 3.18e6})

@@ -25,7 +25,7 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_LEVEL,
     EpsilonFormula,
     find_epsilon_formula,
-    name_row_with_noise,
+    make_name_of_row_with_noise,
 )
 from fedlog.privacy.guarantee import Calibration, Trust
 from fedlog.report.paper.privacy_tables import (
@@ -60,14 +60,19 @@ def test_readings_cover_both_formulas_places_and_deltas() -> None:
     assert len(set(EPSILON_FORMULAS)) == 8
     exact, paper = (EpsilonFormula(kind, Trust.CENTRAL, 0.01) for kind in Calibration)
     # 100 releases of epsilon 0.5 at delta 0.01: the multiplier of the exact formula, and that of Theorem 4.
-    assert exact.epsilon(31.469, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
-    assert paper.epsilon((8 * 100 * 3.9650) ** 0.5 / 0.5, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
+    assert exact.compute_epsilon(31.469, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
+    assert paper.compute_epsilon((8 * 100 * 3.9650) ** 0.5 / 0.5, 100, CLIENTS) == pytest.approx(0.5, rel=1e-3)
     local = EpsilonFormula(Calibration.EXACT, Trust.LOCAL, 0.01)
-    assert local.epsilon(10 * 31.469, 100, 100) == pytest.approx(0.5, rel=1e-3)
+    assert local.compute_epsilon(10 * 31.469, 100, 100) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_the_tables_and_the_figure_read_the_records(tmp_path: Path) -> None:
-    names = (name_row_with_noise("clamp", VERIFIED_LEVEL), "verify-exact-local", "client-epsilon-8", "l2-no-noise")
+    names = (
+        make_name_of_row_with_noise("clamp", VERIFIED_LEVEL),
+        "verify-exact-local",
+        "client-epsilon-8",
+        "l2-no-noise",
+    )
     found = list_cells(PRIVACY_FIGURE, tmp_path, rows=names, seeds=(0,))
     for cell, accuracies in zip(found, ([0.4, 0.5], [0.4, 0.51], [0.3] * 10, [0.6] * 40), strict=True):
         write_run(cell, accuracies, 10)

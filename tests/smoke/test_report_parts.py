@@ -219,8 +219,8 @@ def test_axes_hold_their_values_and_have_round_marks() -> None:
     for bits in ([1.0], [300.0, 4e5], [1.6e6, 7e9], [2e6, 2.1e6]):
         axis = make_bits_axis("", bits)
         assert axis.low <= min(bits) <= max(bits) <= axis.high
-        assert axis.position(axis.low) == 0
-        assert axis.position(axis.high) == pytest.approx(1)
+        assert axis.find_position(axis.low) == 0
+        assert axis.find_position(axis.high) == pytest.approx(1)
 
 
 def test_every_point_is_inside_its_plot(runs: Path) -> None:

@@ -13,7 +13,7 @@ from scipy.stats import ttest_ind
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
-from fedlog.experiments.tables.significance import Mean, estimate_difference_from_printed, judge_agreement
+from fedlog.experiments.tables.significance import Mean, estimate_difference_from_printed_mean, judge_agreement
 from fedlog.report.paper.comparisons import HOW_TO_READ, find_corrected_rows
 from fedlog.report.paper.cost_table import make_cost_table
 from fedlog.report.paper.figures import read_accuracy_curves
@@ -238,7 +238,7 @@ def test_what_is_free_and_what_is_not_counted_are_told_apart(tmp_path: Path) -> 
     ],
 )
 def test_a_verdict_follows_from_the_interval_of_the_difference(finals: list[float], verdict: str) -> None:
-    found = estimate_difference_from_printed(Mean.of(finals), 98.41, 0.07, 10)
+    found = estimate_difference_from_printed_mean(Mean.from_values(finals), 98.41, 0.07, 10)
     assert judge_agreement(found).value == verdict
 
 
@@ -246,7 +246,9 @@ def test_the_interval_of_a_difference_to_print_is_welchs() -> None:
     rng = np.random.default_rng(3)
     ours, theirs = rng.normal(98, 0.4, 7), rng.normal(98.2, 0.9, 10)
     oracle = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    found = estimate_difference_from_printed(Mean.of(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10)
+    found = estimate_difference_from_printed_mean(
+        Mean.from_values(list(ours)), theirs.mean(), theirs.std(ddof=1) / np.sqrt(10), 10
+    )
     assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
 
 
@@ -313,4 +315,4 @@ def test_numbers_are_written_in_the_papers_units() -> None:
     assert describe_mean(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
     assert describe_mean(Mean(98.411, None, 1)) == "98.41"
     assert [format_p_value(0.0009765625), format_p_value(2e-6)] == ["0.0010", "2.0e-06"]
-    assert TextTable(("a", "b"), (("x|y", "1"),)).markdown() == "| a | b |\n|---|---:|\n| x\\|y | 1 |\n"
+    assert TextTable(("a", "b"), (("x|y", "1"),)).to_markdown() == "| a | b |\n|---|---:|\n| x\\|y | 1 |\n"

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 import fedlog
-from fedlog.cli.completion import SHELLS, write_completion_script
+from fedlog.cli.completion import SHELLS, make_completion_script
 from fedlog.cli.main import COMMANDS, main
 from fedlog.report.parts.tables import TextTable
 
@@ -114,11 +114,11 @@ def test_tables_of_a_run_and_of_a_folder_of_runs_as_files(
 
 def test_latex_escapes_what_it_would_take_for_its_own() -> None:
     table = TextTable(("a_b", "100 %"), (("x & y", "1 ± 2"), ("\\n", "#{}$")), "title")
-    text = table.latex()
+    text = table.to_latex()
     assert "a\\_b & 100 \\%" in text
     assert "x \\& y & 1 $\\pm$ 2" in text
     assert "\\textbackslash{}n & \\#\\{\\}\\$" in text
-    assert table.csv().splitlines()[0] == "a_b,100 %"
+    assert table.to_csv().splitlines()[0] == "a_b,100 %"
 
 
 def ask_bash(script: Path, *words: str) -> list[str]:
@@ -153,7 +153,7 @@ def test_bash_completes_commands_flags_and_choices(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script(shell: str) -> None:
-    written = write_completion_script(shell)
+    written = make_completion_script(shell)
     assert "compare" in written
     assert "split-seed" in written
 

@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.equal_chances import GRID_MNIST, RECIPE_GRIDS, list_settings, make_tuned_table
+from fedlog.experiments.tables.equal_chances import GRID_MNIST, RECIPE_GRIDS, list_rows_of_method, make_tuned_table
 from fedlog.experiments.tables.finished_cells import collect_runs
-from fedlog.experiments.tables.paper import make_table
+from fedlog.experiments.tables.paper import make_table_1
 from fedlog.report.documents.recipe_table import choose_settings
 from fedlog.report.paper.method_tables import make_tuned_tables
 from fedlog.settings.spec import RunSpec
@@ -24,7 +24,7 @@ def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: 
     tuned = make_tuned_table(GRID_MNIST, "local-kept-0.002 fedlog-c-pull-0.1-kept-0.004", (0, 1, 2))
     for cell in list_cells(tuned, tmp_path, (), (0, 1, 2)):
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.9 + cell.seed / 100], 0)
-    for cell in list_cells(make_table("mnist"), tmp_path, ("local",), (0, 1, 5)):
+    for cell in list_cells(make_table_1("mnist"), tmp_path, ("local",), (0, 1, 5)):
         # What comes after round 30 does not count, and no tuned run has seed 5.
         write_run(cell, [0.5] * (ROUNDS - 1) + [0.8 + 2 * cell.seed / 100] + [0.99] * 70, 0)
     gained, _ = make_tuned_tables(collect_runs(tuned, tmp_path))
@@ -37,7 +37,7 @@ def test_the_gain_is_taken_after_as_many_rounds_and_over_common_seeds(tmp_path: 
 def write_grids(folder: Path, method: str, accuracy: Callable[[int, int], float]) -> None:
     """Write every cell of the method in the recipe's grids; its accuracy follows from grid and setting."""
     for number, grid in enumerate(RECIPE_GRIDS):
-        for at, row in enumerate(list_settings(method, grid)):
+        for at, row in enumerate(list_rows_of_method(method, grid)):
             for cell in list_cells(grid, folder, (row.name,)):
                 write_run(cell, [accuracy(number, at)], 100)
 
@@ -61,7 +61,7 @@ def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids
 
 
 def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path: Path) -> None:
-    rows = list_settings("fedlog", RECIPE_GRIDS[0])
+    rows = list_rows_of_method("fedlog", RECIPE_GRIDS[0])
     write_grids(tmp_path, "fedlog", lambda _, at: 0.5 + at / 100)  # the heads from statistics come last
     chosen = choose_settings(tmp_path)["fedlog"].chosen
     assert chosen == [row for row in rows if row.spec.options["first_head"] == "random"][-1]
@@ -69,14 +69,16 @@ def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path:
 
 
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
-    cell, *_ = list_cells(RECIPE_GRIDS[1], grids, (list_settings("fedavg", RECIPE_GRIDS[1])[3].name,))
+    cell, *_ = list_cells(RECIPE_GRIDS[1], grids, (list_rows_of_method("fedavg", RECIPE_GRIDS[1])[3].name,))
     cell.records.unlink()
     assert choose_settings(grids) == {}
 
 
 def test_settings_stand_in_the_same_order_in_every_grid() -> None:
     for method in {row.spec.method for row in RECIPE_GRIDS[0].rows}:
-        first, *others = ([_without_rate(row.spec) for row in list_settings(method, grid)] for grid in RECIPE_GRIDS)
+        first, *others = (
+            [_without_rate(row.spec) for row in list_rows_of_method(method, grid)] for grid in RECIPE_GRIDS
+        )
         assert all(other == first for other in others)
 
 

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from fedlog.algorithms.registry import Factory, name_method
 from fedlog.api.progress import ComparisonBar
-from fedlog.api.result import Result, make_frame
+from fedlog.api.result import Result, make_data_frame
 from fedlog.api.run import (
     Body,
     check_callbacks,
     check_data,
     find_input_shape,
-    name_bodies,
+    make_body_names,
     open_run_folder,
     separate_options,
 )
@@ -100,7 +100,7 @@ class Comparison:
         """
         from fedlog.report.compare.comparison import make_spreadsheet_rows
 
-        return make_frame(make_spreadsheet_rows(self.findings))
+        return make_data_frame(make_spreadsheet_rows(self.findings))
 
     def plot(self) -> Figure:
         """Draw the accuracy of each method against the bits that it sent, for all sites together and for each site.
@@ -128,10 +128,13 @@ class Comparison:
         return write_comparison_page(Path(path), [(self.findings, self.advice, self.notes)])
 
     def __repr__(self) -> str:
-        from fedlog.report.compare.comparison import make_methods_table, make_sites_table, table_as_text
+        from fedlog.report.compare.comparison import format_table_as_text, make_methods_table, make_sites_table
 
         remarks = [f"note: {note}" for note in (*self.warnings, *self.notes)]
-        tables = [table_as_text(make_methods_table(self.findings)), table_as_text(make_sites_table(self.findings))]
+        tables = [
+            format_table_as_text(make_methods_table(self.findings)),
+            format_table_as_text(make_sites_table(self.findings)),
+        ]
         said = [line for line in (self.advice.sentence, self.advice.confirmation) if line]
         return "\n\n".join([*tables, "\n".join([*remarks, *said])])
 
@@ -199,12 +202,14 @@ def compare(
         raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
     names = tuple(dict.fromkeys([*(name_method(method) for method in methods), *variants.REFERENCES]))
-    chosen = variants.VariantChoices(names, _as_tuple(codecs), _as_tuple(bodies), recipes, options, frozenset(settings))
+    chosen = variants.VariantChoices(
+        names, _make_tuple(codecs), _make_tuple(bodies), recipes, options, frozenset(settings)
+    )
     common = _make_common_spec(data, chosen, settings)
     federation = data if isinstance(data, Federation) else None
     # Named data sets are run in parallel processes of one job each; a federation in memory uses all jobs in each run.
     jobs_a_run = 1 if federation is None else jobs
-    common = replace(common, body=name_bodies(body, lambda: find_input_shape(common, federation)), jobs=jobs_a_run)
+    common = replace(common, body=make_body_names(body, lambda: find_input_shape(common, federation)), jobs=jobs_a_run)
     common = _add_validation_fraction(common, federation)
     notes: tuple[str, ...] = ()
     own = _load_user_federation(common, federation)
@@ -215,7 +220,7 @@ def compare(
     chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, asked_for)
     notes = (*notes, *left_out)
     if quick:
-        common, chosen, left_out = variants.make_quick(common, chosen, own, asked_for=bool(asked_for))
+        common, chosen, left_out = variants.make_quick_settings(common, chosen, own, asked_for=bool(asked_for))
         notes = (*notes, *left_out)
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
@@ -290,7 +295,7 @@ class _ComparisonPlan:
         return given if given is None or given.split_again is None else given.split_again(seed)
 
 
-def _as_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+def _make_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 

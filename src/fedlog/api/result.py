@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RUN_FOLDER_HINT = "name a folder that `fedlog run`, fedlog.run(out=...) or result.save(...) wrote"
 
 
-def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+def make_data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """The rows as a data frame of pandas or, if pandas is not installed, of polars."""
     if find_spec("pandas") is not None:
         import pandas
@@ -171,7 +171,7 @@ class Result:
             }
             for record, bits in zip(self.records, spent, strict=True)
         ]
-        return make_frame(rows)
+        return make_data_frame(rows)
 
     def plot(self) -> Figure:
         """Draw the accuracy by round and by bits.
@@ -206,7 +206,7 @@ class Result:
             records.append_round(path / RECORDS, record)
         for name, text in self.notes.items():
             write_file(path / name, text)
-        write_json(path / SUMMARY, records.summary_as_json(self.summary))
+        write_json(path / SUMMARY, records.make_summary_json(self.summary))
         return path
 
     def __repr__(self) -> str:

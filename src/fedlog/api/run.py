@@ -66,7 +66,7 @@ def run(
     check_data(data)
     called = [*make_progress(progress), *check_callbacks(callbacks)]
     spec = _make_spec(name, method, settings)
-    spec = replace(spec, body=name_bodies(body, lambda: find_input_shape(spec, federation)))
+    spec = replace(spec, body=make_body_names(body, lambda: find_input_shape(spec, federation)))
     with open_run_folder(out) as folder:
         execute(spec, folder, called, federation=federation)
         found = Result.read(folder)
@@ -125,17 +125,17 @@ def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "options": {**given.get("options", {}), **own}}
 
 
-def name_bodies(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
+def make_body_names(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
     """Turn the argument `body` into names; it is a name, a module, a function, a list of these, or client -> one."""
     if body is None:
         return ()
     if isinstance(body, Mapping):
-        return tuple(f"{client}={_name_body(each, input_shape)}" for client, each in body.items())
+        return tuple(f"{client}={_make_body_name(each, input_shape)}" for client, each in body.items())
     several = body if isinstance(body, list | tuple) else [body]
-    return tuple(_name_body(each, input_shape) for each in several)
+    return tuple(_make_body_name(each, input_shape) for each in several)
 
 
-def _name_body(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> str:
+def _make_body_name(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> str:
     return body if isinstance(body, str) else name_body(body, input_shape())
 
 

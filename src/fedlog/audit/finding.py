@@ -113,7 +113,7 @@ class Finding:
     """The bound on the mu of Gaussian differential privacy that gives `epsilon_lower`; None for an audit in one run."""
 
     @property
-    def blind(self) -> bool:
+    def is_too_weak(self) -> bool:
         """Whether the audit is too weak to refute the claim, even if no noise were added."""
         return self.epsilon_visible <= self.audit.budget.epsilon
 
@@ -150,7 +150,7 @@ class Finding:
 
     def __str__(self) -> str:
         audit = self.audit
-        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.blind else "not contradicted"
+        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.is_too_weak else "not contradicted"
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"

@@ -29,11 +29,11 @@ from fedlog.experiments.compare.advice import AdviceKind
 from fedlog.experiments.compare.variants import METHODS
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import (
-    comparison_as_csv,
-    comparison_as_json,
+    format_comparison_as_csv,
+    format_table_as_text,
+    make_comparison_json,
     make_methods_table,
     make_sites_table,
-    table_as_text,
 )
 from fedlog.settings.fields import find_setting_info
 from fedlog.settings.flags import read_given_settings
@@ -93,23 +93,23 @@ def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int
         )
     found = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), False if args.quiet else None)
     page = found.write_page(out / PAGE)
-    _print_comparison(args, found, table_as_text(make_methods_table(found.findings)), page=str(page))
+    _print_comparison(args, found, format_table_as_text(make_methods_table(found.findings)), page=str(page))
     return 1 if found.findings.failed else 0
 
 
 def _write_files(args: argparse.Namespace, found: Comparison) -> None:
     """Write the CSV and LaTeX files that were asked for."""
     if args.csv is not None:
-        write_file(args.csv, comparison_as_csv(found.findings))
+        write_file(args.csv, format_comparison_as_csv(found.findings))
     if args.latex is not None:
         tables = (make_methods_table(found.findings), make_sites_table(found.findings))
-        write_file(args.latex, "\n".join(table.latex() for table in tables))
+        write_file(args.latex, "\n".join(table.to_latex() for table in tables))
 
 
 def _print_comparison(args: argparse.Namespace, found: Comparison, text: str, **paths: str) -> None:
     """Print the text and the path of the page; with --json the whole comparison and the paths."""
     if args.json:
-        print(json.dumps({**comparison_as_json(found.findings, found.advice, found.notes), **paths}))
+        print(json.dumps({**make_comparison_json(found.findings, found.advice, found.notes), **paths}))
         return
     print(text)
     print(f"page: {paths['page']}", file=sys.stderr)
@@ -164,7 +164,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
             f"--write-plan needs data from your own sites, found: {found.data}",
             hint=f"--data {SITES}FOLDER",
         )
-    label = choose_deployable(found)
+    label = choose_method_to_deploy(found)
     spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     return text
 
 
-def choose_deployable(found: Comparison) -> str:
+def choose_method_to_deploy(found: Comparison) -> str:
     """Choose what to deploy: the advised method if sites can run it, else the best one that they can run."""
     deployable = registry.find_methods(lambda method: method.may_federate)
     labels = [label for label in found.findings.candidates if found.findings.find_method(label) in deployable]
@@ -217,13 +217,13 @@ def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: M
             f"# At {name}, then at the server, then at {name} again:",
             f"fedlog federate join {site} --server {HOST} --ca ca.crt --schema {schema} --name {site}",
             f"fedlog federate register server {site}/site.pub --name {site}",
-            f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body(spec, name))}",
+            f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body_name(spec, name))}",
             "",
         ]
-    return [*lines, "# At the server, once all sites are online:", write_run_command(spec)]
+    return [*lines, "# At the server, once all sites are online:", make_run_command(spec)]
 
 
-def find_body(spec: RunSpec, site: str) -> str:
+def find_body_name(spec: RunSpec, site: str) -> str:
     """The name of this site's body in the compared run."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
@@ -235,7 +235,7 @@ def find_body(spec: RunSpec, site: str) -> str:
     return own.get(site) or common[0]
 
 
-def write_run_command(spec: RunSpec) -> str:
+def make_run_command(spec: RunSpec) -> str:
     """Write the command `fedlog federate run ...` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]

@@ -31,7 +31,7 @@ def _mark_paths(command: argparse.ArgumentParser) -> None:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
 
 
-def write_completion_script(shell: str) -> str:
+def make_completion_script(shell: str) -> str:
     """The completion script for a shell."""
     parser = make_parser(COMMANDS)
     _mark_paths(parser)
@@ -54,7 +54,7 @@ def install_completion(shell: str | None, home: Path, say: Callable[[str], None]
         "fish": config / "fish" / "completions" / "fedlog.fish",
     }[shell]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, write_completion_script(shell))
+    write_file(path, make_completion_script(shell))
     say(f"wrote: {path}")
     say(f"next: {NEXT_STEPS[shell].format(path=path, folder=path.parent)}")
     return path

@@ -39,7 +39,7 @@ def find_deployed_runs(folder: Path) -> list[Path]:
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
 
 
-def read_and_write_page(folder: Path) -> Path:
+def write_page_of_deployed_run(folder: Path) -> Path:
     """Write the page of the deployed run in this folder, and return its path."""
     return write_deployed_page(folder, read_deployed_run(folder))
 
@@ -69,7 +69,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         spent=home.read_privacy_spent() if private else None,
         differences=differences,
         other_settings=others,
-        command=_write_repeat_command(server.path, plan.method, differences),
+        command=_make_repeat_command(server.path, plan.method, differences),
         made_with=report.get("made_with", {}),
     )
 
@@ -143,7 +143,7 @@ def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
     return {name: None if value == "" else value for name, value in found.items()}
 
 
-def _write_repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
+def _make_repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
     """The command that starts a new run with the same settings at this server."""
     # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]

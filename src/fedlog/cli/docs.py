@@ -14,7 +14,7 @@ from fedlog.report.documents.bits_page import write_bits_page
 from fedlog.report.documents.method_results import GAINS, write_method_results, write_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
 from fedlog.report.paper.reproduction import write_reproduction_pages
-from fedlog.report.paper.when_to_choose import write_when_to_choose
+from fedlog.report.paper.when_to_choose import write_when_to_choose_table
 
 PAGE_START = """# Command line
 
@@ -43,35 +43,35 @@ def write_documentation(args: argparse.Namespace) -> None:
     written = write_reproduction_pages(args.results, args.out)
     written += write_bits_page(args.results, args.out / "bits.md")
     written += write_method_results(args.results, args.out)
-    written += write_when_to_choose(args.results, args.out / GAINS)
+    written += write_when_to_choose_table(args.results, args.out / GAINS)
     written += write_recipe_table(args.results, args.out / "running.md")
     commands = args.out / "reference" / "command-line.md"
     commands.parent.mkdir(parents=True, exist_ok=True)
-    write_file(commands, write_command_page())
+    write_file(commands, format_command_page())
     for path in (*written, commands, *write_overview(args.results, args.out)):
         print(f"wrote: {path}")
 
 
-def write_command_page() -> str:
+def format_command_page() -> str:
     """Write the page of all commands in Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [PAGE_START, "\n".join(["| command | what it does |", "|---|---|", *rows])]
     for name, command in list_subcommands(make_parser(COMMANDS)).items():
-        parts += _write_sections(command, name, level=2)
+        parts += _format_sections(command, name, level=2)
     return "\n\n".join(parts) + "\n"
 
 
-def _write_sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
+def _format_sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
     """Write the sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
     yield f"{'#' * level} `fedlog {name}`"
     text = (command.description or "").strip().rstrip(".").replace("%%", "%")
     yield f"{text[:1].upper()}{text[1:]}."
     for title, actions in _group_flags(command).items():
         if actions:
-            table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_write_flag_row, actions)])
+            table = "\n".join(["| flag | what it decides |", "|---|---|", *map(_format_flag_row, actions)])
             yield f"**{title}**\n\n{table}" if title else table
     for below, parser_below in list_subcommands(command).items():
-        yield from _write_sections(parser_below, f"{name} {below}", level + 1)
+        yield from _format_sections(parser_below, f"{name} {below}", level + 1)
 
 
 def _group_flags(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
@@ -86,7 +86,7 @@ def _group_flags(command: argparse.ArgumentParser) -> dict[str, list[argparse.Ac
     return found
 
 
-def _write_flag_row(action: argparse.Action) -> str:
+def _format_flag_row(action: argparse.Action) -> str:
     value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
     if isinstance(value, tuple):
         value = " ".join(value)

@@ -220,9 +220,9 @@ def run_at_server(args: argparse.Namespace) -> None:
 
 def _write_page(args: argparse.Namespace, run: Path) -> None:
     """Write the page of a finished run, and print its path."""
-    from fedlog.cli.deployed_run import read_and_write_page
+    from fedlog.cli.deployed_run import write_page_of_deployed_run
 
-    page = read_and_write_page(run)
+    page = write_page_of_deployed_run(run)
     print(f"report: {page}", file=sys.stderr if args.json else sys.stdout)
 
 

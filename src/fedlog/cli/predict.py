@@ -54,7 +54,7 @@ def predict_and_export(args: argparse.Namespace) -> None:
     if args.data is None:
         return
     if model.schema.number is not None:
-        _print_numbers(model, args)
+        _print_predicted_numbers(model, args)
         return
     probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
@@ -84,7 +84,7 @@ def _list_images(data: str) -> list[str]:
     return [path.name for path in list_images(Path(data))] if Path(data).is_dir() else []
 
 
-def _print_numbers(model: Model, args: argparse.Namespace) -> None:
+def _print_predicted_numbers(model: Model, args: argparse.Namespace) -> None:
     """Print the predicted numbers with their intervals, as CSV or JSON."""
     numbers = model.predict(args.data).tolist()
     low, high = (ends.tolist() for ends in model.predict_interval(args.data, args.level))

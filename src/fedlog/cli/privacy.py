@@ -151,7 +151,7 @@ def audit_promise(args: argparse.Namespace) -> int:
     given = {name: check_value(name, getattr(args, name), hint) for name, hint in hints.items()}
     finding = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
     print(json.dumps(finding.as_json(), indent=2) if args.json else finding)
-    if finding.blind:
+    if finding.is_too_weak:
         raise RunError(
             f"this audit cannot find more than epsilon {finding.epsilon_visible:.3g}, so it cannot refute a claim of "
             f"{args.epsilon:g}",

@@ -54,7 +54,7 @@ def is_deployed(folder: Path) -> bool:
 
 def _write_deployed_reports(args: argparse.Namespace) -> None:
     # Needs the extra `federate`, as the server does.
-    from fedlog.cli.deployed_run import find_deployed_runs, read_and_write_page, read_deployed_run
+    from fedlog.cli.deployed_run import find_deployed_runs, read_deployed_run, write_page_of_deployed_run
     from fedlog.errors import InputError
     from fedlog.report.pages.deployed_page import make_deployed_tables
 
@@ -64,7 +64,7 @@ def _write_deployed_reports(args: argparse.Namespace) -> None:
             f"expected a run at this server, found none: {args.folder}", hint=f"fedlog federate run {args.folder}"
         )
     for run in runs:
-        print(f"report: {read_and_write_page(run)}")
+        print(f"report: {write_page_of_deployed_run(run)}")
         if args.tables is not None:
             out = args.tables if len(runs) == 1 else args.tables / run.name
             _write_tables(make_deployed_tables(read_deployed_run(run)), out)

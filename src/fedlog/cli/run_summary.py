@@ -76,13 +76,17 @@ def describe_settings(spec: RunSpec) -> str:
     """Describe a run's main settings, and those that the user changed, in one line; `config.json` has all."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {
-        _format_name(name): f"{spec.options[name]}" for name in ("epochs", "learning_rate") if name in spec.options
+        _format_setting_name(name): f"{spec.options[name]}"
+        for name in ("epochs", "learning_rate")
+        if name in spec.options
     }
-    parts |= {_format_name(each.name): each.text for each in find_differences(spec) if each.name not in IN_TITLE}
+    parts |= {
+        _format_setting_name(each.name): each.text for each in find_differences(spec) if each.name not in IN_TITLE
+    }
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def _format_name(name: str) -> str:
+def _format_setting_name(name: str) -> str:
     return name.replace("_", " ")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedlog.errors import FedlogError, InputError, first_line_of_error
+from fedlog.errors import FedlogError, InputError, get_first_line_of_error
 from fedlog.models.masked_dropout import DROPOUTS, DropoutSite, MaskedDropout, collect_parameters, replace_dropout
 
 
@@ -20,7 +20,7 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         raise
     except Exception as error:  # a user's code may raise anything
         raise InputError(
-            f"body {name} cannot be made: {type(error).__name__}: {first_line_of_error(error)}",
+            f"body {name} cannot be made: {type(error).__name__}: {get_first_line_of_error(error)}",
             hint="give a class or function that needs no arguments",
         ) from error
     if not isinstance(module, nn.Module):
@@ -77,7 +77,7 @@ def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> ob
             return module(torch.sin(numbers).reshape(2, *input_shape))
     except Exception as error:  # wrong shapes raise many kinds of errors
         raise InputError(
-            f"body {name} cannot take records of shape {input_shape}: {first_line_of_error(error)}",
+            f"body {name} cannot take records of shape {input_shape}: {get_first_line_of_error(error)}",
             hint="choose a body made for this data set, e.g. --body mlp:64,64",
         ) from error
 

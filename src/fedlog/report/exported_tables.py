@@ -21,7 +21,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in tables:
-        for suffix, text in ((".csv", table.csv()), (".tex", table.latex())):
+        for suffix, text in ((".csv", table.to_csv()), (".tex", table.to_latex())):
             write_file(out / f"{name}{suffix}", text)
             written.append(out / f"{name}{suffix}")
     return written

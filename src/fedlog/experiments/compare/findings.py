@@ -37,10 +37,12 @@ def gather_row_values(
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
     for site in sites:
-        scores = {seed: own[seed].scores.scores_on(part)[site] for seed in seeds}
+        scores = {seed: own[seed].scores.find_scores_on(part)[site] for seed in seeds}
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
-        compared = None if reference is None else {seed: reference[seed].scores.scores_on(part)[site] for seed in seeds}
+        compared = (
+            None if reference is None else {seed: reference[seed].scores.find_scores_on(part)[site] for seed in seeds}
+        )
         values = _make_row_values(scores, compared)
         if len(values.rows):
             found.append(values)
@@ -122,13 +124,13 @@ class Findings:
         """The labels of the variants, in the order they were given."""
         return tuple(dict.fromkeys(label for label, _ in self.runs))
 
-    def runs_by_seed(self, label: str) -> dict[int, ScoredRun]:
+    def find_runs_by_seed(self, label: str) -> dict[int, ScoredRun]:
         """The runs of one variant, by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
     def find_method(self, label: str) -> str:
         """The method of the variant with this label."""
-        return next(iter(self.runs_by_seed(label).values())).spec.method
+        return next(iter(self.find_runs_by_seed(label).values())).spec.method
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ class Findings:
     @cached_property
     def held_out_rows(self) -> HeldOutRows:
         """Whether repetitions hold out different rows, and how many rows they hold out for each training row."""
-        first = self.runs_by_seed(self.labels[0])
+        first = self.find_runs_by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
         judged = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
@@ -182,11 +184,11 @@ class Findings:
 
         None if no site has such rows, if no variant trains alone, or if this variant is the one that does.
         """
-        scored = [run.scores.scores_on(part) for run in self.runs.values()]
+        scored = [run.scores.find_scores_on(part) for run in self.runs.values()]
         sites = [site for site in sites or self.sites if any(scores[site].rows for scores in scored)]
         if self.local_label is None or self.local_label == label or not sites:
             return None
-        own, reference = self.runs_by_seed(label), self.runs_by_seed(self.local_label)
+        own, reference = self.find_runs_by_seed(label), self.find_runs_by_seed(self.local_label)
         if not own.keys() & reference.keys():
             return None
         rows = gather_row_values(own, reference, part, sites)
@@ -198,7 +200,7 @@ class Findings:
 
     def _count_rows(self, part: str, site: str) -> int:
         """How many different validation or test rows (`part`) the site scored; if unknown, those of one repetition."""
-        scores = [run.scores.scores_on(part)[site] for run in self.runs_by_seed(self.labels[0]).values()]
+        scores = [run.scores.find_scores_on(part)[site] for run in self.find_runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
             return scores[0].rows
@@ -209,8 +211,8 @@ class Findings:
     ) -> dict[int, float]:
         """The mean of a score (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
         found = {}
-        for seed, run in self.runs_by_seed(label).items():
-            held = run.scores.scores_on(part)
+        for seed, run in self.find_runs_by_seed(label).items():
+            held = run.scores.find_scores_on(part)
             values = [getattr(held[site], score) for site in sites or held]
             known = [value for value in values if value is not None]
             if known:
@@ -219,7 +221,7 @@ class Findings:
 
     def _make_variant_results(self, label: str) -> VariantResults:
         """Compute the results of one variant over all sites."""
-        runs = self.runs_by_seed(label)
+        runs = self.find_runs_by_seed(label)
         summaries = [run.summary for run in runs.values()]
         bits = fmean(summary.bits_up + summary.bits_down for summary in summaries)
         return VariantResults(
@@ -239,7 +241,7 @@ class Findings:
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
         """The accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
-        rows = gather_row_values(self.runs_by_seed(label), None, part, sites or self.sites)
+        rows = gather_row_values(self.find_runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
         values = list(self._average_by_seed(label, part, sites).values())

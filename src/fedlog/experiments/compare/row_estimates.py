@@ -44,7 +44,7 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
-    mean = Mean.of(values)
+    mean = Mean.from_values(values)
     if mean.error is None:
         return Estimate(mean.value, None, None)
     shared = splits.judged_share if splits.redrawn else 0.0

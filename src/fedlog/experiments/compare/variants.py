@@ -69,7 +69,7 @@ class VariantChoices:
 def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
     """A row of the table for each combination of the choices; methods that send nothing get the first codec only."""
     found: list[Row] = []
-    own_bodies = common.data.startswith(SITES) or _bodies_differ(common, choices)
+    own_bodies = common.data.startswith(SITES) or _have_different_bodies(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
         for body in choices.bodies or ("",):
             for method in dict.fromkeys(choices.methods):
@@ -122,7 +122,7 @@ def drop_methods_needing_equal_bodies(
     choices: VariantChoices, common: RunSpec, asked_for: Sequence[str]
 ) -> tuple[VariantChoices, tuple[str, ...]]:
     """If sites have different bodies, leave out methods that need equal ones and note it; those asked for stay."""
-    if not _bodies_differ(common, choices):
+    if not _have_different_bodies(common, choices):
         return choices, ()
     equal = registry.find_methods(lambda method: method.bodies is not Bodies.ANY)
     left_out = [name for name in choices.methods if name in equal and name not in asked_for]
@@ -131,7 +131,7 @@ def drop_methods_needing_equal_bodies(
     return replace(choices, methods=kept), (note,) if left_out else ()
 
 
-def _bodies_differ(common: RunSpec, choices: VariantChoices) -> bool:
+def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
     """Whether the common settings give sites different bodies, and the choices do not replace them."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
@@ -147,7 +147,7 @@ def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[
     return [ComparedRun(variant, seed, out / variant.name / f"seed-{seed}") for seed in seeds for variant in variants]
 
 
-def make_quick(
+def make_quick_settings(
     spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, asked_for: bool
 ) -> tuple[RunSpec, VariantChoices, tuple[str, ...]]:
     """The settings and choices of a quick comparison, and notes on how it differs from a full one.

@@ -128,8 +128,8 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
         arrows = weights @ plane.T
         scale = placed.norm(dim=1).max() / arrows.norm(dim=1).max().clamp_min(1e-12)
         pairs = _pad_to_pairs(scale * arrows)
-        rows = [ClassMean("", name, *_round_pair(pair)) for name, pair in zip(classes, pairs, strict=True)]
-    drawn = [ClassMean(c, label, *_round_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
+        rows = [ClassMean("", name, *_convert_to_rounded_pair(pair)) for name, pair in zip(classes, pairs, strict=True)]
+    drawn = [ClassMean(c, label, *_convert_to_rounded_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
     shown = float(variance[:2].sum() / variance.sum().clamp_min(1e-300))
     return Geometry(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
 
@@ -139,7 +139,7 @@ def _pad_to_pairs(values: Tensor) -> Tensor:
     return torch.nn.functional.pad(values, (0, 2 - values.shape[1]))
 
 
-def _round_pair(pair: Tensor) -> tuple[float, float]:
+def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
     return float(f"{float(pair[0]):.4g}"), float(f"{float(pair[1]):.4g}")
 
 

@@ -243,10 +243,10 @@ def _restore_checkpoint(simulation: Simulation, folder: Path) -> list[RoundRecor
     """Continue from the checkpoint, if there is one, and return the records of the rounds up to it."""
     where = folder / "checkpoint"
     if not checkpoint.exists(where):
-        records.cut_after_round(folder / RECORDS, 0)
+        records.delete_rounds_after(folder / RECORDS, 0)
         return []
     simulation.resume(where)
-    return records.cut_after_round(folder / RECORDS, simulation.round_number)
+    return records.delete_rounds_after(folder / RECORDS, simulation.round_number)
 
 
 def _run_rounds(
@@ -334,7 +334,7 @@ def _finish_run(
         accuracy_at_chosen_rounds=records.compute_accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.
-    write_json(folder / SUMMARY, records.summary_as_json(summary))
+    write_json(folder / SUMMARY, records.make_summary_json(summary))
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return summary
 

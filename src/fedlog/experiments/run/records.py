@@ -60,7 +60,7 @@ OPTIONAL_SUMMARY_FIELDS = ("regression", "accuracy_at_chosen_rounds")
 OPTIONAL_ROUND_FIELDS = ("seconds_by_part", "capped", "rmse_per_client", "validation_per_client")
 
 
-def summary_as_json(summary: Summary) -> dict[str, Any]:
+def make_summary_json(summary: Summary) -> dict[str, Any]:
     """The summary as JSON values: `run_dir` is ".", and optional fields that are None are left out."""
     written = {**asdict(summary), "run_dir": "."}
     return {name: value for name, value in written.items() if value is not None or name not in OPTIONAL_SUMMARY_FIELDS}
@@ -68,10 +68,10 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
 
 def append_round(path: Path, record: RoundRecord) -> None:
     """Append the record of a round to the file as one line of JSON, and flush it to disk."""
-    append_line(path, _as_json_line(record))
+    append_line(path, _format_json_line(record))
 
 
-def _as_json_line(record: RoundRecord) -> str:
+def _format_json_line(record: RoundRecord) -> str:
     """The record as one line of JSON."""
     written = asdict(record)
     for name in OPTIONAL_ROUND_FIELDS:
@@ -135,7 +135,7 @@ def count_rounds(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
+def delete_rounds_after(path: Path, round_number: int) -> list[RoundRecord]:
     """Delete the records of later rounds from the file, because they will be run again; return those that remain."""
     kept = [record for record in read_rounds(path) if record.round <= round_number]
     if len(kept) != round_number:
@@ -143,7 +143,7 @@ def cut_after_round(path: Path, round_number: int) -> list[RoundRecord]:
             f"{path} has {len(kept)} records, but the checkpoint needs {round_number}, one for each round",
             hint="restore the file, or start the run again in another folder",
         )
-    write_file(path, "".join(_as_json_line(record) + "\n" for record in kept))
+    write_file(path, "".join(_format_json_line(record) + "\n" for record in kept))
     return kept
 
 

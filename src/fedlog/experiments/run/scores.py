@@ -59,7 +59,7 @@ class RunScores:
     test: dict[str, ClientScore]
     training: dict[str, list[int]]
 
-    def scores_on(self, rows: str) -> Mapping[str, ClientScore]:
+    def find_scores_on(self, rows: str) -> Mapping[str, ClientScore]:
         """Every client's scores on `validation` or on `test` rows."""
         return {"validation": self.validation, "test": self.test}[rows]
 

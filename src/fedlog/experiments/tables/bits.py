@@ -42,7 +42,7 @@ def _make_row(method: str, way: str, spec: RunSpec) -> Row:
     return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", replace(spec, method=method))
 
 
-def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
+def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
     """An experiment: bits to the paper's threshold with each of `WAYS` to send messages; on MNIST for more methods."""
     ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
     rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
@@ -54,7 +54,7 @@ def _compare_ways_of_sending(data: str, seeds: tuple[int, ...]) -> Experiment:
     )
 
 
-def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
+def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
     """An experiment: two rounds with each codec, to count bits and to show that lossless codecs change no model."""
     ways = {name: RunSpec(data=data, rounds=SHORT_ROUNDS, codec=name) for name in codecs}
     rows = [_make_row(method, name, spec) for name, spec in ways.items() for method in methods]
@@ -63,7 +63,7 @@ def _compare_codecs(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]
     )
 
 
-def _compare_participation() -> Experiment:
+def _make_participation_experiment() -> Experiment:
     """An experiment on partial participation, by how much the server keeps of clients that skip a round."""
     rows = []
     for share in SHARES:
@@ -81,11 +81,11 @@ def _compare_participation() -> Experiment:
 
 
 BITS = (
-    _compare_ways_of_sending("mnist", SEEDS),
-    _compare_ways_of_sending("cifar10", SEEDS),
-    _compare_ways_of_sending("cifar100", (0,)),
-    _compare_codecs("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHER_METHODS)),
-    _compare_codecs("cifar10", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
-    _compare_codecs("cifar100", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
-    _compare_participation(),
+    _make_sending_experiment("mnist", SEEDS),
+    _make_sending_experiment("cifar10", SEEDS),
+    _make_sending_experiment("cifar100", (0,)),
+    _make_codec_experiment("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHER_METHODS)),
+    _make_codec_experiment("cifar10", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
+    _make_codec_experiment("cifar100", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
+    _make_participation_experiment(),
 )

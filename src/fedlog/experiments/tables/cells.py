@@ -81,7 +81,7 @@ class Experiment:
             return f"fedlog reproduce {self.name}"
         return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
 
-    def row(self, name: str) -> Row:
+    def find_row(self, name: str) -> Row:
         """The row of that name; InputError if there is none."""
         for row in self.rows:
             if row.name == name:
@@ -181,7 +181,7 @@ def list_cells(
     """
     if rounds is not None:
         experiment = change_rounds(experiment, rounds)
-    wanted = [experiment.row(name) for name in rows] or list(experiment.rows)
+    wanted = [experiment.find_row(name) for name in rows] or list(experiment.rows)
     folder = out / experiment.name
     return [
         Cell(experiment, row, seed, folder / row.name / f"seed-{seed}")

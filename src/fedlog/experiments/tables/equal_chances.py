@@ -131,14 +131,14 @@ EQUAL_CHANCES = (
 RECIPE_GRIDS = (GRID_MNIST, GRID_CIFAR10, GRID_HAR)  # their rows stand in the same order
 
 
-def list_settings(method: str, grid: Experiment) -> list[Row]:
+def list_rows_of_method(method: str, grid: Experiment) -> list[Row]:
     """The rows with the eight settings of the method, in the same order in every grid."""
     return [row for row in grid.rows if row.spec.method == method]
 
 
 def copy_setting(grid: Experiment, row: str, spec: RunSpec) -> RunSpec:
     """The specification with the method, the optimiser and the options of this row of the grid."""
-    found = grid.row(row).spec
+    found = grid.find_row(row).spec
     return replace(spec, method=found.method, moments=found.moments, decay=found.decay, options=found.options)
 
 

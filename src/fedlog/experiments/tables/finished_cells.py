@@ -60,7 +60,7 @@ class RunResult:
         """The bits sent by the end of each round, up and down together, with those sent before round 1."""
         return count_bits_so_far(self.rounds, sum(self.opening_bits))
 
-    def cost_to_reach(self, threshold: float) -> Cost:
+    def compute_cost_to_reach(self, threshold: float) -> Cost:
         """The bits sent until a round reaches this accuracy; if none does, until the most accurate round."""
         reaching = (record for record in self.rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
         first = next(reaching, None)
@@ -113,11 +113,11 @@ class FinishedRuns:
         """Whether no cell is finished."""
         return not self.states[CellState.DONE]
 
-    def final_accuracies(self, row: str) -> dict[int, float]:
+    def find_final_accuracies(self, row: str) -> dict[int, float]:
         """The row's accuracy after the final round in per cent, by seed."""
         return {run.seed: 100 * run.summary.accuracy_mean_over_clients for run in self.runs[row]}
 
-    def accuracies_after_round(self, row: str, number: int) -> dict[int, float]:
+    def find_accuracies_after_round(self, row: str, number: int) -> dict[int, float]:
         """The row's accuracy after this round in per cent, by seed."""
         return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in self.runs[row]}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
-from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table
+from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table_1
 from fedlog.settings.training import AdamMoments, Decay, Judge
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
@@ -20,7 +20,7 @@ MAIN_ROWS = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "feddbe", "local")
 HELD_OUT = 0.2  # the share of each client's training records that is held out for validation
 
 
-_TABLE = make_table("mnist")
+_TABLE = make_table_1("mnist")
 
 
 def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
@@ -33,7 +33,7 @@ def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: s
 
 def _change_row(method: str, **settings: Any) -> Row:
     """The method's row of Table 1 on MNIST with these settings changed."""
-    row = _TABLE.row(method)
+    row = _TABLE.find_row(method)
     return replace(row, spec=replace(row.spec, **settings))
 
 

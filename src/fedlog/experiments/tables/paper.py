@@ -127,7 +127,7 @@ def parse_printed_rows(text: str) -> dict[str, PrintedResults]:
     return found
 
 
-def make_table(data: str) -> Experiment:
+def make_table_1(data: str) -> Experiment:
     """The experiment that reproduces Table 1 on this data set."""
     part = TABLE_1[data]
     printed = parse_printed_rows(part.printed)
@@ -144,7 +144,7 @@ def make_table(data: str) -> Experiment:
     )
 
 
-def _make_curves(
+def _make_curves_experiment(
     name: str,
     title: str,
     base: RunSpec,
@@ -172,11 +172,11 @@ _CELEBA = {
 }
 
 
-def _make_flexible_figure(data: str, printed: Mapping[str, PrintedResults], remark: str) -> Experiment:
+def _make_flexible_bodies_experiment(data: str, printed: Mapping[str, PrintedResults], remark: str) -> Experiment:
     """The experiment for Figure 2 (middle): clients have two kinds of bodies, with different initial parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
     title = f"Figure 2 (middle), flexible architecture on {data}"
-    experiment = _make_curves(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
+    experiment = _make_curves_experiment(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
     # Statistics of untrained bodies that differ mean nothing: the first head is random for both.
     rows = tuple(
         replace(row, spec=replace(row.spec, options={"first_head": "random"})) if "fedlog" in row.name else row
@@ -218,7 +218,7 @@ FULL_BATCH = _SyntheticSettings(batch_size=80, width=64, learning_rate=0.003, he
 SMALL_BATCHES = _SyntheticSettings(batch_size=10, width=64, learning_rate=0.01, head_norm=2.0)
 
 
-def _make_synthetic_figure(name: str, title: str, settings: _SyntheticSettings, remark: str) -> Experiment:
+def _make_synthetic_experiment(name: str, title: str, settings: _SyntheticSettings, remark: str) -> Experiment:
     """The synthetic experiment with these settings, for FedLog and LG-FedAvg 1."""
     fedlog = settings.make_spec("fedlog", head_norm=settings.head_norm)
     averaged = settings.make_spec("lg-fedavg-1")
@@ -237,24 +237,26 @@ def _make_synthetic_figure(name: str, title: str, settings: _SyntheticSettings, 
 
 
 PAPER = (
-    _make_synthetic_figure(
+    _make_synthetic_experiment(
         "figure-synthetic",
         "Figure 1, synthetic: one round, 1 to 30 local iterations",
         FULL_BATCH,
         "A local iteration is one step on all of the client's 40 records, as in the paper's Algorithm 1. Adam is "
         "made anew for each pass over the records, here for each step.",
     ),
-    _make_synthetic_figure(
+    _make_synthetic_experiment(
         "figure-synthetic-batches",
         "Figure 1 in another reading: a local iteration is a pass in batches of 10",
         SMALL_BATCHES,
         "A local iteration is one pass over the client's 40 records in batches of 10, an epoch of the other "
         "experiments.",
     ),
-    *(make_table(data) for data in TABLE_1),
-    _make_flexible_figure("cifar100", _FLEXIBLE, "The paper's text says CIFAR-100."),
-    _make_flexible_figure("cifar10", {}, "The authors' code has CIFAR-10; the paper prints no values for it."),
-    _make_curves(
+    *(make_table_1(data) for data in TABLE_1),
+    _make_flexible_bodies_experiment("cifar100", _FLEXIBLE, "The paper's text says CIFAR-100."),
+    _make_flexible_bodies_experiment(
+        "cifar10", {}, "The authors' code has CIFAR-10; the paper prints no values for it."
+    ),
+    _make_curves_experiment(
         "figure-celeba",
         "Figure 2 (top), CelebA by person",
         RunSpec(data="leaf"),
@@ -263,7 +265,7 @@ PAPER = (
         "Needs LEAF's CelebA folder, which its users fetch themselves. The same design runs on UCI HAR in "
         "`natural-users`.",
     ),
-    _make_curves(
+    _make_curves_experiment(
         "natural-users",
         "Natural users: UCI HAR by person",
         # As with CelebA: every person a client, few rounds, much local training.
@@ -272,7 +274,7 @@ PAPER = (
         tuple(range(5)),
         "Every person is a client, tested on recordings of the same person that were held out whole.",
     ),
-    _make_curves(
+    _make_curves_experiment(
         "natural-sites",
         "Natural users in groups: UCI HAR by site",
         RunSpec(data="har"),

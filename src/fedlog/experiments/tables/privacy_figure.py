@@ -41,7 +41,7 @@ class EpsilonFormula:
     trust: Trust
     delta: float
 
-    def epsilon(self, level: float, releases: int, clients: int) -> float:
+    def compute_epsilon(self, level: float, releases: int, clients: int) -> float:
         """The epsilon of a run whose noise on the sum has a std of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
@@ -76,19 +76,19 @@ def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
     )
 
 
-def name_row_with_noise(clip: str, level: float) -> str:
+def make_name_of_row_with_noise(clip: str, level: float) -> str:
     """The name of the row with this clip and level of noise."""
     return f"{clip}-noise-{level:g}"
 
 
-def name_row_without_noise(clip: str) -> str:
+def make_name_of_row_without_noise(clip: str) -> str:
     """The name of the row with this clip and no noise."""
     return f"{clip}-no-noise"
 
 
 def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
     """The specification of a run with this level of noise; its epsilon is that of the formula, to five digits."""
-    epsilon = float(f"{formula.epsilon(level, ROUNDS, CLIENTS):.5g}")
+    epsilon = float(f"{formula.compute_epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
         rounds=ROUNDS,
@@ -105,11 +105,15 @@ def _make_level_rows() -> list[Row]:
     rows = []
     for clip, named in CLIPS.items():
         rows.append(
-            Row(name_row_without_noise(clip), f"{named}, no noise", RunSpec(data="cifar10", rounds=ROUNDS, clip=named))
+            Row(
+                make_name_of_row_without_noise(clip),
+                f"{named}, no noise",
+                RunSpec(data="cifar10", rounds=ROUNDS, clip=named),
+            )
         )
         rows += [
             Row(
-                name_row_with_noise(clip, level),
+                make_name_of_row_with_noise(clip, level),
                 f"{named}, noise {level} x",
                 _make_spec_at_level(LEVEL_FORMULA, clip, level),
             )

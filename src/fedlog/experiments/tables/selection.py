@@ -15,7 +15,7 @@ from fedlog.settings.training import AdamMoments, Decay, Judge
 SELECTION_SEED = 100  # never among a table's seeds
 
 
-def _make_run(data: str, method: str, rounds: int) -> RunSpec:
+def _make_spec(data: str, method: str, rounds: int) -> RunSpec:
     """The specification of a run that uses no test record."""
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
@@ -40,16 +40,16 @@ def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Ex
     )
 
 
-def _compare_options(
+def _make_options_grid(
     name: str, method: str, data: str, options: Mapping[str, Mapping[str, Any]], title: str = "", rounds: int = 30
 ) -> Experiment:
     """A grid that compares options of one method; `options` has those of each row, by the row's name."""
-    base = _make_run(data, method, rounds)
+    base = _make_spec(data, method, rounds)
     rows = [Row(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
     return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
-def _list_changes(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """One row for each entry of `changes`: the base run with these settings replaced and these options added."""
     rows = []
     for name, change in changes.items():
@@ -60,7 +60,7 @@ def _list_changes(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> li
 
 def _make_details_grid() -> Experiment:
     """A grid of details that the paper leaves open; each row changes one of them."""
-    base = _make_run("mnist", "fedlog", rounds=30)
+    base = _make_spec("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
         "moments-for-a-round": {"moments": AdamMoments.ROUND},
@@ -72,7 +72,7 @@ def _make_details_grid() -> Experiment:
     rows = [
         replace(row, name=f"{method}-{row.name}", label=f"{LABELS[method]}, {row.label}")
         for method, other in (("fedlog", "statistics"), ("fedlog-c", "random"), ("local", None))
-        for row in _list_changes(
+        for row in _make_changed_rows(
             replace(base, method=method), {**changes, "other-first-head": {"options": {"first_head": other}}}
         )
         if method != "local" or not row.spec.options  # which are about the head
@@ -94,7 +94,7 @@ def _make_fedrep_grid() -> Experiment:
 
     It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
-    base = replace(_make_run("cifar10", "fedrep", rounds=60), clients=20, train_records=10_000)
+    base = replace(_make_spec("cifar10", "fedrep", rounds=60), clients=20, train_records=10_000)
     changes: dict[str, dict[str, Any]] = {
         "as-in-the-table": {},
         "head-rate-as-the-bodys": {"options": {"head_learning_rate": 0.0005}},
@@ -103,12 +103,12 @@ def _make_fedrep_grid() -> Experiment:
         "one-personal-layer": {"options": {"personal_layers": 1}},
     }
     title = "Selection of FedRep's settings on cifar10, 20 clients"
-    return _make_grid("select-fedrep-cifar10", title, _list_changes(base, changes))
+    return _make_grid("select-fedrep-cifar10", title, _make_changed_rows(base, changes))
 
 
 def _make_rate_grid() -> Experiment:
     """A grid of constant and decaying learning rates, with Adam's moments kept, and of FedLog-C's `alpha`."""
-    base = replace(_make_run("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
+    base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
     tried = [(method, {}, [level, *falling]) for method in ("fedlog", "fedlog-c", "local")]
@@ -126,16 +126,16 @@ def _make_rate_grid() -> Experiment:
     return _make_grid("select-rate-mnist", title, rows, seeds=4)
 
 
-def _make_run_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
+def _make_spec_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
     """The specification with this weight decay, a decaying learning rate, and Adam's moments kept for the run."""
-    base = replace(_make_run("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
+    base = replace(_make_spec("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     return replace(base, options={"learning_rate": DECAYING_FROM[method]}, weight_decay=weight_decay)
 
 
 def _make_weight_decay_grid() -> Experiment:
     """A grid of weight decays for AdamW, for FedLog, FedLog-C and training alone."""
     rows = [
-        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_run_with_decaying_rate(method, decay))
+        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_spec_with_decaying_rate(method, decay))
         for method in ("fedlog", "fedlog-c", "local")
         for decay in (0.0, 0.3, 1.0, 3.0)
     ]
@@ -156,8 +156,8 @@ def _make_second_fedlog_c_grid() -> Experiment:
         "push-0.01": {"beta": 0.01},
         "first-head-random": {"first_head": "random"},
     }
-    base = _make_run_with_decaying_rate("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
-    rows = _list_changes(base, {name: {"options": options} for name, options in changes.items()})
+    base = _make_spec_with_decaying_rate("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
+    rows = _make_changed_rows(base, {name: {"options": options} for name, options in changes.items()})
     title = "FedLog-C's settings on mnist once more, beside weight decay"
     return _make_grid("select-fedlog-c-once-more-mnist", title, rows, seeds=8)
 
@@ -218,19 +218,19 @@ _PULL_TITLE = "FedLog-C's pull on mnist, with a bounded push"
 _LETTER_TITLE = "FedLog-C to the letter of the paper on mnist: its pull and its push"
 SELECTION = (
     _make_synthetic_grid(),
-    _compare_options("select-fedlog-c-mnist", "fedlog-c", "mnist", _FEDLOG_C),
-    _compare_options("select-fedlog-c-cifar10", "fedlog-c", "cifar10", _FEDLOG_C),
-    _compare_options("select-fedlog-c-push-mnist", "fedlog-c", "mnist", _FEDLOG_C_PUSH, _PUSH_TITLE, rounds=100),
-    _compare_options("select-fedlog-c-pull-mnist", "fedlog-c", "mnist", _FEDLOG_C_PULL, _PULL_TITLE),
-    _compare_options("select-fedlog-c-letter-mnist", "fedlog-c", "mnist", _FEDLOG_C_LETTER, _LETTER_TITLE),
+    _make_options_grid("select-fedlog-c-mnist", "fedlog-c", "mnist", _FEDLOG_C),
+    _make_options_grid("select-fedlog-c-cifar10", "fedlog-c", "cifar10", _FEDLOG_C),
+    _make_options_grid("select-fedlog-c-push-mnist", "fedlog-c", "mnist", _FEDLOG_C_PUSH, _PUSH_TITLE, rounds=100),
+    _make_options_grid("select-fedlog-c-pull-mnist", "fedlog-c", "mnist", _FEDLOG_C_PULL, _PULL_TITLE),
+    _make_options_grid("select-fedlog-c-letter-mnist", "fedlog-c", "mnist", _FEDLOG_C_LETTER, _LETTER_TITLE),
     _make_fedrep_grid(),
-    _compare_options("select-fedlog-mnist", "fedlog", "mnist", _FIRST_HEADS),
+    _make_options_grid("select-fedlog-mnist", "fedlog", "mnist", _FIRST_HEADS),
     _make_rate_grid(),
     _make_weight_decay_grid(),
     _make_second_fedlog_c_grid(),
-    _compare_options("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),
-    _compare_options("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
-    _compare_options("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),
-    _compare_options("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on mnist", rounds=60),
+    _make_options_grid("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),
+    _make_options_grid("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
+    _make_options_grid("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),
+    _make_options_grid("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on mnist", rounds=60),
     _make_details_grid(),
 )

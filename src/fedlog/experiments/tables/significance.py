@@ -46,7 +46,7 @@ class Mean:
     seeds: int
 
     @staticmethod
-    def of(values: Sequence[float]) -> Mean:
+    def from_values(values: Sequence[float]) -> Mean:
         """The mean of at least one value, with its standard error."""
         n = len(values)
         mean = math.fsum(values) / n
@@ -155,7 +155,7 @@ def compute_paired_differences(row: BySeed, reference: BySeed) -> list[float]:
 def compute_mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
     """The mean of row minus reference over the seeds that both have; None without such a seed."""
     differences = compute_paired_differences(row, reference)
-    return Mean.of(differences) if differences else None
+    return Mean.from_values(differences) if differences else None
 
 
 def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
@@ -249,7 +249,9 @@ def judge_agreement(difference: Estimate) -> Agreement:
     return Agreement.AGREES if max(-difference.low, difference.high) <= AGREES_WITHIN else Agreement.UNDECIDED
 
 
-def estimate_difference_from_printed(ours: Mean, printed: float, printed_error: float, printed_seeds: int) -> Estimate:
+def estimate_difference_from_printed_mean(
+    ours: Mean, printed: float, printed_error: float, printed_seeds: int
+) -> Estimate:
     """Our mean minus the printed one, with Welch's 95 % interval from both standard errors; none for one seed."""
     value = ours.value - printed
     if ours.error is None:

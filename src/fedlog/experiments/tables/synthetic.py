@@ -172,17 +172,17 @@ def _describe_representations(models: RoundModels, federation: Federation) -> li
             first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
         drawn.append(
             {
-                "points": _round_rows(own.inputs),
+                "points": _convert_to_rounded_lists(own.inputs),
                 "labels": own.labels.tolist(),
-                "features_before": _round_rows(first),
-                "features_after": _round_rows(last),
-                "head_before": _round_rows(before[HEAD]),
-                "head_local": _round_rows(models.local_heads[number]) if models.local_heads else None,
-                "head_after": _round_rows(after[HEAD]),
+                "features_before": _convert_to_rounded_lists(first),
+                "features_after": _convert_to_rounded_lists(last),
+                "head_before": _convert_to_rounded_lists(before[HEAD]),
+                "head_local": _convert_to_rounded_lists(models.local_heads[number]) if models.local_heads else None,
+                "head_after": _convert_to_rounded_lists(after[HEAD]),
             }
         )
     return drawn
 
 
-def _round_rows(values: Tensor) -> list[list[float]]:
+def _convert_to_rounded_lists(values: Tensor) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in values.double().tolist()]

@@ -25,12 +25,12 @@ class Condition:
     title: str
     spec: RunSpec
 
-    def row_name(self, method: str) -> str:
+    def make_row_name(self, method: str) -> str:
         """The name of the method's row in this condition."""
         return f"{self.name}-{method}"
 
 
-def _divide_mnist(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
+def _make_mnist_spec(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
     """Settings that give each client this many MNIST records: of `classes` classes, or drawn by Dirichlet(`alpha`)."""
     return RunSpec(
         data="mnist",
@@ -44,12 +44,12 @@ def _divide_mnist(records: int, classes: int | None, alpha: float | None = None)
 
 
 CONDITIONS = (
-    Condition("10-records", "10 records, 2 classes", _divide_mnist(10, 2)),
-    Condition("20-records", "20 records, 2 classes", _divide_mnist(20, 2)),
-    Condition("60-records", "60 records, 2 classes", _divide_mnist(60, 2)),
-    Condition("5-classes", "20 records, 5 classes", _divide_mnist(20, 5)),
-    Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _divide_mnist(20, None, 0.1)),
-    Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _divide_mnist(20, None, 0.5)),
+    Condition("10-records", "10 records, 2 classes", _make_mnist_spec(10, 2)),
+    Condition("20-records", "20 records, 2 classes", _make_mnist_spec(20, 2)),
+    Condition("60-records", "60 records, 2 classes", _make_mnist_spec(60, 2)),
+    Condition("5-classes", "20 records, 5 classes", _make_mnist_spec(20, 5)),
+    Condition("dirichlet-0.1", "20 records, Dirichlet 0.1", _make_mnist_spec(20, None, 0.1)),
+    Condition("dirichlet-0.5", "20 records, Dirichlet 0.5", _make_mnist_spec(20, None, 0.5)),
     Condition("wine", "wine, sites of 77, 38 and 19 rows", RunSpec(data="wine")),
     Condition("breast-cancer", "breast cancer, sites of 228 to 28 rows", RunSpec(data="breast-cancer")),
 )
@@ -71,7 +71,9 @@ def _list_rows(condition: Condition) -> list[Row]:
     selected = SELECTED_MNIST if condition.spec.data == "mnist" else SELECTED_WINE  # breast cancer has no grid
     # The grid of Table 1 has the rows of the grids on few MNIST records and on wine too.
     specs = [copy_setting(GRID_MNIST, row, replace(condition.spec, rounds=ROUNDS)) for row in selected.split()]
-    return [Row(condition.row_name(spec.method), f"{condition.title}: {LABELS[spec.method]}", spec) for spec in specs]
+    return [
+        Row(condition.make_row_name(spec.method), f"{condition.title}: {LABELS[spec.method]}", spec) for spec in specs
+    ]
 
 
 WHEN_TO_CHOOSE = Experiment(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlog.errors import InputError, first_line_of_error
+from fedlog.errors import InputError, get_first_line_of_error
 from fedlog.files.json_text import digest_json
 from fedlog.files.names import hint_at_missing_path
 from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
@@ -94,7 +94,7 @@ def _open_file(name: str) -> tuple[Any, str]:
         raise
     except Exception as error:
         raise InputError(
-            f"body {name}: not an ONNX model that onnxruntime can run: {first_line_of_error(error)}"
+            f"body {name}: not an ONNX model that onnxruntime can run: {get_first_line_of_error(error)}"
         ) from None
 
 
@@ -105,7 +105,7 @@ def find_weights_beside(path: Path, content: bytes) -> list[Path]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own
-        raise InputError(f"body onnx:{path}: not an ONNX model: {first_line_of_error(error)}") from None
+        raise InputError(f"body onnx:{path}: not an ONNX model: {get_first_line_of_error(error)}") from None
     graphs = [model.graph, *model.functions]
     names = {
         entry.value

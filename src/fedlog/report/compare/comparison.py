@@ -43,7 +43,9 @@ def make_methods_table(findings: Findings) -> TextTable:
         for results in findings.results.values()
     ]
     seeds = max(results.repetitions for results in findings.results.values())
-    return TextTable.of(rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS_NOTE,))
+    return TextTable.from_rows(
+        rows, f"{findings.data}: {len(findings.sites)} sites, {seeds} repetitions", (INTERVALS_NOTE,)
+    )
 
 
 def make_sites_table(findings: Findings) -> TextTable:
@@ -65,7 +67,7 @@ def make_sites_table(findings: Findings) -> TextTable:
     return TextTable(columns, tuple(rows), "By site", notes)
 
 
-def comparison_as_json(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
+def make_comparison_json(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
     """The whole comparison as JSON values; accuracies and gains are shares, not per cent."""
     return {
         "data": findings.data,
@@ -101,7 +103,7 @@ def _flatten_estimates(results: VariantResults | SiteResults) -> dict[str, float
     }
 
 
-def comparison_as_csv(findings: Findings) -> str:
+def format_comparison_as_csv(findings: Findings) -> str:
     """The comparison as CSV, with the columns of `make_spreadsheet_rows`."""
     rows, written = make_spreadsheet_rows(findings), io.StringIO()
     writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
@@ -110,7 +112,7 @@ def comparison_as_csv(findings: Findings) -> str:
     return written.getvalue()
 
 
-def table_as_text(table: TextTable) -> str:
+def format_table_as_text(table: TextTable) -> str:
     """The table with aligned columns, for a terminal."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(table.columns))]

@@ -151,7 +151,7 @@ def _explain_missing_rounds(
     if _find_evaluated_rows(findings) != "test":
         return ("Only the ends: the rounds were judged on validation rows, and test rows looked at once, after them.",)
     one_round = [
-        label for label in bare if all(run.summary.rounds == 1 for run in findings.runs_by_seed(label).values())
+        label for label in bare if all(run.summary.rounds == 1 for run in findings.find_runs_by_seed(label).values())
     ]
     gone = [label for label in bare if label not in one_round]
     return (f"Only the end of {', '.join(gone)}: the records of its rounds are no longer here.",) if gone else ()
@@ -167,7 +167,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
     curves = {}
     for label in findings.labels:
         runs = []
-        for run in findings.runs_by_seed(label).values():
+        for run in findings.find_runs_by_seed(label).values():
             lines = records.read_rounds(Path(run.summary.run_dir) / RECORDS)
             if lines:
                 opening = sum(run.summary.bits_opening.values())

@@ -38,7 +38,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
     if not page.exists():
         return []
     for name, table in make_bits_tables(results).items():
-        replace_marked_text(page, START_MARK.format(name), END_MARK, table.markdown())
+        replace_marked_text(page, START_MARK.format(name), END_MARK, table.to_markdown())
     return [page]
 
 
@@ -48,7 +48,7 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
     whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
     for data in ROUNDS:
-        tables[f"bits-{data}"] = make_sending_table(
+        tables[f"bits-{data}"] = make_bits_and_accuracy_table(
             data, found[f"bits-{data}"], found[f"bits-codecs-{data}"], whole[data]
         )
     tables["bits-codecs-mnist"] = make_codec_table(found["bits-codecs-mnist"])
@@ -88,7 +88,7 @@ def compute_share_of_bits(
 ) -> float | None:
     """The bits in `costs` divided by those of uncompressed runs on the same seeds; None without a common seed."""
     both = [seed for seed in costs if seed in uncompressed]
-    full = sum(uncompressed[seed].cost_to_reach(threshold).bits_both_ways for seed in both)
+    full = sum(uncompressed[seed].compute_cost_to_reach(threshold).bits_both_ways for seed in both)
     return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
 
 
@@ -101,7 +101,7 @@ def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int,
         for a, b in zip(*(each.rounds[-1].accuracy_per_client for each in (run, uncompressed[run.seed])), strict=True)
         if a is not None and b is not None
     ]
-    return Mean.of(found) if len(found) > 1 else None
+    return Mean.from_values(found) if len(found) > 1 else None
 
 
 def describe_difference(difference: Mean | None) -> str:
@@ -127,7 +127,7 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
         "points; `bits only` and `accuracy only` say which half was reached. * marks seeds that never reached the "
         "threshold."
     )
-    return TextTable.of(rows, notes=(note,))
+    return TextTable.from_rows(rows, notes=(note,))
 
 
 def _make_bits_to_goal_row(
@@ -135,7 +135,7 @@ def _make_bits_to_goal_row(
 ) -> dict[str, str]:
     part = TABLE_1[data]
     threshold = part.threshold / 100
-    costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
+    costs = {run.seed: run.compute_cost_to_reach(threshold) for run in runs}
     share, difference = (
         compute_share_of_bits(costs, uncompressed, threshold),
         compare_final_accuracy(runs, uncompressed),
@@ -178,7 +178,9 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
     return "bits only" if few else "accuracy only" if harmless else "missed"
 
 
-def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns) -> TextTable:
+def make_bits_and_accuracy_table(
+    data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns
+) -> TextTable:
     """A table of bits until the threshold and of final accuracy, by method and by codec and form of broadcasts."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
@@ -187,10 +189,12 @@ def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, t
         for way in WAYS:
             runs = finished.runs.get(f"{method}-{way}", [])
             if way == UNCOMPRESSED and (runs or any(finished.runs.get(f"{method}-{other}") for other in WAYS)):
-                rows.append(_make_sending_row(method, way, list(uncompressed.values()), uncompressed, threshold))
+                rows.append(
+                    _make_bits_and_accuracy_row(method, way, list(uncompressed.values()), uncompressed, threshold)
+                )
                 rows += _make_lossless_rows(method, uncompressed, short, threshold)
             elif runs:
-                rows.append(_make_sending_row(method, way, runs, uncompressed, threshold))
+                rows.append(_make_bits_and_accuracy_row(method, way, runs, uncompressed, threshold))
     note = (
         f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
         "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
@@ -198,13 +202,13 @@ def make_sending_table(data: str, finished: FinishedRuns, short: FinishedRuns, t
         "interval is over pairs of a client and a seed. `f32` on a seed without a run of its own: the first "
         f"{ROUNDS[data]} rounds of `table-{data}`. `rows` is counted: its runs are those of `f32`, to the bit."
     )
-    return TextTable.of(rows, notes=(note,))
+    return TextTable.from_rows(rows, notes=(note,))
 
 
-def _make_sending_row(
+def _make_bits_and_accuracy_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
-    costs = {run.seed: run.cost_to_reach(threshold) for run in runs}
+    costs = {run.seed: run.compute_cost_to_reach(threshold) for run in runs}
     return {
         "way of sending": f"{LABELS[method]}, {way}",
         **_format_cost_cells(costs, uncompressed, threshold),
@@ -223,7 +227,7 @@ def _make_lossless_rows(
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
         if run.seed in uncompressed:
-            reached = uncompressed[run.seed].cost_to_reach(threshold)
+            reached = uncompressed[run.seed].compute_cost_to_reach(threshold)
             up, down = run.opening_bits
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
@@ -285,7 +289,7 @@ def make_participation_table(finished: FinishedRuns) -> TextTable:
             means = [np.mean([run.rounds[n - 1].accuracy_mean_over_clients for run in runs]) for n in at]
             by_round = [f"{100 * float(mean):.2f}" for mean in means]
             total = float(np.mean([run.summary.bits_up + run.summary.bits_down for run in runs]))
-            reached = [run.cost_to_reach(0.97) for run in runs]
+            reached = [run.compute_cost_to_reach(0.97) for run in runs]
             to = ", ".join(str(cost.round) if cost.reached else "never" for cost in reached)
             rows.append((f"{share:.0%} take part, {kept}", str(len(runs)), *by_round, to, describe_bits(total)))
     columns = ("", "seeds", *(f"round {n}" for n in at), "round of 97 %", "bits in 30 rounds")
@@ -305,7 +309,7 @@ def make_loopback_table(path: Path) -> TextTable:
         }
         for found in stored["ways"]
     )
-    return TextTable.of(rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
+    return TextTable.from_rows(rows, notes=("Bytes a message, three sites, two rounds of FedLog, 10 classes.",))
 
 
 def make_entropy_table(path: Path) -> TextTable:
@@ -320,4 +324,4 @@ def make_entropy_table(path: Path) -> TextTable:
         }
         for found in stored["rounds"]
     )
-    return TextTable.of(rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))
+    return TextTable.from_rows(rows, notes=("`rows+q4+zstd` up, differences in `q4+zstd` down, seed 0.",))

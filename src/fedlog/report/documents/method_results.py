@@ -18,7 +18,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullF
 
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
-from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
@@ -152,7 +152,7 @@ def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, 
     for setting, figures in shown:
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
         table = TextTable(("method", "accuracy, bits"), tuple((f"`{method}`", str(cell)) for method, cell in ranked))
-        lines += [f"`fedlog reproduce {setting.folder}` ({setting.title}):", "", table.markdown()]
+        lines += [f"`fedlog reproduce {setting.folder}` ({setting.title}):", "", table.to_markdown()]
     said = (
         "Each method with its defaults, none of them tuned here; the mean over clients after the last round ± standard "
         "deviation over seeds, and the bits of all clients. With two digits a client, training alone is hard to beat. "
@@ -213,7 +213,7 @@ def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodRes
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy (%)")
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)
 
 
 def _set_bits_axis(axes: Axes) -> None:
@@ -236,7 +236,7 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     if not (page.exists() and readme.exists()):
         return []
     write_file(picture, _draw_overview(results))
-    table = make_main_methods_table(results).markdown()
+    table = make_main_methods_table(results).to_markdown()
     replace_marked_text(readme, OVERVIEW, OVERVIEW_END, table)
     replace_marked_text(page, OVERVIEW, OVERVIEW_END, f"{table}\n{describe_paired_gains(results)}\n")
     return [picture, readme, page]
@@ -297,4 +297,4 @@ def _draw_overview(results: Path) -> str:
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
     figure.axes[0].legend(fontsize=8)
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)

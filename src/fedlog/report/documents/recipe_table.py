@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.experiments.tables.cells import Row
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_settings
+from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_rows_of_method
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.report.parts.style import find_style
@@ -46,13 +46,13 @@ def _choose_setting(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice 
     Settings with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
     impossible with different bodies and which sites refuse, so it cannot be a default.
     """
-    rows = list_settings(method, grids[0].experiment)
+    rows = list_rows_of_method(method, grids[0].experiment)
     by_grid = []
     for grid in grids:
-        finals = [grid.final_accuracies(row.name) for row in list_settings(method, grid.experiment)]
+        finals = [grid.find_final_accuracies(row.name) for row in list_rows_of_method(method, grid.experiment)]
         if not all(set(final) >= set(grid.experiment.seeds) for final in finals):
             return None
-        by_grid.append([Mean.of([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
+        by_grid.append([Mean.from_values([final[seed] for seed in grid.experiment.seeds]).value for final in finals])
     totals = [sum(accuracies) for accuracies in zip(*by_grid, strict=True)]
     able = [at for at, row in enumerate(rows) if row.spec.options.get("first_head") != "statistics"]
     at = max(able, key=lambda at: totals[at])
@@ -82,4 +82,4 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
     """Replace the table in the page and return its path in a list; do nothing if there is no such page."""
-    return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).markdown())
+    return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).to_markdown())

@@ -82,7 +82,7 @@ class DeployedRun:
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 
-    def mean_over_sites(self, attribute: str) -> float | None:
+    def compute_mean_over_sites(self, attribute: str) -> float | None:
         """The mean of this attribute (such as `accuracy`) over the sites that reported it; None if none did."""
         found = [value for site in self.sites if (value := getattr(site, attribute)) is not None]
         return sum(found) / len(found) if found else None
@@ -106,8 +106,8 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         tiles=_list_tiles(facts),
         notes=_list_notes(facts),
         has={
-            "figures": facts.mean_over_sites("accuracy") is not None,
-            "errors": facts.mean_over_sites("error") is not None,
+            "figures": facts.compute_mean_over_sites("accuracy") is not None,
+            "errors": facts.compute_mean_over_sites("error") is not None,
             "answers": any(site.answered for site in facts.sites),
             "bodies": any(site.body for site in facts.sites),
         },
@@ -157,7 +157,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
 def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
     """The run as a row of a table of runs; `link` is the address of its page."""
     rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
-    accuracy = facts.mean_over_sites("accuracy")
+    accuracy = facts.compute_mean_over_sites("accuracy")
     return RunRow(
         name=facts.name,
         link=link,
@@ -172,9 +172,11 @@ def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
 
 def _make_headline(facts: DeployedRun) -> dict[str, str]:
     """The parts of the headline: the mean accuracy, the bits, and the accuracy of training alone."""
-    alone = facts.mean_over_sites("alone")
+    alone = facts.compute_mean_over_sites("alone")
     return {
-        "reached": page_top.describe_result(facts.mean_over_sites("accuracy"), facts.mean_over_sites("error")),
+        "reached": page_top.describe_result(
+            facts.compute_mean_over_sites("accuracy"), facts.compute_mean_over_sites("error")
+        ),
         "sent": describe_bits(facts.bits),
         "others": "" if alone is None else f"{find_style('local').label} {format_percent(alone)}",
     }
@@ -189,7 +191,9 @@ def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
     if judged:
         found.append(
             page_top.Tile(
-                facts.measure, format_percent(facts.mean_over_sites("accuracy")), "mean over sites, models they keep"
+                facts.measure,
+                format_percent(facts.compute_mean_over_sites("accuracy")),
+                "mean over sites, models they keep",
             )
         )
         found += page_top.make_gain_tiles([site.gain for site in judged if site.gain is not None], "site")

@@ -204,7 +204,7 @@ def make_geometry_plot(facts: RunFacts) -> Plot | None:
     found = facts.geometry
     if found is None:
         return None
-    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_sort_key)
+    classes = sorted({mean.label for mean in found.means} | {row.label for row in found.head}, key=_make_sort_key)
     styles = {label: find_numbered_style(at, label) for at, label in enumerate(classes)}
     series = []
     for number, label in enumerate(classes):
@@ -254,7 +254,7 @@ def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tu
     return found[0], found[1]
 
 
-def _sort_key(label: str) -> tuple[float, str]:
+def _make_sort_key(label: str) -> tuple[float, str]:
     """A sort key: classes whose names are numbers come first, by number, then the others by name."""
     try:
         return float(label), label

@@ -36,9 +36,9 @@ def compare_rows(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[s
     return compare_all_with_reference(values, experiment.reference, find_corrected_rows(experiment))
 
 
-def name_reference(experiment: Experiment) -> str:
+def find_reference_label(experiment: Experiment) -> str:
     """The label of the experiment's reference row."""
-    return experiment.row(experiment.reference).label if experiment.reference else "reference"
+    return experiment.find_row(experiment.reference).label if experiment.reference else "reference"
 
 
 def format_arrow(test: SignificanceTest | None) -> str:

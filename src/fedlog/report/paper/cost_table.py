@@ -18,7 +18,7 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
     """A table of the bits that each method sends until it reaches the threshold, the paper's bits, and p-values."""
     experiment = finished.experiment
     costs = {
-        row.name: {run.seed: run.cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
+        row.name: {run.seed: run.compute_cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
         for row in experiment.rows
         if finished.runs[row.name]
     }
@@ -32,7 +32,7 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
         _make_cost_row(row, costs[row.name], both, tests, experiment) for row in experiment.rows if row.name in costs
     ]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
-    return TextTable.of(rows, title, tuple(_list_notes(finished, costs)))
+    return TextTable.from_rows(rows, title, tuple(_list_notes(finished, costs)))
 
 
 def _make_cost_row(
@@ -43,7 +43,7 @@ def _make_cost_row(
     experiment: Experiment,
 ) -> dict[str, str]:
     """One row of the cost table; `costs` has its costs by seed, `bits_both_ways` the bits of every row."""
-    printed, of_printed = _format_printed_cost(row, experiment)
+    printed, of_printed = _format_cost_of_paper(row, experiment)
     values = list(costs.values())
     own, test = bits_both_ways.get(row.name, {}), tests.get(row.name)
     counted = values if own else []
@@ -56,7 +56,7 @@ def _make_cost_row(
         "down": _format_mean_bits(cost.bits_down for cost in counted),
         "both directions": _format_mean_bits(own.values()) + comparisons.format_arrow(test),
         "paper": printed,
-        f"times {comparisons.name_reference(experiment)}'s": ""
+        f"times {comparisons.find_reference_label(experiment)}'s": ""
         if test is None
         else comparisons.format_ratio(estimate_paired_ratio(own, reference)),
         "p": comparisons.format_test(test),
@@ -69,7 +69,7 @@ def _make_cost_row(
 def _format_mean_bits(bits: Iterable[float]) -> str:
     """The mean number of bits with its standard error; blank without values."""
     known = list(bits)
-    return format_bits(Mean.of(known)) if known else ""
+    return format_bits(Mean.from_values(known)) if known else ""
 
 
 def _format_percent_of(row: BySeed, whole: BySeed) -> str:
@@ -80,12 +80,12 @@ def _format_percent_of(row: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _format_printed_cost(row: Row, experiment: Experiment) -> tuple[str, str]:
+def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
     """(cost, per cent of FedAvg's cost) as the paper prints them; both blank if it prints no cost."""
     printed = row.printed
     if printed is None or printed.cost is None:
         return "", ""
-    fedavg = experiment.row("fedavg").printed
+    fedavg = experiment.find_row("fedavg").printed
     share = "" if fedavg is None or fedavg.cost is None else f"{100 * printed.cost / fedavg.cost:.2f}"
     return f"{printed.cost_text} {printed.cost_arrow}".rstrip(), share
 
@@ -104,5 +104,5 @@ def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> li
     if "fedavg" not in methods_run:
         notes.append("FedAvg has not been run, so there is no percentage of its cost.")
     if POOLED in methods_run:
-        notes.append(f"{experiment.row(POOLED).label}: no cost, as bringing the data there is not counted.")
+        notes.append(f"{experiment.find_row(POOLED).label}: no cost, as bringing the data there is not counted.")
     return notes

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from fedlog.experiments.tables.cells import Row
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
-from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import COLOURS, choose_styles, find_style
 
 # Dark for client 0, light for client 1; blue and green as in the paper's figure, and a marker for each class.
@@ -45,7 +45,7 @@ def draw_method_curves(finished: FinishedRuns) -> str:
     for axes in (by_round, by_bits):
         axes.grid(alpha=0.3)
     by_round.legend(fontsize="small", title="method (seeds)", title_fontsize="small")
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)
 
 
 def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
@@ -77,7 +77,7 @@ def draw_synthetic_panels(finished: FinishedRuns) -> str:
     if _draw_panel(panels[1, 1], "FedLog: the server's separator (red)", of_ours, "features_after", ours.label):
         _draw_separators(panels[1, 1], [of_ours[0]["head_after"]], "red")
     _draw_accuracies(panels[1, 2], finished, "test_accuracy", "test accuracy (%)")
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)
 
 
 def _read_points_of_clients(finished: FinishedRuns, row: Row) -> list[dict[str, Any]]:

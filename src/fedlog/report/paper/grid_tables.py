@@ -14,7 +14,7 @@ from fedlog.report.parts.tables import (
     describe_mean,
     format_difference,
     format_mean,
-    note_rows_not_run,
+    list_notes_on_missing_rows,
 )
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -24,8 +24,8 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 def make_grid_table(finished: FinishedRuns) -> TextTable:
     """A table of the validation accuracy of each setting; marks the best of each method and those the tables use."""
-    finals = {row.name: finished.final_accuracies(row.name) for row in finished.experiment.rows}
-    means = {name: Mean.of(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
+    finals = {row.name: finished.find_final_accuracies(row.name) for row in finished.experiment.rows}
+    means = {name: Mean.from_values(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
     for row in finished.experiment.rows:
         if row.name in means:
@@ -46,8 +46,8 @@ def make_grid_table(finished: FinishedRuns) -> TextTable:
                 "": ", ".join(marks),
             }
         )
-    notes = (*finished.experiment.remarks, *note_rows_not_run(finished))
-    return TextTable.of(rows, "Validation accuracy, mean over clients", notes)
+    notes = (*finished.experiment.remarks, *list_notes_on_missing_rows(finished))
+    return TextTable.from_rows(rows, "Validation accuracy, mean over clients", notes)
 
 
 def describe_settings(spec: RunSpec) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fedlog.experiments.tables.cells import ExperimentKind, PrintedResults, Row
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
-from fedlog.experiments.tables.paper import PAPER, make_table
+from fedlog.experiments.tables.paper import PAPER, make_table_1
 from fedlog.experiments.tables.significance import (
     Estimate,
     Mean,
     compute_mean_difference,
-    estimate_difference_from_printed,
+    estimate_difference_from_printed_mean,
     judge_agreement,
 )
 from fedlog.report.paper import comparisons
@@ -21,7 +21,7 @@ from fedlog.report.parts.tables import (
     describe_interval,
     format_difference,
     format_mean,
-    note_rows_not_run,
+    list_notes_on_missing_rows,
 )
 from fedlog.settings.training import Judge
 
@@ -44,7 +44,9 @@ def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
 def make_accuracy_table(finished: FinishedRuns) -> TextTable:
     """A table of each method's accuracy and the paper's, and whether they agree."""
     rows = [_make_accuracy_row(row, finished) for row in finished.experiment.rows if finished.runs[row.name]]
-    return TextTable.of(rows, "Accuracy, mean over clients" if rows else "", note_rows_not_run(finished))
+    return TextTable.from_rows(
+        rows, "Accuracy, mean over clients" if rows else "", list_notes_on_missing_rows(finished)
+    )
 
 
 def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
@@ -63,39 +65,39 @@ def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
                 "seeds": str(len(runs)),
                 "final round, %": format_mean(final),
                 "round chosen by each client on its validation records, %": format_mean(chosen),
-                "chosen minus final, points": format_difference(Mean.of(gained)),
+                "chosen minus final, points": format_difference(Mean.from_values(gained)),
                 BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
             }
         )
-    return TextTable.of(rows, "A round that can be had in practice", note_rows_not_run(finished))
+    return TextTable.from_rows(rows, "A round that can be had in practice", list_notes_on_missing_rows(finished))
 
 
 def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     """The table cells of one method: its accuracy in several rounds, the paper's, and whether they agree."""
     runs = finished.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
-    difference = compare_with_printed(row, finished)
+    difference = estimate_difference_from_paper(row, finished)
     gap = "" if difference is None else describe_interval(difference.value, difference.low, difference.high)
     return {
         "method": row.label,
         "seeds": str(len(runs)),
-        "final round, %": format_mean(finished.final_accuracies(row.name).values()),
+        "final round, %": format_mean(finished.find_final_accuracies(row.name).values()),
         f"last {LAST_ROUNDS} rounds, %": _format_last_rounds(runs),
         BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
         "after closing phase, %": format_mean(100 * accuracy for accuracy in closed if accuracy is not None),
-        "paper, %": format_printed_accuracy(row.printed),
+        "paper, %": format_accuracy_of_paper(row.printed),
         "final round minus paper [95 %]": gap,
         "verdict": "" if difference is None else judge_agreement(difference).value,
     }
 
 
-def compare_with_printed(row: Row, finished: FinishedRuns) -> Estimate | None:
+def estimate_difference_from_paper(row: Row, finished: FinishedRuns) -> Estimate | None:
     """Our accuracy in the final round minus the paper's, with an interval; None if one of them is missing."""
-    final = list(finished.final_accuracies(row.name).values())
+    final = list(finished.find_final_accuracies(row.name).values())
     if row.printed is None or not final:
         return None
-    return estimate_difference_from_printed(
-        Mean.of(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS
+    return estimate_difference_from_printed_mean(
+        Mean.from_values(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS
     )
 
 
@@ -111,11 +113,11 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
 
 def make_comparison_table(finished: FinishedRuns) -> TextTable:
     """A table of the final round of each method against the reference and training alone; empty without a reference."""
-    experiment, against = finished.experiment, comparisons.name_reference(finished.experiment)
-    final = {row.name: finished.final_accuracies(row.name) for row in experiment.rows if finished.runs[row.name]}
+    experiment, against = finished.experiment, comparisons.find_reference_label(finished.experiment)
+    final = {row.name: finished.find_final_accuracies(row.name) for row in experiment.rows if finished.runs[row.name]}
     tests = comparisons.compare_rows(experiment, final)
     if not tests:
-        return TextTable.of(())
+        return TextTable.from_rows(())
     rows = []
     for row in experiment.rows:
         if row.name in final:
@@ -137,10 +139,10 @@ def make_comparison_table(finished: FinishedRuns) -> TextTable:
                 }
             )
     title = f"The final round against {against} and against training alone, paired by seed"
-    return TextTable.of(rows, title, (comparisons.describe_correction(experiment, tests),))
+    return TextTable.from_rows(rows, title, (comparisons.describe_correction(experiment, tests),))
 
 
-def format_printed_accuracy(printed: PrintedResults | None) -> str:
+def format_accuracy_of_paper(printed: PrintedResults | None) -> str:
     """The paper's accuracy, its standard error and its arrow for significance; empty if the paper has no such row."""
     if printed is None:
         return ""
@@ -149,10 +151,10 @@ def format_printed_accuracy(printed: PrintedResults | None) -> str:
 
 def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
     """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
-    at_papers = collect_runs(make_table(finished.experiment.data[0]), finished.folder.parent)
+    at_papers = collect_runs(make_table_1(finished.experiment.data[0]), finished.folder.parent)
     gains = [_make_gain_row(row, finished, at_papers) for row in finished.experiment.rows if finished.runs[row.name]]
     tables = (
-        TextTable.of(gains, "Accuracy, mean over clients", note_rows_not_run(finished)),
+        TextTable.from_rows(gains, "Accuracy, mean over clients", list_notes_on_missing_rows(finished)),
         make_comparison_table(finished),
     )
     return [table for table in tables if table.rows]
@@ -161,7 +163,7 @@ def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
 def _make_gain_row(row: Row, finished: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
     """The table cells of one method: its accuracy at the selected and at the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
-    ours, papers = (each.accuracies_after_round(row.name, rounds) for each in (finished, at_papers))
+    ours, papers = (each.find_accuracies_after_round(row.name, rounds) for each in (finished, at_papers))
     gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,
@@ -195,8 +197,8 @@ def _format_overview_cell(finished: FinishedRuns, name: str) -> str:
     row = next((row for row in finished.experiment.rows if row.name == name), None)
     if row is None or row.printed is None:
         return ""
-    difference = compare_with_printed(row, finished)
+    difference = estimate_difference_from_paper(row, finished)
     if difference is None:
         return f"{row.printed.accuracy:.2f} → {NOT_RUN}"
-    mean = Mean.of(list(finished.final_accuracies(name).values()))
+    mean = Mean.from_values(list(finished.find_final_accuracies(name).values()))
     return f"{row.printed.accuracy:.2f} → {mean.value:.2f} ({mean.seeds}), {judge_agreement(difference).value}"

@@ -19,12 +19,12 @@ from fedlog.experiments.tables.privacy_figure import (
     VERIFIED_CLIP,
     VERIFIED_LEVEL,
     find_epsilon_formula,
-    name_row_with_noise,
-    name_row_without_noise,
+    make_name_of_row_with_noise,
+    make_name_of_row_without_noise,
 )
 from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
-from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import COLOURS
 from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_mean
 
@@ -55,13 +55,15 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
     )
     rows = []
     for clip, named in CLIPS.items():
-        without = _format_accuracy(finished, name_row_without_noise(clip))
+        without = _format_accuracy(finished, make_name_of_row_without_noise(clip))
         rows.append((named, "none", "0", without, "", *[""] * len(EPSILON_FORMULAS)))
         for level in LEVELS:
-            name, std = name_row_with_noise(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
-            epsilons = (formula.epsilon(level, count_releases(finished), CLIENTS) for formula in EPSILON_FORMULAS)
+            name, std = make_name_of_row_with_noise(clip, level), level * parse_clip(named).sensitivity(COLUMNS)
+            epsilons = (
+                formula.compute_epsilon(level, count_releases(finished), CLIENTS) for formula in EPSILON_FORMULAS
+            )
             labels = (f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)" for epsilon in epsilons)
-            cells = (f"{std:.4g}", _format_accuracy(finished, name), _list_old_heads(finished.runs[name]))
+            cells = (f"{std:.4g}", _format_accuracy(finished, name), _count_rounds_with_old_head(finished.runs[name]))
             rows.append((named, f"{level}", *cells, *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
@@ -73,22 +75,22 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
 
 def count_releases(finished: FinishedRuns) -> int:
     """How many releases a run of this experiment makes: one in each of its rounds."""
-    return finished.experiment.row(name_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+    return finished.experiment.find_row(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
     """A table that checks the formulas: runs calibrated by each one, beside runs with the same noise and seeds."""
-    expected = finished.final_accuracies(name_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
+    expected = finished.find_final_accuracies(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in finished.experiment.rows:
         if not row.name.startswith("verify-"):
             continue
-        own = finished.final_accuracies(row.name)
+        own = finished.find_final_accuracies(row.name)
         common = [seed for seed in own if seed in expected]
         if not common:
             rows.append((row.label, NOT_RUN, "", ""))
             continue
-        real, level = (Mean.of([accuracies[seed] for seed in common]) for accuracies in (own, expected))
+        real, level = (Mean.from_values([accuracies[seed] for seed in common]) for accuracies in (own, expected))
         rows.append((row.label, describe_mean(real), describe_mean(level), f"{real.value - level.value:+.2f}"))
     columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
@@ -97,7 +99,7 @@ def make_verification_table(finished: FinishedRuns) -> TextTable:
 def make_guarantee_table(finished: FinishedRuns) -> TextTable:
     """A table of the runs with a privacy guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
     promising = (row for row in finished.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
-    return TextTable.of(
+    return TextTable.from_rows(
         (_make_guarantee_row(row, finished) for row in promising), "What is promised, and what it costs"
     )
 
@@ -114,7 +116,9 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     """The table cells of a row with a privacy guarantee: from its records or, if it was not run, from its settings."""
     runs, spec = finished.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
-    reference = finished.runs["frozen-no-noise" if spec.privacy == Unit.RECORD else name_row_without_noise("l2")]
+    reference = finished.runs[
+        "frozen-no-noise" if spec.privacy == Unit.RECORD else make_name_of_row_without_noise("l2")
+    ]
     rounds = spec.rounds or 0
     without = format_mean(
         100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
@@ -130,16 +134,16 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
         "seeds": str(len(runs)),
         "accuracy, %": _format_accuracy(finished, row.name),
         "without noise and message norm, %": without or NOT_RUN if runs else "",
-        "rounds with the old head": _list_old_heads(runs),
+        "rounds with the old head": _count_rounds_with_old_head(runs),
     }
 
 
 def _format_accuracy(finished: FinishedRuns, row: str) -> str:
     """The mean accuracy of the row's final round; `not run` without runs."""
-    return format_mean(finished.final_accuracies(row).values()) or NOT_RUN
+    return format_mean(finished.find_final_accuracies(row).values()) or NOT_RUN
 
 
-def _list_old_heads(runs: Sequence[RunResult]) -> str:
+def _count_rounds_with_old_head(runs: Sequence[RunResult]) -> str:
     """For each run, the number of rounds in which it kept the old head, separated by commas."""
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
@@ -155,35 +159,38 @@ def draw_privacy_figure(finished: FinishedRuns) -> str:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="x-small")
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)
 
 
 def _draw_accuracy_by_noise(axes: Axes, finished: FinishedRuns) -> None:
     """Draw accuracy by the std of the noise, a line for each clip, and a horizontal line for no noise."""
     for clip, named in CLIPS.items():
-        unit, means = parse_clip(named).sensitivity(COLUMNS), _find_mean_accuracies(finished, clip)
+        unit, means = parse_clip(named).sensitivity(COLUMNS), _compute_mean_accuracies(finished, clip)
         if means:
             spots = ([level * unit for level in means], list(means.values()))
             axes.plot(*spots, CLIP_LINES[clip], marker="o", color="black", label=named)
-        without = finished.final_accuracies(name_row_without_noise(clip))
+        without = finished.find_final_accuracies(make_name_of_row_without_noise(clip))
         if without:
-            level = Mean.of(list(without.values())).value
+            level = Mean.from_values(list(without.values())).value
             axes.axhline(level, linestyle=CLIP_LINES[clip], color="grey", linewidth=0.8, label=f"{named}, no noise")
     axes.set(xscale="log", xlabel="std of the noise on the sum", ylabel="test accuracy, mean over clients (%)")
 
 
-def _find_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, float]:
+def _compute_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, float]:
     """{level of noise: mean accuracy} of the levels that were run with this clip."""
-    finals = {level: list(finished.final_accuracies(name_row_with_noise(clip, level)).values()) for level in LEVELS}
-    return {level: Mean.of(values).value for level, values in finals.items() if values}
+    finals = {
+        level: list(finished.find_final_accuracies(make_name_of_row_with_noise(clip, level)).values())
+        for level in LEVELS
+    }
+    return {level: Mean.from_values(values).value for level, values in finals.items() if values}
 
 
 def _draw_accuracy_by_epsilon(axes: Axes, finished: FinishedRuns, delta: float) -> None:
     """Draw accuracy by epsilon at this delta, a line for each formula and clip; crosses are runs that check one."""
     for formula in EPSILON_FORMULAS:
         for clip, named in CLIPS.items() if formula.delta == delta else ():
-            means = _find_mean_accuracies(finished, clip)
-            epsilons = {level: formula.epsilon(level, count_releases(finished), CLIENTS) for level in means}
+            means = _compute_mean_accuracies(finished, clip)
+            epsilons = {level: formula.compute_epsilon(level, count_releases(finished), CLIENTS) for level in means}
             spots = [(epsilons[level], accuracy) for level, accuracy in means.items() if epsilons[level] > 0]
             if spots:
                 look = FORMULA_COLOURS[formula.calibration, formula.trust]
@@ -191,8 +198,8 @@ def _draw_accuracy_by_epsilon(axes: Axes, finished: FinishedRuns, delta: float) 
                 label = f"{formula.calibration}, {formula.trust}, {named}"
                 axes.plot(*zip(*spots, strict=True), CLIP_LINES[clip], label=label, **drawn)
     for row in finished.experiment.rows:
-        checked, finals = find_epsilon_formula(row.spec), list(finished.final_accuracies(row.name).values())
+        checked, finals = find_epsilon_formula(row.spec), list(finished.find_final_accuracies(row.name).values())
         if row.name.startswith("verify-") and checked is not None and checked.delta == delta and finals:
             colour = FORMULA_COLOURS[checked.calibration, checked.trust].light
-            axes.plot(row.spec.epsilon or 0.0, Mean.of(finals).value, "x", markersize=9, color=colour)
+            axes.plot(row.spec.epsilon or 0.0, Mean.from_values(finals).value, "x", markersize=9, color=colour)
     axes.set(xscale="log", xlim=(0.02, 300), xlabel=f"epsilon as a label, delta {delta:g} (no guarantee)")

@@ -139,7 +139,7 @@ def write_reproduction_pages(results: Path, docs: Path, experiments: list[Experi
         page.unlink()  # of an experiment that is no more
     index = docs / INDEX
     write_file(index, _format_overview_page(experiments, results))
-    guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).markdown()
+    guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).to_markdown()
     return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
 
@@ -148,7 +148,7 @@ def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
     parts += [f"{remark}\n" for remark in section.remarks]
-    parts += [table.markdown() for table in section.tables]
+    parts += [table.to_markdown() for table in section.tables]
     if section.figure is not None:
         path = os.path.relpath((section.found.folder / FIGURE).resolve(), pages.resolve())
         parts.append(f"![{experiment.title}]({Path(path).as_posix()})\n")
@@ -163,7 +163,7 @@ def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> s
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in experiments]
     parts = [
         f"# {TITLE}\n",
-        make_overview_table([section.found for section in experiments]).markdown(),
+        make_overview_table([section.found for section in experiments]).to_markdown(),
         *([overall + "\n"] if overall else []),
         "## Experiments\n",
         "\n".join(links) + "\n",
@@ -184,17 +184,17 @@ def write_results_page(results: Path, experiments: list[ExperimentPage] | None =
         "results.html.j2",
         title=TITLE,
         overview=make_overview_table([section.found for section in experiments]),
-        overall=_as_html(overall or ""),
+        overall=_convert_to_html(overall or ""),
         sections=experiments,
-        how_to_read=[_as_html(note) for note in HOW_TO_READ],
-        how_to_run=_as_html(HOW_TO_RUN),
-        html=_as_html,
+        how_to_read=[_convert_to_html(note) for note in HOW_TO_READ],
+        how_to_run=_convert_to_html(HOW_TO_RUN),
+        html=_convert_to_html,
         live=None,
     )
     write_file(path, page)
     return path
 
 
-def _as_html(markdown: str) -> Markup:
+def _convert_to_html(markdown: str) -> Markup:
     """The Markdown as HTML; raw HTML in it is escaped."""
     return Markup(_MARKDOWN.render(markdown))

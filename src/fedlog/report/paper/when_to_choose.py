@@ -14,7 +14,7 @@ from fedlog.experiments.tables.significance import Mean, compute_mean_difference
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.report.paper.comparisons import format_gain, judge_gain
 from fedlog.report.paper.figures import read_accuracy_curves
-from fedlog.report.parts.matplotlib_figure import ShownFigure, figure_as_svg
+from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import METHODS as STYLES
 from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
@@ -35,23 +35,23 @@ def make_conditions_tables(finished: FinishedRuns) -> list[TextTable]:
 def make_rounds_table(finished: FinishedRuns) -> TextTable:
     """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
     rows = [_make_round_row(condition, method, finished) for condition, method in _list_finished_methods(finished)]
-    notes = (*_note_late_changes(finished), *_note_missing_methods(finished))
-    return TextTable.of(rows, "Accuracy by round in %, and points over training alone", notes)
+    notes = (*_list_notes_on_late_changes(finished), *_list_notes_on_missing_methods(finished))
+    return TextTable.from_rows(rows, "Accuracy by round in %, and points over training alone", notes)
 
 
 def _list_finished_methods(finished: FinishedRuns) -> Iterator[tuple[Condition, str]]:
     """Each (condition, method) that has a finished run."""
     pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
-    return ((condition, method) for condition, method in pairs if finished.runs[condition.row_name(method)])
+    return ((condition, method) for condition, method in pairs if finished.runs[condition.make_row_name(method)])
 
 
 def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -> dict[str, str]:
-    row, alone = condition.row_name(method), condition.row_name(ALONE)
+    row, alone = condition.make_row_name(method), condition.make_row_name(ALONE)
     early, last = (
         None
         if row == alone
         else compute_mean_difference(
-            finished.accuracies_after_round(row, number), finished.accuracies_after_round(alone, number)
+            finished.find_accuracies_after_round(row, number), finished.find_accuracies_after_round(alone, number)
         )
         for number in (EARLY_ROUND, ROUNDS)
     )
@@ -59,7 +59,7 @@ def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -
         "condition, method": f"{condition.title}: {STYLES[method].label}",
         "seeds": str(len(finished.runs[row])),
         **{
-            f"round {number}": format_mean(finished.accuracies_after_round(row, number).values(), 1)
+            f"round {number}": format_mean(finished.find_accuracies_after_round(row, number).values(), 1)
             for number in SHOWN_ROUNDS
         },
         f"over alone, round {EARLY_ROUND} [95 %]": format_gain(early, 1),
@@ -68,11 +68,11 @@ def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -
     }
 
 
-def _note_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
+def _list_notes_on_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
     """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
     missing = []
     for condition in CONDITIONS:
-        absent = [method for method in METHODS if not finished.runs[condition.row_name(method)]]
+        absent = [method for method in METHODS if not finished.runs[condition.make_row_name(method)]]
         if len(absent) == len(METHODS):
             missing.append(condition.title)
         elif absent:
@@ -80,11 +80,11 @@ def _note_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
     return (f"{NOT_RUN.capitalize()}: {'; '.join(missing)}.",) if missing else ()
 
 
-def _note_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
+def _list_notes_on_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
     """A note on how much the accuracy of training alone still changed in the last rounds."""
     changes = []
     for condition in CONDITIONS:
-        runs = finished.runs[condition.row_name(ALONE)]
+        runs = finished.runs[condition.make_row_name(ALONE)]
         if runs:
             curves = read_accuracy_curves(runs)
             last, before = curves[:, -LATE_ROUNDS:], curves[:, -2 * LATE_ROUNDS : -LATE_ROUNDS]
@@ -102,8 +102,8 @@ def make_bits_table(finished: FinishedRuns) -> TextTable:
     rows = []
     for condition, method in _list_finished_methods(finished):
         if method != ALONE:
-            runs = finished.runs[condition.row_name(method)]
-            total = Mean.of([run.bits_by_round[-1] for run in runs]).value
+            runs = finished.runs[condition.make_row_name(method)]
+            total = Mean.from_values([run.bits_by_round[-1] for run in runs]).value
             named = {
                 "condition, method": f"{condition.title}: {STYLES[method].label}",
                 "bits of the run": describe_bits(total),
@@ -115,7 +115,7 @@ def make_bits_table(finished: FinishedRuns) -> TextTable:
     note = (
         "All clients, both directions, opening included. Blank: less than one round; the last round where all is spent."
     )
-    return TextTable.of(rows, "Accuracy by bits", (note,))
+    return TextTable.from_rows(rows, "Accuracy by bits", (note,))
 
 
 def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
@@ -130,7 +130,7 @@ def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> 
 
 def draw_conditions(finished: FinishedRuns) -> str:
     """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
-    drawn = [condition for condition in CONDITIONS if finished.runs[condition.row_name(ALONE)]]
+    drawn = [condition for condition in CONDITIONS if finished.runs[condition.make_row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
     figure = ShownFigure((max(7.0, 3.25 * across), 3.4 * down))
     panels = np.atleast_1d(figure.subplots(down, across)).ravel()
@@ -141,13 +141,13 @@ def draw_conditions(finished: FinishedRuns) -> str:
     panels[0].set_ylabel("test accuracy, mean over clients (%)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=PANELS, fontsize="small", frameon=False)
-    return figure_as_svg(figure)
+    return convert_figure_to_svg(figure)
 
 
 def _draw_panel(axes: Axes, finished: FinishedRuns, condition: Condition) -> None:
     """Draw the curves of all methods in one condition."""
     for method in METHODS:
-        runs = finished.runs[condition.row_name(method)]
+        runs = finished.runs[condition.make_row_name(method)]
         if not runs:
             continue
         curves, style = read_accuracy_curves(runs), STYLES[method]
@@ -165,12 +165,12 @@ def make_short_table(finished: FinishedRuns) -> TextTable:
     """A table with one line for each condition: each method's accuracy after an early and after the last round."""
     rows = []
     for condition in CONDITIONS:
-        names = [condition.row_name(method) for method in METHODS]
+        names = [condition.make_row_name(method) for method in METHODS]
         seeds = min(len(finished.runs[name]) for name in names)
         if seeds:
             cells = (
                 " → ".join(
-                    f"{Mean.of(list(finished.accuracies_after_round(name, number).values())).value:.1f}"
+                    f"{Mean.from_values(list(finished.find_accuracies_after_round(name, number).values())).value:.1f}"
                     for number in (EARLY_ROUND, ROUNDS)
                 )
                 for name in names
@@ -180,6 +180,8 @@ def make_short_table(finished: FinishedRuns) -> TextTable:
     return TextTable(columns, tuple(rows))
 
 
-def write_when_to_choose(results: Path, page: Path) -> list[Path]:
+def write_when_to_choose_table(results: Path, page: Path) -> list[Path]:
     """Replace the short table in the page and return its path in a list; do nothing if there is no such page."""
-    return replace_marked_text(page, MARK, END_MARK, make_short_table(collect_runs(WHEN_TO_CHOOSE, results)).markdown())
+    return replace_marked_text(
+        page, MARK, END_MARK, make_short_table(collect_runs(WHEN_TO_CHOOSE, results)).to_markdown()
+    )

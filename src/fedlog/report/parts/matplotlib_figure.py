@@ -23,7 +23,7 @@ class ShownFigure(Figure):
         return written.getvalue()
 
 
-def figure_as_svg(figure: Figure) -> str:
+def convert_figure_to_svg(figure: Figure) -> str:
     """The figure as SVG text; the same figure always gives the same text."""
     written = io.StringIO()
     dpi, engine = figure.dpi, figure.get_layout_engine()

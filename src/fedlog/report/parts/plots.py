@@ -78,7 +78,7 @@ class Plot:
     def find_position(self, x: float, y: float) -> tuple[float, float]:
         """The position of the point (x, y) in the SVG drawing, from the left and from the top."""
         wide, high = WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM
-        return round(LEFT + wide * self.x.position(x), 1), round(TOP + high * (1 - self.y.position(y)), 1)
+        return round(LEFT + wide * self.x.find_position(x), 1), round(TOP + high * (1 - self.y.find_position(y)), 1)
 
     @property
     def frame(self) -> dict[str, float]:

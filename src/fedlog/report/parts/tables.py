@@ -39,12 +39,12 @@ class TextTable:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, str]], title: str = "", notes: tuple[str, ...] = ()) -> Self:
+    def from_rows(cls, rows: Iterable[Mapping[str, str]], title: str = "", notes: tuple[str, ...] = ()) -> Self:
         """A table of these rows, each a mapping from column to text; without rows it has no columns."""
         rows = list(rows)
         return cls(tuple(rows[0]) if rows else (), tuple(tuple(row.values()) for row in rows), title, notes)
 
-    def markdown(self) -> str:
+    def to_markdown(self) -> str:
         """The table in Markdown."""
         lines = [f"**{self.title}**", ""] if self.title else []
         lines += [_format_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
@@ -52,13 +52,13 @@ class TextTable:
         lines += [f"\n{note}" for note in self.notes]
         return "\n".join(lines) + "\n"
 
-    def csv(self) -> str:
+    def to_csv(self) -> str:
         """The table as comma-separated values, the first line its columns."""
         written = io.StringIO()
         csv.writer(written, lineterminator="\n").writerows([self.columns, *self.rows])
         return written.getvalue()
 
-    def latex(self) -> str:
+    def to_latex(self) -> str:
         """The table in LaTeX, with the rules of `booktabs`; its title is a comment above it."""
         lines = [f"% {self.title}"] if self.title else []
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule"]
@@ -75,7 +75,7 @@ def _format_markdown_row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def note_rows_not_run(finished: FinishedRuns) -> tuple[str, ...]:
+def list_notes_on_missing_rows(finished: FinishedRuns) -> tuple[str, ...]:
     """A note that names the rows that have not been run; empty if all have been."""
     missing = [row.label for row in finished.experiment.rows if not finished.runs[row.name]]
     if not missing:
@@ -93,7 +93,7 @@ def describe_mean(mean: Mean, digits: int = 2) -> str:
 def format_mean(values: Iterable[float], digits: int = 2) -> str:
     """The mean of the values with its standard error; blank without values."""
     known = list(values)
-    return describe_mean(Mean.of(known), digits) if known else ""
+    return describe_mean(Mean.from_values(known), digits) if known else ""
 
 
 def format_difference(mean: Mean | None, digits: int = 2) -> str:
