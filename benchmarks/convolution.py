@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from benchmarks.simulator import RECORDS, matmul_gflops
 from fedlog.engine.software import list_software_versions
-from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 
 # name -> sizes, clients, batch: the paper's layers as they are trained. First layers need no gradient of their inputs.
 LAYERS = {
@@ -38,7 +38,7 @@ def measure(shape: ConvShape, clients: int, batch: int, first: bool, repeats: in
     per_client = [one.permute(3, 0, 1, 2).contiguous() for one in inputs]
 
     def ours() -> list[Tensor]:
-        return [conv_pool(shape, inputs, weight, bias)]
+        return [convolve_and_pool(shape, inputs, weight, bias)]
 
     def plain() -> list[Tensor]:
         each = zip(per_client, weight, bias, strict=True)

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlog.engine.training.block import adam, convolve
-from fedlog.engine.training.block.adam import FlatAdam, compiled_is_exact, step_compiled, step_fused
+from fedlog.engine.training.block.adam import FlatAdam, is_compiled_step_exact, step_compiled, step_fused
 from fedlog.engine.training.tasks import adam_arguments
 from fedlog.settings.training import Optimiser
 
 
 def test_the_compiled_step_is_used_where_the_processor_has_avx_512() -> None:
     """Elsewhere PyTorch takes the step; here it would only be slower."""
-    if convolve.instructions() != "AVX-512" or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if convolve.name_instruction_set() != "AVX-512" or torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("needs AVX-512")
-    assert compiled_is_exact()
+    assert is_compiled_step_exact()
 
 
 @given(
@@ -31,7 +31,7 @@ def test_the_compiled_step_gives_pytorchs_bits(
     sizes: tuple[int, ...], ages: list[int], missing: int, decay: float, seed: int
 ) -> None:
     """Clients at different ages, parameters whose ends fall anywhere in a vector, a parameter without a gradient."""
-    if not compiled_is_exact():
+    if not is_compiled_step_exact():
         pytest.skip("PyTorch takes the step here")
     generator = torch.Generator().manual_seed(seed)
     arguments = adam_arguments(Optimiser(weight_decay=decay), 0.003)
@@ -52,8 +52,8 @@ def test_the_compiled_step_gives_pytorchs_bits(
 def test_a_prefix_of_clients_moves_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """By both ways: with the compiled pass and without it, to the same bits."""
     found = []
-    for exact in {compiled_is_exact(), False}:
-        monkeypatch.setattr(adam, "compiled_is_exact", lambda exact=exact: exact)
+    for exact in {is_compiled_step_exact(), False}:
+        monkeypatch.setattr(adam, "is_compiled_step_exact", lambda exact=exact: exact)
         stacked = {"a": torch.arange(12.0).view(3, 2, 2), "b": torch.ones(3, 5)}
         flat = FlatAdam(stacked, 0.1, Optimiser())
         flat.step(2, [torch.ones(2, 2, 2), None])
@@ -62,6 +62,6 @@ def test_a_prefix_of_clients_moves_and_the_others_stay(monkeypatch: pytest.Monke
         assert torch.equal(values["a"][2], stacked["a"][2])
         assert torch.equal(values["b"][2], stacked["b"][2])
         assert not torch.equal(values["a"][:2], stacked["a"][:2])
-        assert [int(flat.moments(client)[2]) for client in range(3)] == [2, 1, 0]
+        assert [int(flat.get_moments(client)[2]) for client in range(3)] == [2, 1, 0]
         found.append(torch.cat([values["a"].flatten(1), values["b"]], dim=1))
     assert all(torch.equal(found[0], other) for other in found)

@@ -80,10 +80,10 @@ def test_a_value_that_is_read_outside_leaves_the_chain() -> None:
 
 def test_temporary_values_that_are_needed_together_lie_apart() -> None:
     program = Program(torch.float64, keeps=False)
-    first, second, third = (program.temporary(40) for _ in range(3))
+    first, second, third = (program.reserve_temporary(40) for _ in range(3))
     sizes = Extent()
-    program.call("sum_forward", sizes, first, None, second)
-    program.call("sum_forward", sizes, second, None, third)
+    program.add_call("sum_forward", sizes, first, None, second)
+    program.add_call("sum_forward", sizes, second, None, third)
     program._place_temporaries()
     assert second.offset >= 40
     assert third.offset == first.offset == 0

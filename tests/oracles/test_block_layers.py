@@ -270,7 +270,7 @@ def _other_instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     name = {"plain": "convolve_plainly", "AVX2": "convolve_narrowly"}[request.param]
     switch = ctypes.c_int.in_dll(convolve.LIBRARY, name)
     switch.value = 1
-    assert convolve.instructions() in ("plain", request.param)
+    assert convolve.name_instruction_set() in ("plain", request.param)
     yield
     switch.value = 0
 
@@ -287,7 +287,7 @@ def test_the_passes_of_other_machines_agree_as_well(batch: int) -> None:
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.instructions() != "AVX-512":
+    if convolve.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(6)
     shape = convolve.ConvShape(6, 16, 14, 14, 5, 5, 2, 2, rectify=True)
@@ -295,7 +295,7 @@ def test_avx2_and_avx512_give_the_same_bits() -> None:
     switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
-        pooled = convolve.conv_pool(shape, inputs, weight, None)
+        pooled = convolve.convolve_and_pool(shape, inputs, weight, None)
         found.append((pooled, *torch.autograd.grad(pooled.square().sum(), (inputs, weight))))
     switch.value = 0
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

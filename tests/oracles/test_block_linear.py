@@ -58,7 +58,7 @@ def test_other_instruction_sets_agree_as_well(switch: str, units: tuple[int, int
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.instructions() != "AVX-512":
+    if convolve.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(9)
     inputs, weight = torch.randn(3, 10, 84, requires_grad=True), torch.randn(3, 13, 84, requires_grad=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.training.block.pixels import gather_batch_innermost, pixels_of
+from fedlog.engine.training.block.pixels import gather_batch_innermost, make_pixel_pool
 
 
 def _in_layout(records: torch.Tensor, clients: int, batch: int, innermost: bool) -> torch.Tensor:
@@ -38,7 +38,7 @@ def test_crops_are_those_of_the_plain_transform_bit_by_bit(
     positions = torch.randint(0, 6, (clients, batch))
     crops = torch.randint(0, 2 * padding + 1, (3, clients, batch))
     crops[2] %= 2
-    pixels = pixels_of(raw, transform, dtype)
+    pixels = make_pixel_pool(raw, transform, dtype)
     assert pixels is not None
     plain = transform.augment(
         raw[positions.flatten()], Augmentation(crops[0].flatten(), crops[1].flatten(), crops[2].flatten().bool())
@@ -58,14 +58,14 @@ def test_records_without_crops_are_those_of_the_plain_transform(
     numbers = (tuple(0.1 * (at + 1) for at in range(shape[0])),) * 2 if normalises else ()
     transform = Transform(*numbers)
     positions = torch.randint(0, 9, (5, 4))[:, ::2]  # not contiguous
-    pixels = pixels_of(raw.transpose(1, -1).contiguous().transpose(1, -1), transform, torch.float32)
+    pixels = make_pixel_pool(raw.transpose(1, -1).contiguous().transpose(1, -1), transform, torch.float32)
     assert pixels is not None
     expected = _in_layout(transform.prepare(raw[positions.flatten()]), 5, 2, innermost)
     assert torch.equal(pixels.gather(positions, None, tuple(expected.shape), innermost), expected)
 
 
 def test_a_position_outside_of_the_pool_is_refused() -> None:
-    pixels = pixels_of(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), Transform(), torch.float32)
+    pixels = make_pixel_pool(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), Transform(), torch.float32)
     assert pixels is not None
     for position in (-1, 3):
         with pytest.raises(IndexError, match="pool of 3 records"):
@@ -73,8 +73,8 @@ def test_a_position_outside_of_the_pool_is_refused() -> None:
 
 
 def test_other_pools_are_left_to_the_plain_transform() -> None:
-    assert pixels_of(torch.zeros(3, 1, 2, 2), Transform(), torch.float32) is None  # numbers already
-    assert pixels_of(torch.zeros(3, 4, dtype=torch.uint8), Transform(), torch.float32) is None  # a mean per unit
+    assert make_pixel_pool(torch.zeros(3, 1, 2, 2), Transform(), torch.float32) is None  # numbers already
+    assert make_pixel_pool(torch.zeros(3, 4, dtype=torch.uint8), Transform(), torch.float32) is None  # a mean per unit
 
 
 @pytest.mark.parametrize("units", [1, 7, 8, 29])

@@ -16,12 +16,12 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.engine.training.block.plain import (
-    _multiply,
-    _multiply_back,
-    cross_entropy_gradients,
+    _multiply_back_compiled,
+    _multiply_compiled,
+    compute_cross_entropy_gradients,
+    make_passes,
     multiply,
     multiply_back,
-    write_out,
 )
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
@@ -78,7 +78,7 @@ def _made(name: str) -> tuple[Body, BlockNetwork, dict[str, Tensor], dict[str, T
 def test_written_out_passes_have_the_bits_of_autograd(name: str, frozen: str) -> None:
     """Features and gradients of the moving parameters, with layers frozen at either end of the body."""
     body, network, params, masks, inputs = _made(name)
-    passes = write_out(network)
+    passes = make_passes(network)
     assert passes is not None
     ends = {"": (), "first": body.layers[0], "last": body.layers[-1]}
     moving = [own for layer in body.layers for own in layer if own not in ends[frozen]]
@@ -114,7 +114,7 @@ def test_written_out_cross_entropy_has_the_bits_of_autograd(moves_head: bool) ->
     losses, _ = cross_entropy(Batch(features, scores, labels, weights), {}, {})
     expected = torch.autograd.grad(losses.sum(), [features, head] if moves_head else [features])
     with torch.no_grad():
-        found = cross_entropy_gradients(features, scores, labels, weights, head, moves_head)
+        found = compute_cross_entropy_gradients(features, scores, labels, weights, head, moves_head)
     assert (found[1] is not None) == moves_head
     for own, right in zip(found, expected, strict=False):
         assert own is not None
@@ -136,7 +136,7 @@ def test_bodies_that_end_a_chain_in_between_are_not_written_out() -> None:
 
     compiled = compile_stacked(build_body("residual", Residual, (6,)))
     assert compiled is not None
-    assert write_out(compiled.training) is None
+    assert make_passes(compiled.training) is None
 
 
 @pytest.mark.parametrize("masked", ["", "convolve_narrowly", "convolve_plainly"])
@@ -158,8 +158,8 @@ def test_compiled_products_have_the_bits_of_pytorch(
         of_inputs, of_weight = multiply_back(inputs, weight, gradient, True, True)
         # The passes themselves are right, if not to the bit.
         own, (of_own_inputs, of_own_weight) = (
-            _multiply(inputs, weight, bias),
-            _multiply_back(inputs, weight, gradient, True, True),
+            _multiply_compiled(inputs, weight, bias),
+            _multiply_back_compiled(inputs, weight, gradient, True, True),
         )
     expected = torch.bmm(gradient, weight), torch.bmm(gradient.mT, inputs)
     for found, right in zip((of_inputs, of_weight), expected, strict=True):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not convolve.FRAMES, reason="the passes are not 
 
 def _is_tiled(shape: ConvShape, batch: int) -> bool:
     assert convolve.LIBRARY is not None
-    return bool(convolve.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.conv_sizes(shape, 1, batch)[0])))
+    return bool(convolve.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.make_conv_sizes(shape, 1, batch)[0])))
 
 
 @st.composite
@@ -51,7 +51,7 @@ def test_values_and_gradients_agree_with_pytorch(shape, clients, batch, with_bia
     weight = torch.randn(clients, shape.channels_out, shape.channels_in, 3, 3, dtype=torch.float64) / 4
     bias = torch.randn(clients, shape.channels_out, dtype=torch.float64).requires_grad_() if with_bias else None
     leaves = [inputs, weight.requires_grad_(), *([] if bias is None else [bias])]
-    found = convolve.conv_pool(shape, inputs, weight, bias)
+    found = convolve.convolve_and_pool(shape, inputs, weight, bias)
     each = range(clients)
     expected = torch.stack([_by_pytorch(shape, inputs[c], weight[c], None if bias is None else bias[c]) for c in each])
     gradient = torch.randn_like(found)
@@ -91,7 +91,7 @@ def test_other_instruction_sets_agree_as_well(switch: str, batch: int) -> None:
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.instructions() != "AVX-512":
+    if convolve.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(6)
     shape = ConvShape(16, 12, 14, 14, 3, 3, pad_top=1, pad_left=1, pad_bottom=1, pad_right=1)
@@ -100,7 +100,7 @@ def test_avx2_and_avx512_give_the_same_bits() -> None:
     switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
-        maps = convolve.conv_pool(shape, inputs, weight.requires_grad_(), None)
+        maps = convolve.convolve_and_pool(shape, inputs, weight.requires_grad_(), None)
         found.append((maps, *torch.autograd.grad(maps.square().sum(), (inputs, weight))))
     switch.value = 0
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlog.engine.training.block import convolve
-from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 
 pytestmark = pytest.mark.skipif(
     not hasattr(convolve.LIBRARY, "convolve_is_listed"), reason="the passes are not compiled"
@@ -30,18 +30,18 @@ BATCHES = (2, 10, 16, 18, 50)
 
 def _gradients(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor, kept: Tensor) -> tuple[Tensor, ...]:
     leaves = [leaf.detach().requires_grad_() for leaf in (inputs, weight, bias)]
-    pooled = conv_pool(shape, *leaves) * kept
+    pooled = convolve_and_pool(shape, *leaves) * kept
     return torch.autograd.grad(pooled.square().sum(), leaves)
 
 
 def _is_listed(shape: ConvShape, batch: int) -> bool:
-    return bool(convolve.LIBRARY.convolve_is_listed(ctypes.byref(convolve.conv_sizes(shape, 2, batch)[0])))
+    return bool(convolve.LIBRARY.convolve_is_listed(ctypes.byref(convolve.make_conv_sizes(shape, 2, batch)[0])))
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", SHAPES)
 def test_lists_and_windows_give_the_same_bits(name: str, batch: int) -> None:
-    if convolve.instructions() != "AVX-512":
+    if convolve.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(1)
     shape = SHAPES[name]
@@ -69,7 +69,7 @@ def test_sums_with_another_rounding_behind_whole_vectors_go_by_windows() -> None
 def test_a_gradient_that_is_not_a_number_is_not_skipped() -> None:
     shape = SHAPES["CIFAR, second layer"]
     inputs, weight = torch.randn(1, 6, 14, 14, 10, requires_grad=True), torch.randn(1, 16, 6, 5, 5, requires_grad=True)
-    pooled = conv_pool(shape, inputs, weight, None)
+    pooled = convolve_and_pool(shape, inputs, weight, None)
     gradient = torch.zeros_like(pooled)
     gradient[0, 3] = torch.nan
     of_inputs, of_weight = torch.autograd.grad(pooled, (inputs, weight), gradient)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedlog.engine.training.block import convolve, map_passes
-from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 from fedlog.engine.training.block.map_passes import Norm, NormShape
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_only_the_passes_chosen_at_run_time_go_beyond_the_baseline() -> None:
             name = found[1]
         elif re.search(r":\tv[a-z]", line):
             beyond.add(name)
-    if convolve.instructions() in ("AVX2", "AVX-512"):
+    if convolve.name_instruction_set() in ("AVX2", "AVX-512"):
         assert beyond, "no pass uses AVX: the listing was not understood"
     assert [one for one in sorted(beyond) if not re.search(r"_(avx2|avx512)\b", one)] == []
 
@@ -94,7 +94,7 @@ def _plain_forward() -> torch.Tensor:
     switch.value = 1
     try:
         with torch.no_grad():
-            return conv_pool(SHAPE, *_tensors())
+            return convolve_and_pool(SHAPE, *_tensors())
     finally:
         switch.value = 0
 
@@ -102,7 +102,7 @@ def _plain_forward() -> torch.Tensor:
 def _convolution() -> list[torch.Tensor]:
     """A pooled map and its gradients, by the library that is loaded."""
     tensors = [value.requires_grad_(True) for value in _tensors()]
-    maps = conv_pool(SHAPE, *tensors)
+    maps = convolve_and_pool(SHAPE, *tensors)
     return [maps, *torch.autograd.grad(maps.square().sum(), tensors)]
 
 

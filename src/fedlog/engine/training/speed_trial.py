@@ -87,8 +87,14 @@ def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds:
         str(settings.dtype),
         min(clients, MOST_CLIENTS),
     ]
-    machine = [platform.machine(), _name_processor(), os.cpu_count(), convolve.instructions(), torch.get_num_threads()]
-    code = [torch.__version__, fedlog.__version__, convolve.fingerprint()]
+    machine = [
+        platform.machine(),
+        _name_processor(),
+        os.cpu_count(),
+        convolve.name_instruction_set(),
+        torch.get_num_threads(),
+    ]
+    code = [torch.__version__, fedlog.__version__, convolve.compute_library_digest()]
     everything = json.dumps([architecture, sizes, machine, code, kinds])
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
 

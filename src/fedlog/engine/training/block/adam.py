@@ -46,14 +46,15 @@ class FlatAdam:
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
         lasting = rule.moments is AdamMoments.RUN  # the moments are returned, so they need memory of their own
         first, second = (
-            torch.empty_like(self._rows) if lasting else _workspace(name, self._rows) for name in ("first", "second")
+            torch.empty_like(self._rows) if lasting else _get_workspace(name, self._rows)
+            for name in ("first", "second")
         )
         self._first, self._second = first.zero_(), second.zero_()
         self._has_moved = False
         self._steps = torch.zeros(len(self._rows), dtype=torch.float32, device=self._rows.device)
         self._leaves: dict[int, Params] = {}
         single = self._rows.dtype == torch.float32 and self._rows.device.type == "cpu"
-        self._compiled = single and compiled_is_exact()
+        self._compiled = single and is_compiled_step_exact()
 
     def restart(self) -> None:
         """Set the moments to zero, as in a new optimiser."""
@@ -68,18 +69,18 @@ class FlatAdam:
         self._first[client], self._second[client], self._steps[client] = first, second, steps
         self._has_moved = True
 
-    def moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
+    def get_moments(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
         """Views of a client's first and second moments, flattened, and of its number of steps."""
         return self._first[client], self._second[client], self._steps[client]
 
     def values(self) -> Params:
         """Views of the stacked parameters, by name."""
-        return self._views(self._rows)
+        return self._split_into_parameters(self._rows)
 
-    def leaves(self, clients: int) -> Params:
+    def get_leaves(self, clients: int) -> Params:
         """The parameters of the first clients by name, as leaves for autograd; steps change them in place."""
         if clients not in self._leaves:
-            views = self._views(self._rows[:clients])
+            views = self._split_into_parameters(self._rows[:clients])
             self._leaves[clients] = {name: view.detach().requires_grad_(True) for name, view in views.items()}
         return self._leaves[clients]
 
@@ -92,8 +93,8 @@ class FlatAdam:
             sizes = tuple(prod(shape) for shape in self._shapes.values())
             step_compiled(self._arguments, sizes, gradients, *moved)
             return
-        flat = _workspace("gradients", self._rows)[:clients]
-        for view, gradient in zip(self._views(flat).values(), gradients, strict=True):
+        flat = _get_workspace("gradients", self._rows)[:clients]
+        for view, gradient in zip(self._split_into_parameters(flat).values(), gradients, strict=True):
             if gradient is None:
                 view.zero_()
             else:
@@ -107,13 +108,13 @@ class FlatAdam:
         self._has_moved = True
         rate, beta1, beta2, epsilon = (self._arguments[name] for name in ("lr", "beta1", "beta2", "eps"))
         decay = 1 - rate * self._arguments["weight_decay"]
-        each = [(*_corrections(rate, beta1, beta2, age + step), decay) for step in range(1, steps + 1)]
+        each = [(*_compute_bias_corrections(rate, beta1, beta2, age + step), decay) for step in range(1, steps + 1)]
         values, first, second = (one[client : client + 1] for one in (self._rows, self._first, self._second))
         return AdamRow(
             self._shapes, values, first, second, torch.tensor(each, dtype=torch.float64), (beta1, beta2, epsilon)
         )
 
-    def _views(self, rows: Tensor) -> Params:
+    def _split_into_parameters(self, rows: Tensor) -> Params:
         views, start = {}, 0
         for name, shape in self._shapes.items():
             stop = start + prod(shape)
@@ -153,7 +154,9 @@ def step_compiled(
     rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]
     settings = _Adam(clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"])
     own = [None if gradient is None else gradient.contiguous() for gradient in gradients]
-    corrections = [number for age in steps.tolist() for number in _corrections(rate, beta1, beta2, int(age))]
+    corrections = [
+        number for age in steps.tolist() for number in _compute_bias_corrections(rate, beta1, beta2, int(age))
+    ]
     return bool(
         LIBRARY.adam_step(
             ctypes.byref(settings),
@@ -166,13 +169,13 @@ def step_compiled(
 
 
 @lru_cache(maxsize=4096)
-def _corrections(rate: float, beta1: float, beta2: float, age: int) -> tuple[float, float]:
+def _compute_bias_corrections(rate: float, beta1: float, beta2: float, age: int) -> tuple[float, float]:
     """Adam's bias corrections in step `age`: rate / (1 - beta1^age), and sqrt(1 - beta2^age)."""
     return rate / (1 - beta1**age), sqrt(1 - beta2**age)
 
 
 @lru_cache(maxsize=1)
-def compiled_is_exact() -> bool:
+def is_compiled_step_exact() -> bool:
     """Whether the compiled pass exists and gives exactly the same numbers as PyTorch's fused AdamW."""
     if not hasattr(LIBRARY, "adam_step"):
         return False
@@ -189,7 +192,7 @@ def compiled_is_exact() -> bool:
     return all(torch.equal(own, other) for own, other in zip(ours, theirs, strict=True))
 
 
-def _workspace(name: str, like: Tensor) -> Tensor:
+def _get_workspace(name: str, like: Tensor) -> Tensor:
     """Scratch space of that shape, which is kept between chunks because new memory costs page faults."""
     kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
     key = (name, like.dtype, like.device)

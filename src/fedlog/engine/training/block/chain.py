@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
 from fedlog.engine.training.block.network import Masks, Params, Shape, StageCall, parameter
 
 AVAILABLE = hasattr(LIBRARY, "chain_run")
@@ -86,25 +86,25 @@ class Program:
         self._temporary: list[Buffer] = []
         self._steps: Any = None
 
-    def temporary(self, numbers: int) -> Buffer:
+    def reserve_temporary(self, numbers: int) -> Buffer:
         """Reserve memory for a value that only steps of this program read."""
         self._temporary.append(Buffer(numbers))
         return self._temporary[-1]
 
-    def value(self, numbers: int) -> Buffer:
+    def reserve_value(self, numbers: int) -> Buffer:
         """Reserve memory for a value that the backward pass may read."""
         if not self.keeps or not self._has_tape:
-            return self.temporary(numbers)
+            return self.reserve_temporary(numbers)
         made = Buffer(numbers, TAPE, self.tape_numbers)
-        self.tape_numbers += _whole_lines(numbers)
+        self.tape_numbers += _round_up_to_cache_lines(numbers)
         return made
 
-    def scratch(self, numbers: int) -> Buffer:
+    def reserve_scratch(self, numbers: int) -> Buffer:
         """Reserve memory that a single step uses; all steps share it."""
         self._scratch.numbers = max(self._scratch.numbers, numbers)
         return self._scratch
 
-    def call(self, name: str, sizes: ctypes.Structure, *buffers: Buffer | None) -> None:
+    def add_call(self, name: str, sizes: ctypes.Structure, *buffers: Buffer | None) -> None:
         """Add a step: the compiled C function of this name, with its tensors in order."""
         self._calls.append((name, sizes, list(buffers)))
 
@@ -112,7 +112,7 @@ class Program:
         """Run all steps for each client; `bases` are the tensors that buffers refer to, from the tape on."""
         if self._steps is None:
             self._steps = self._compile()
-        workspace = scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
+        workspace = get_scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
         addresses = (ctypes.c_void_p * (1 + len(bases)))(
             workspace.data_ptr(), *(None if base is None else base.data_ptr() for base in bases)
         )
@@ -146,17 +146,17 @@ class Program:
         placed: list[Buffer] = []
         for buffer, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
             beside = [one for one in placed if spans[one][1] >= first and spans[one][0] <= last]
-            starts = [0, *(_whole_lines(one.offset + one.numbers) for one in beside)]
+            starts = [0, *(_round_up_to_cache_lines(one.offset + one.numbers) for one in beside)]
             buffer.offset = next(
                 start
                 for start in sorted(starts)
                 if all(start + buffer.numbers <= one.offset or start >= one.offset + one.numbers for one in beside)
             )
             placed.append(buffer)
-        self._scratch.offset = _whole_lines(max((one.offset + one.numbers for one in placed), default=0))
+        self._scratch.offset = _round_up_to_cache_lines(max((one.offset + one.numbers for one in placed), default=0))
 
 
-def _whole_lines(numbers: int) -> int:
+def _round_up_to_cache_lines(numbers: int) -> int:
     return -(-numbers // _LINE) * _LINE
 
 
@@ -194,22 +194,24 @@ class ChainStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Compute the chain, and return its values that other layers read."""
         clients = values[0].shape[0]
-        names = self.names_in(params)
+        names = self.list_names_in(params)
         tensors = [*values, *(parameter("", name, params, clients) for name in names)]
         if torch.is_grad_enabled():
             found: tuple[Tensor, ...] = _Chain.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
         else:
             needs = (False,) * len(tensors)
-            found = self.compute(self.plan(names, tensors, needs), [_by_client(one) for one in tensors])[0]
+            found = self.compute(
+                self.get_plan(names, tensors, needs), [_make_clients_contiguous(one) for one in tensors]
+            )[0]
         return found[0] if len(found) == 1 else found
 
-    def names_in(self, params: Params) -> tuple[str, ...]:
+    def list_names_in(self, params: Params) -> tuple[str, ...]:
         """The names of the chain's parameters that are in `params`."""
         return tuple(name for link in self.links for name in link.names if name in params)
 
-    def plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
+    def get_plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
         """The programs for these tensors, which are the chain's inputs and then its parameters; written once."""
-        batch = self._batch(tensors[0])
+        batch = self._read_batch_size(tensors[0])
         split = len(self.reads)
         need = _Need(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
         if need not in self.plans:
@@ -218,7 +220,7 @@ class ChainStage:
 
     def compute(self, plan: _Plan, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The chain's outputs, and the values kept for the backward pass."""
-        clients, batch = tensors[0].shape[0], self._batch(tensors[0])
+        clients, batch = tensors[0].shape[0], self._read_batch_size(tensors[0])
         shapes = [self.shapes[slot] for slot in self.writes]
         outputs = tuple(
             tensors[0].new_empty((clients, batch, *shape) if len(shape) == 1 else (clients, *shape, batch))
@@ -232,7 +234,7 @@ class ChainStage:
         """How many numbers a client's batch has in each slot."""
         return {slot: prod(shape) * batch for slot, shape in self.shapes.items()}
 
-    def _batch(self, value: Tensor) -> int:
+    def _read_batch_size(self, value: Tensor) -> int:
         return value.shape[1] if len(self.shapes[self.reads[0]]) == 1 else value.shape[-1]
 
 
@@ -240,8 +242,8 @@ class _Chain(Function):
     @staticmethod
     def forward(ctx: Any, stage: ChainStage, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.needs = ctx.needs_input_grad[2:]
-        ctx.plan = stage.plan(names, tensors, ctx.needs)
-        own = [_by_client(one) for one in tensors]
+        ctx.plan = stage.get_plan(names, tensors, ctx.needs)
+        own = [_make_clients_contiguous(one) for one in tensors]
         outputs, tape = stage.compute(ctx.plan, own)
         ctx.save_for_backward(tape, *own, *outputs)
         return outputs
@@ -286,11 +288,11 @@ class ChainPasses:
     def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, KeptChain | None]:
         """The features (clients, batch, width), and what `backward` needs; None if no parameter needs a gradient."""
         clients = batch.shape[0]
-        names = self.stage.names_in(params)
+        names = self.stage.list_names_in(params)
         tensors = [batch, *(parameter("", name, params, clients) for name in names)]
         needs = (False, *(params[name].requires_grad for name in names))
-        plan = self.stage.plan(names, tensors, needs)
-        own = [_by_client(one) for one in tensors]
+        plan = self.stage.get_plan(names, tensors, needs)
+        own = [_make_clients_contiguous(one) for one in tensors]
         (features,), tape = self.stage.compute(plan, own)
         if tape is None:
             return features, None
@@ -310,7 +312,7 @@ class ChainPasses:
         return {name: one for name, one in zip(tape.names, found, strict=True) if name in moving}
 
 
-def _by_client(tensor: Tensor) -> Tensor:
+def _make_clients_contiguous(tensor: Tensor) -> Tensor:
     """The tensor with the values of each client contiguous in memory; copied only if they are not."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
@@ -336,7 +338,7 @@ def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
     write_backward(stage, backward, nodes, gradients, of_params, moving)
     for slot in stage.reads:
         if slot in moving:
-            copy(backward, gradients.get(slot), of_values[slot])
+            add_copy(backward, gradients.get(slot), of_values[slot])
     return _Plan(forward, backward)
 
 
@@ -348,7 +350,9 @@ def write_forward(
     for link, call in zip(stage.links, stage.calls, strict=True):
         (slot,) = call.writes
         if slot not in values:
-            values[slot] = program.value(sizes[slot]) if slot in stage.kept else program.temporary(sizes[slot])
+            values[slot] = (
+                program.reserve_value(sizes[slot]) if slot in stage.kept else program.reserve_temporary(sizes[slot])
+            )
         inputs = tuple(values[at] for at in call.reads)
         shapes = tuple(stage.shapes[at] for at in call.reads)
         nodes.append(Node(batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))
@@ -401,11 +405,11 @@ def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) ->
     """Add a step that sums two gradients of one value; None is no gradient."""
     if one is None or other is None:
         return one or other
-    total = program.temporary(one.numbers)
-    program.call("sum_forward", Extent(one.numbers, 0, 0, 0, 0.0), one, other, total)
+    total = program.reserve_temporary(one.numbers)
+    program.add_call("sum_forward", Extent(one.numbers, 0, 0, 0, 0.0), one, other, total)
     return total
 
 
-def copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
+def add_copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
     """Add a step that copies the gradient of a chain's input to its tensor; zeros if nothing reads the input."""
-    program.call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)
+    program.add_call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)

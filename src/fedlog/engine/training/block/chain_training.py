@@ -90,17 +90,17 @@ class ChainTraining:
         _check_labels(draws.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
         for client, number in enumerate(records):
             still = {name: value[client : client + 1] for name, value in own.items()}
-            for start, batches, length in _split(number, size, self._batches_at_once(size)):
+            for start, batches, length in _split_into_calls(number, size, self._count_batches_per_call(size)):
                 part = (client, slice(start, start + batches * length))
                 positions, labels, weights = (
                     each[part].view(batches, length) for each in (draws.positions, draws.labels, draws.weights)
                 )
                 crops = None if draws.crops is None else draws.crops[:, *part].reshape(3, batches, length)
                 with CLOCK.time("gather"):
-                    inputs = feed.training(positions, crops)
+                    inputs = feed.gather_training_batch(positions, crops)
                 CLOCK.add(self._train(adam.take_steps(client, batches), still, inputs, labels, weights))
 
-    def _batches_at_once(self, size: int) -> int:
+    def _count_batches_per_call(self, size: int) -> int:
         numbers = self.stage.count_numbers(size)[self.stage.reads[0]]
         return max(1, GATHERED_NUMBERS // max(1, numbers))
 
@@ -126,7 +126,7 @@ def _check_labels(labels: Tensor, classes: int) -> None:
         raise IndexError(f"expected labels from 0 to {classes - 1}, found: {int(labels.min())} to {int(labels.max())}")
 
 
-def _split(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
+def _split_into_calls(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
     """Split a client's records into calls of at most `most` equal batches: first record, batches, records a batch."""
     whole = records // size
     for first in range(0, whole, most):
@@ -143,19 +143,19 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     inputs, labels, weights, corrections = (
         Buffer(numbers, next(bases)) for numbers in (sizes[entry], need.batch, need.batch, 3)
     )
-    own, first, second = (_place(need.moving, next(bases)) for _ in range(3))
+    own, first, second = (_locate_parameters(need.moving, next(bases)) for _ in range(3))
     seconds = Buffer(1 + len(PARTS), next(bases))
     params = own | {name: Buffer(0, next(bases)) for name in need.frozen}
-    gradients = {name: program.temporary(numbers) for name, numbers in need.moving}
+    gradients = {name: program.reserve_temporary(numbers) for name, numbers in need.moving}
     waiting = set(own)
 
     def read_clock(part: int) -> None:
-        program.call("read_clock", _Entry(part), seconds)
+        program.add_call("read_clock", _Entry(part), seconds)
 
     def move(name: str, gradient: Buffer | None) -> None:
         read_clock(1 + PARTS.index("backward"))
         rule = _Rule(own[name].numbers, *need.rule)
-        program.call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
+        program.add_call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
         read_clock(1 + PARTS.index("optimiser"))
         waiting.discard(name)
 
@@ -163,11 +163,13 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     values = {entry: inputs}
     nodes = write_forward(stage, program, need.batch, values, params)
     read_clock(1 + PARTS.index("forward"))
-    of_features = program.temporary(sizes[output])
+    of_features = program.reserve_temporary(sizes[output])
     extent = Extent(need.batch, need.classes, sizes[output] // need.batch, 0, 0.0)
-    scores = program.scratch(need.batch * -(-need.classes // _LANES) * _LANES)
+    scores = program.reserve_scratch(need.batch * -(-need.classes // _LANES) * _LANES)
     of_head = gradients.pop(HEAD, None)
-    program.call("cross_entropy", extent, values[output], params[HEAD], labels, weights, of_features, of_head, scores)
+    program.add_call(
+        "cross_entropy", extent, values[output], params[HEAD], labels, weights, of_features, of_head, scores
+    )
     if of_head is not None:
         move(HEAD, of_head)
     behind: dict[int, Buffer | None] = {output: of_features}
@@ -177,7 +179,7 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     return program
 
 
-def _place(sizes: Sequence[tuple[str, int]], base: int) -> dict[str, Buffer]:
+def _locate_parameters(sizes: Sequence[tuple[str, int]], base: int) -> dict[str, Buffer]:
     """Where each of these parameters begins in a row of all of them."""
     placed, start = {}, 0
     for name, numbers in sizes:

@@ -14,7 +14,7 @@ from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers 
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.links import join_chains
 from fedlog.engine.training.block.network import BlockNetwork, Shape, StackedBody, Stage, StageCall
-from fedlog.engine.training.block.regions import cut_out, region_stage
+from fedlog.engine.training.block.regions import cut_out, make_region_stage
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
 from fedlog.engine.training.block.stages import (
     AddStage,
@@ -49,7 +49,7 @@ def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork 
     if operations is None:
         return None
     network = _Compiler(module, operations).compile()
-    return network if network is not None and _agrees(network, module) else None
+    return network if network is not None and _computes_the_same(network, module) else None
 
 
 @dataclass
@@ -74,7 +74,7 @@ class _Compiler:
         for one in inner:
             if one in self.slots or one.shape is None:
                 continue
-            built = self._block(one)
+            built = self._find_block(one)
             if built is None:
                 self.waiting.append(one)
             else:
@@ -84,17 +84,17 @@ class _Compiler:
         if not self.gains or result not in self.slots:
             return None
         is_plain = all(_is_plain(step.stage) for step in self.steps)
-        steps = self.steps if is_plain else [_with_compiled_linear(step) for step in self.steps]
+        steps = self.steps if is_plain else [_use_compiled_linear(step) for step in self.steps]
         shapes = {slot: one.shape for one, slot in self.slots.items() if one.shape is not None}
         chained = [] if is_plain else join_chains(steps, shapes, self.slots[result])
         return BlockNetwork(
             entry.shape,
             takes_maps,
-            _with_frees(steps, self.slots[result]),
+            _add_frees(steps, self.slots[result]),
             self.slots[result],
             tuple(self.without_block),
             numbers_per_record=sum(prod(one.shape) for one in self.operations if one.shape is not None),
-            chained=_with_frees(chained, self.slots[result]),
+            chained=_add_frees(chained, self.slots[result]),
             is_plain=is_plain,
         )
 
@@ -109,28 +109,28 @@ class _Compiler:
             return False
         return True
 
-    def _block(self, one: Operation) -> Block | None:
+    def _find_block(self, one: Operation) -> Block | None:
         build = BLOCKS.get(type(one.layer)) if one.layer is not None else None
         shapes = [read.shape for read in one.reads]
         if build is None or one.layer is None or one.shape is None or None in shapes:
             return None
         known: list[Shape] = [shape for shape in shapes if shape is not None]
-        return build(Place(one.name, one.layer, tuple(known), one.shape, self._followers(one)))
+        return build(Place(one.name, one.layer, tuple(known), one.shape, self._find_followers(one)))
 
-    def _followers(self, one: Operation) -> tuple[Follower, ...]:
+    def _find_followers(self, one: Operation) -> tuple[Follower, ...]:
         chain = list[Follower]()
-        for after in self._chain(one):
+        for after in self._follow_only_readers(one):
             if after.layer is None or after.shape is None:
                 break
             chain.append(Follower(after.name, after.layer, after.shape))
         return tuple(chain)
 
-    def _chain(self, one: Operation) -> Iterator[Operation]:
+    def _follow_only_readers(self, one: Operation) -> Iterator[Operation]:
         """The chain of operations after this one in which each is the only reader of the one before."""
-        while (after := self._only_reader(one)) is not None:
+        while (after := self._find_only_reader(one)) is not None:
             yield (one := after)
 
-    def _only_reader(self, one: Operation) -> Operation | None:
+    def _find_only_reader(self, one: Operation) -> Operation | None:
         readers = [other for other in self.operations if one in other.reads]
         alone = len(readers) == 1 and readers[0].reads == [one] and readers[0].node.op != "output"
         return readers[0] if alone else None
@@ -139,14 +139,14 @@ class _Compiler:
         self.gains = self.gains or not isinstance(built.stage, _TRIVIAL)
         reads = tuple(self.slots[read] for read in one.reads)
         place = len(self.slots)
-        self.slots |= dict.fromkeys([one, *islice(self._chain(one), built.absorbed)], place)
+        self.slots |= dict.fromkeys([one, *islice(self._follow_only_readers(one), built.absorbed)], place)
         self.steps.append(StageCall(built.stage, reads, (place,)))
 
     def _close_region(self) -> None:
         if not self.waiting:
             return
         region = cut_out(self.root, self.waiting, self.operations)
-        stage = region_stage(region, [one.shape for one in region.inputs if one.shape is not None])
+        stage = make_region_stage(region, [one.shape for one in region.inputs if one.shape is not None])
         self.without_block += [one.name or one.node.name for one in self.waiting]
         reads = tuple(self.slots[one] for one in region.inputs)
         for one in self.waiting:
@@ -164,14 +164,14 @@ def _is_plain(stage: Stage) -> bool:
     return isinstance(stage, LinearStage | FlattenStage)
 
 
-def _with_compiled_linear(step: StageCall) -> StageCall:
+def _use_compiled_linear(step: StageCall) -> StageCall:
     """The step with compiled code for a linear layer; not for plain bodies, whose records must repeat to the bit."""
     if not isinstance(step.stage, LinearStage):
         return step
     return replace(step, stage=replace(step.stage, compiled=True))
 
 
-def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
+def _add_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
     last = {at: number for number, step in enumerate(steps) for at in step.reads}
     return tuple(
         replace(step, frees=tuple(at for at in dict.fromkeys(step.reads) if last[at] == number and at != output))
@@ -179,7 +179,7 @@ def _with_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
     )
 
 
-def _agrees(network: BlockNetwork, module: nn.Module) -> bool:
+def _computes_the_same(network: BlockNetwork, module: nn.Module) -> bool:
     """Whether the network gives the module's result for two stacked clients; tracing may miss side effects."""
     values = {name: value.detach() for name, value in collect_parameters(module).items()}
     # Parameters of both signs, because made-up records are positive and negative values have to occur too.

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlog.engine.training.block import convolve
-from fedlog.engine.training.block.convolve import ConvShape, conv_pool
+from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, parameter, select_masks
-from fedlog.engine.training.block.registry import Block, Follower, Place, block
+from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
 from fedlog.models.masked_dropout import MaskedDropout
 
 
@@ -30,14 +30,14 @@ class ConvStage:
         bias = find_parameter(self.name, "bias", params, inputs.shape[0])
         if self.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
-        maps = conv_pool(self.shape, inputs, weight, bias)
+        maps = convolve_and_pool(self.shape, inputs, weight, bias)
         for mask in select_masks(masks, self.dropout):
             maps = maps * mask.mT.contiguous()[:, :, None, None]
         return maps.squeeze(2) if self.signals else maps
 
 
-@block(nn.Conv1d, nn.Conv2d)
-def _convolution(place: Place) -> Block | None:
+@register_block(nn.Conv1d, nn.Conv2d)
+def _build_convolution(place: Place) -> Block | None:
     """The block of a convolution with any zero padding, stride and groups, and of the layers after it that join it."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)
@@ -45,7 +45,7 @@ def _convolution(place: Place) -> Block | None:
         return None
     kernel, stride = ((1, *pair) if flat else pair for pair in (layer.kernel_size, layer.stride))
     rows, columns = (1, place.shape[1]) if flat else place.shape[1:]
-    before, after = _paddings(layer, flat)
+    before, after = _read_paddings(layer, flat)
     shape = ConvShape(
         channels_in=layer.in_channels // layer.groups,
         channels_out=layer.out_channels // layer.groups,
@@ -63,11 +63,11 @@ def _convolution(place: Place) -> Block | None:
     )
     if shape.needs_frame and not convolve.FRAMES:
         return None
-    shape, absorbed, dropout = _absorb(shape, place.followers, place.shape_out, flat)
+    shape, absorbed, dropout = _absorb_followers(shape, place.followers, place.shape_out, flat)
     return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
 
 
-def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+def _read_paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
     """The padding of a convolution: (top, left) and (bottom, right)."""
     if layer.padding == "same":
         whole = [size - 1 for size in layer.kernel_size]
@@ -79,7 +79,7 @@ def _paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]
     return (top, left), (bottom, right)
 
 
-def _absorb(
+def _absorb_followers(
     shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
     """The shape with the followers that the same pass computes, their number, and the names of their dropouts."""
@@ -90,8 +90,10 @@ def _absorb(
             shape = replace(shape, rectify=True)
         elif isinstance(layer, MaskedDropout) and layer.per_channel:
             dropout.append(follower.name)
-        elif isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and pools_plainly(layer, flat, mapped):
-            rows, columns = pool_size(layer, flat)
+        elif (
+            isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and has_adjacent_windows(layer, flat, mapped)
+        ):
+            rows, columns = read_pool_size(layer, flat)
             shape, pooled = replace(shape, pool_rows=rows, pool_columns=columns), True
         else:
             break
@@ -99,10 +101,10 @@ def _absorb(
     return shape, absorbed, tuple(dropout)
 
 
-def pools_plainly(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
+def has_adjacent_windows(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
     """Whether pooling windows lie side by side without overlap, gaps or padding, and fit into the map."""
     size, stride, padding, dilation = (
-        _pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        _make_pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )
     room = mapped[1:] if not flat else (size[0], mapped[1])
     fits = room[0] >= size[0] and room[1] >= size[1]
@@ -110,11 +112,11 @@ def pools_plainly(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape)
     return usual and fits and not layer.ceil_mode and not layer.return_indices
 
 
-def pool_size(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool) -> tuple[int, int]:
+def read_pool_size(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool) -> tuple[int, int]:
     """Rows and columns of a pooling window; signals (`flat`) have one row."""
-    rows, columns = _pair(layer.kernel_size)
+    rows, columns = _make_pair(layer.kernel_size)
     return (1 if flat else rows, columns)
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+def _make_pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])

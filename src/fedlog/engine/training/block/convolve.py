@@ -45,7 +45,7 @@ class _Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 
 
-def _library() -> ctypes.CDLL | None:
+def _load_library() -> ctypes.CDLL | None:
     found = find_spec("fedlog.engine.training.block._convolve")
     if found is None or found.origin is None:
         return None
@@ -62,21 +62,21 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-LIBRARY: Any = _library()  # None if it was not compiled
+LIBRARY: Any = _load_library()  # None if it was not compiled
 AVAILABLE = LIBRARY is not None
 # A library from an older version of fedlog, without padding and strides, reads only the first sizes.
 FRAMES = hasattr(LIBRARY, "convolve_instructions")
 NUMBER = {torch.float32: "float", torch.float64: "double"}
 
 
-def instructions() -> str:
+def name_instruction_set() -> str:
     """The instruction set that the compiled passes use on this processor."""
     if LIBRARY is None or not FRAMES:
         return "none" if LIBRARY is None else "of an older build"
     return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
 
 
-def fingerprint() -> str:
+def compute_library_digest() -> str:
     """A digest of the compiled library; timings of another library do not hold for this one."""
     if LIBRARY is None:
         return "none"
@@ -133,7 +133,7 @@ class ConvShape:
         ) != (1, 1)
 
 
-def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def convolve_and_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The pooled map (clients, channels out, rows, columns, batch) of a map; differentiable in all three tensors.
 
     Bias, ReLU and a multiplier for each channel can be applied after the maximum with the same result, so they are
@@ -142,7 +142,7 @@ def conv_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | N
     if torch.is_grad_enabled():
         pooled: Tensor = _ConvPool.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
         return pooled
-    return _forward(shape, inputs.contiguous(), weight.contiguous(), bias, None)
+    return _run_compiled_forward(shape, inputs.contiguous(), weight.contiguous(), bias, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +156,10 @@ class KeptConv:
 
 
 def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, KeptConv]:
-    """The pooled map, as of `conv_pool`, and what `run_backward` needs; autograd does not see either."""
+    """The pooled map, as of `convolve_and_pool`, and what `run_backward` needs; autograd does not see either."""
     inputs, weight = inputs.contiguous(), weight.contiguous()
-    winners = inputs.new_empty(_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
-    return _forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
+    winners = inputs.new_empty(_compute_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
+    return _run_compiled_forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
 
 
 def run_backward(kept: KeptConv, gradient: Tensor, needs: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
@@ -169,7 +169,7 @@ def run_backward(kept: KeptConv, gradient: Tensor, needs: tuple[bool, bool, bool
     of_weight = torch.empty_like(weight) if needs[1] else None
     of_bias = weight.new_empty(weight.shape[:2]) if needs[2] else None
     tensors = (inputs, weight, kept.winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
-    _call("backward", kept.shape, inputs, tensors)
+    _call_compiled("backward", kept.shape, inputs, tensors)
     return of_inputs, of_weight, of_bias
 
 
@@ -188,30 +188,34 @@ class _ConvPool(Function):
         return *run_backward(KeptConv(ctx.shape, *ctx.saved_tensors), gradient, ctx.needs_input_grad[:3]), None
 
 
-def _forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None, winners: Tensor | None) -> Tensor:
-    pooled = inputs.new_empty(_pooled_size(shape, inputs))
-    _call("forward", shape, inputs, (inputs, weight, None if bias is None else bias.contiguous(), pooled, winners))
+def _run_compiled_forward(
+    shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None, winners: Tensor | None
+) -> Tensor:
+    pooled = inputs.new_empty(_compute_pooled_size(shape, inputs))
+    _call_compiled(
+        "forward", shape, inputs, (inputs, weight, None if bias is None else bias.contiguous(), pooled, winners)
+    )
     return pooled
 
 
-def _pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
+def _compute_pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
     channels = shape.channels_out * shape.groups
     return (inputs.shape[0], channels, shape.rows_out, shape.columns_out, inputs.shape[-1])
 
 
-def _call(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     """Run one compiled pass; `tensors` are contiguous, in the order of its arguments."""
     assert FRAMES or not shape.needs_frame
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
-    sizes, room = conv_sizes(shape, clients, batch)
-    scratch = scratch_space(room, inputs.dtype)
+    sizes, room = make_conv_sizes(shape, clients, batch)
+    scratch = get_scratch_space(room, inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
     getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
 
 
 @lru_cache(maxsize=256)
-def conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
+def make_conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
     """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
@@ -220,7 +224,7 @@ def conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]
 _own = threading.local()
 
 
-def scratch_space(size: int, dtype: torch.dtype) -> Tensor:
+def get_scratch_space(size: int, dtype: torch.dtype) -> Tensor:
     """Scratch space for at least `size` numbers, which is kept between calls because new memory costs page faults."""
     kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
     if dtype not in kept or kept[dtype].numel() < size:  # `len` of a tensor is slow

@@ -20,7 +20,7 @@ class VmapNetwork:
     body: Body
     takes_maps = False  # the batch is the second axis, not the last
 
-    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""
         return (clients, batch, *self.body.input_shape)
 

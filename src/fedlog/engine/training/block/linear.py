@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
 
 AVAILABLE = hasattr(LIBRARY, "linear_forward_float")
 
@@ -25,7 +25,7 @@ class LinearSizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("clients", "batch", "units_in", "units_out", "rectify")]
 
 
-def suits(inputs: Tensor, weight: Tensor) -> bool:
+def can_run_compiled(inputs: Tensor, weight: Tensor) -> bool:
     """Whether the compiled passes can read these tensors: on the CPU, of one known type, contiguous inputs."""
     known = inputs.dtype == weight.dtype and inputs.dtype in NUMBER and inputs.device.type == "cpu"
     return AVAILABLE and known and inputs.is_contiguous()
@@ -39,7 +39,7 @@ class CompiledLinear(Function):
         """(clients, batch, units in) -> (clients, batch, units out)."""
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
         outputs = inputs.new_empty(*inputs.shape[:2], weight.shape[1])
-        _call("forward", rectify, inputs, weight, bias, outputs)
+        _call_compiled("forward", rectify, inputs, weight, bias, outputs)
         ctx.rectify = rectify
         ctx.save_for_backward(inputs, weight, outputs if rectify else None)
         return outputs
@@ -52,13 +52,13 @@ class CompiledLinear(Function):
         of_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = weight.new_empty(weight.shape[:2]) if ctx.needs_input_grad[2] else None
-        scratch = scratch_space(gradient[:1].numel(), gradient.dtype)
+        scratch = get_scratch_space(gradient[:1].numel(), gradient.dtype)
         gradients = (gradient.contiguous(), of_inputs, of_weight, of_bias)
-        _call("backward", ctx.rectify, inputs, weight, outputs, *gradients, scratch)
+        _call_compiled("backward", ctx.rectify, inputs, weight, outputs, *gradients, scratch)
         return of_inputs, of_weight, of_bias, None
 
 
-def _call(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
+def _call_compiled(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
     """Call the function of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
     sizes = LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
     tensors = (inputs, weight, *others)

@@ -16,7 +16,7 @@ from fedlog.engine.training.block import chain, convolve, map_passes
 from fedlog.engine.training.block.chain import Buffer, ChainStage, Extent, Link, Node, Program
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
-from fedlog.engine.training.block.map_passes import norm_sizes, pooling_sizes
+from fedlog.engine.training.block.map_passes import make_norm_sizes, make_pooling_sizes
 from fedlog.engine.training.block.map_stages import MapNormStage, PoolStage, SpatialMeanStage, UnitNormStage
 from fedlog.engine.training.block.network import Shape, Stage, StageCall
 from fedlog.engine.training.block.stages import AddStage, ElementwiseStage, FlattenStage, LinearStage
@@ -26,7 +26,7 @@ Needs = tuple[bool, ...]
 _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 
-def link_of(stage: Stage) -> Link | None:
+def make_link(stage: Stage) -> Link | None:
     """The layer as a part of a chain; None if a chain cannot compute it."""
     if not (chain.AVAILABLE and map_passes.AVAILABLE and convolve.FRAMES):
         return None
@@ -57,7 +57,7 @@ def link_of(stage: Stage) -> Link | None:
 def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -> list[StageCall]:
     """The steps of a network with neighbouring layers joined into chains where possible."""
     joined: list[StageCall] = []
-    for linked, group in groupby(steps, lambda step: link_of(step.stage) is not None):
+    for linked, group in groupby(steps, lambda step: make_link(step.stage) is not None):
         calls = tuple(group)
         if not linked or len(calls) < 2:
             joined += calls
@@ -66,14 +66,14 @@ def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -
         elsewhere = {at for step in steps if step not in calls for at in step.reads} | {output}
         reads = tuple(dict.fromkeys(at for call in calls for at in call.reads if at not in made))
         writes = tuple(at for call in calls for at in call.writes if at in elsewhere)
-        links = tuple(link for call in calls if (link := link_of(call.stage)) is not None)
+        links = tuple(link for call in calls if (link := make_link(call.stage)) is not None)
         own = {at: shapes[at] for at in (*reads, *made)}
-        kept = frozenset(at for call in calls for at in _read_back(call))
+        kept = frozenset(at for call in calls for at in _find_slots_read_backward(call))
         joined.append(StageCall(ChainStage(links, calls, own, reads, writes, kept), reads, writes))
     return joined
 
 
-def _read_back(call: StageCall) -> tuple[int, ...]:
+def _find_slots_read_backward(call: StageCall) -> tuple[int, ...]:
     """The slots whose values the backward computation of the layer reads."""
     match call.stage:
         case PoolStage() | SpatialMeanStage() | FlattenStage() | AddStage(rectify=False):
@@ -85,13 +85,13 @@ def _read_back(call: StageCall) -> tuple[int, ...]:
     return call.reads
 
 
-def _names(layer: str) -> tuple[str, str]:
+def _name_weight_and_bias(layer: str) -> tuple[str, str]:
     """The full names of a layer's weight and bias."""
     return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
 
 
-def _if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
-    return program.temporary(like.numbers) if needed else None
+def _reserve_if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
+    return program.reserve_temporary(like.numbers) if needed else None
 
 
 @dataclass(frozen=True)
@@ -103,24 +103,32 @@ class ConvLink:
     @property
     def names(self) -> tuple[str, ...]:
         """Its weight and bias."""
-        return _names(self.stage.name)
+        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Convolve, and keep which place of each pooling window was the largest."""
-        sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
+        sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
-        node.kept.extend([program.value(node.output.numbers)] if keeps else [])
+        node.kept.extend([program.reserve_value(node.output.numbers)] if keeps else [])
         winners = node.kept[0] if keeps else None
-        buffers = (*node.inputs, *node.params, node.output, winners, program.scratch(room))
-        program.call("convolve_forward", sizes, *buffers)
+        buffers = (*node.inputs, *node.params, node.output, winners, program.reserve_scratch(room))
+        program.add_call("convolve_forward", sizes, *buffers)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradients of the inputs, the weight and the bias."""
-        sizes, room = convolve.conv_sizes(self.stage.shape, 1, node.batch)
+        sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[0] if node.kept else None
-        of_inputs = _if_needed(program, needs[0], node.inputs[0])
-        buffers = (*node.inputs, node.params[0], winners, gradient, of_inputs, *of_params, program.scratch(room))
-        program.call("convolve_backward", sizes, *buffers)
+        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
+        buffers = (
+            *node.inputs,
+            node.params[0],
+            winners,
+            gradient,
+            of_inputs,
+            *of_params,
+            program.reserve_scratch(room),
+        )
+        program.add_call("convolve_backward", sizes, *buffers)
         return [of_inputs]
 
 
@@ -133,25 +141,25 @@ class NormLink:
     @property
     def names(self) -> tuple[str, ...]:
         """Its weight and bias."""
-        return _names(self.stage.name)
+        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Normalise, and keep means, scales and which place of each pooling window was the largest."""
-        sizes, room = norm_sizes(self.stage.shape, 1, node.batch)
-        node.kept.extend(program.value(self.stage.shape.groups * node.batch) for _ in range(2))
+        sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
+        node.kept.extend(program.reserve_value(self.stage.shape.groups * node.batch) for _ in range(2))
         if program.keeps and self.stage.shape.pools:
-            node.kept.append(program.value(node.output.numbers))
+            node.kept.append(program.reserve_value(node.output.numbers))
         winners = node.kept[2] if len(node.kept) > 2 else None
-        buffers = (*node.inputs, *node.params, node.output, *node.kept[:2], winners, program.scratch(room))
-        program.call("norm_forward", sizes, *buffers)
+        buffers = (*node.inputs, *node.params, node.output, *node.kept[:2], winners, program.reserve_scratch(room))
+        program.add_call("norm_forward", sizes, *buffers)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradients of the inputs, the weight and the bias."""
-        sizes, room = norm_sizes(self.stage.shape, 1, node.batch)
+        sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[2] if len(node.kept) > 2 else None
-        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, *node.params, *node.kept[:2], winners, gradient)
-        program.call("norm_backward", sizes, *read, of_inputs, *of_params, program.scratch(room))
+        program.add_call("norm_backward", sizes, *read, of_inputs, *of_params, program.reserve_scratch(room))
         return [of_inputs]
 
 
@@ -169,18 +177,20 @@ class PoolLink:
     def forward(self, program: Program, node: Node) -> None:
         """Pool, and keep which place of each window was the largest."""
         if self.stage.windows.divisors is None:
-            node.kept.append(program.value(node.output.numbers))
+            node.kept.append(program.reserve_value(node.output.numbers))
         winners = node.kept[0] if node.kept else None
-        program.call("pool_forward", self._sizes(node), *node.inputs, node.output, winners)
+        program.add_call("pool_forward", self._make_sizes(node), *node.inputs, node.output, winners)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradient of the inputs."""
-        of_inputs = program.temporary(node.inputs[0].numbers)
-        program.call("pool_backward", self._sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs)
+        of_inputs = program.reserve_temporary(node.inputs[0].numbers)
+        program.add_call(
+            "pool_backward", self._make_sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs
+        )
         return [of_inputs]
 
-    def _sizes(self, node: Node) -> map_passes.Pooling:
-        return pooling_sizes(self.stage.windows, node.shapes[0][0], node.batch)
+    def _make_sizes(self, node: Node) -> map_passes.Pooling:
+        return make_pooling_sizes(self.stage.windows, node.shapes[0][0], node.batch)
 
 
 @dataclass(frozen=True)
@@ -192,22 +202,24 @@ class UnitNormLink:
     @property
     def names(self) -> tuple[str, ...]:
         """Its weight and bias."""
-        return _names(self.stage.name)
+        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Normalise, and keep means and scales."""
-        node.kept.extend(program.value(self.stage.groups * node.batch) for _ in range(2))
-        program.call("unit_norm_forward", self._sizes(node), *node.inputs, *node.params, node.output, *node.kept)
+        node.kept.extend(program.reserve_value(self.stage.groups * node.batch) for _ in range(2))
+        program.add_call(
+            "unit_norm_forward", self._make_sizes(node), *node.inputs, *node.params, node.output, *node.kept
+        )
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradients of the inputs, the weight and the bias."""
-        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, node.params[0], *node.kept, gradient)
-        scratch = program.scratch(node.shapes[0][0])
-        program.call("unit_norm_backward", self._sizes(node), *read, of_inputs, *of_params, scratch)
+        scratch = program.reserve_scratch(node.shapes[0][0])
+        program.add_call("unit_norm_backward", self._make_sizes(node), *read, of_inputs, *of_params, scratch)
         return [of_inputs]
 
-    def _sizes(self, node: Node) -> Extent:
+    def _make_sizes(self, node: Node) -> Extent:
         groups = self.stage.groups
         return Extent(node.batch, groups, node.shapes[0][0] // groups, 0, self.stage.epsilon)
 
@@ -221,23 +233,28 @@ class LinearLink:
     @property
     def names(self) -> tuple[str, ...]:
         """Its weight and bias."""
-        return _names(self.stage.name)
+        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Multiply by the weight, add the bias, and apply ReLU if there is one."""
-        program.call("linear_forward", self._sizes(node), *node.inputs, *node.params, node.output)
+        program.add_call("linear_forward", self._make_sizes(node), *node.inputs, *node.params, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradients of the inputs, the weight and the bias."""
-        of_inputs = _if_needed(program, needs[0], node.inputs[0])
+        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         outputs = node.output if self.stage.rectify else None
         read = (*node.inputs, node.params[0], outputs, gradient)
-        program.call(
-            "linear_backward", self._sizes(node), *read, of_inputs, *of_params, program.scratch(gradient.numbers)
+        program.add_call(
+            "linear_backward",
+            self._make_sizes(node),
+            *read,
+            of_inputs,
+            *of_params,
+            program.reserve_scratch(gradient.numbers),
         )
         return [of_inputs]
 
-    def _sizes(self, node: Node) -> LinearSizes:
+    def _make_sizes(self, node: Node) -> LinearSizes:
         units = node.output.numbers // node.batch
         return LinearSizes(1, node.batch, node.shapes[0][0], units, int(self.stage.rectify))
 
@@ -258,20 +275,20 @@ class MeanLink:
         channels, *space = node.shapes[0]
         extent = Extent(channels, prod(space), node.batch, 0, 0.0)
         if self.stage.keeps_axes:
-            program.call("mean_forward", extent, *node.inputs, node.output)
+            program.add_call("mean_forward", extent, *node.inputs, node.output)
             return
-        means = program.temporary(node.output.numbers)
-        program.call("mean_forward", extent, *node.inputs, means)
-        program.call("turn_over", Extent(channels, node.batch, 0, 0, 0.0), means, node.output)
+        means = program.reserve_temporary(node.output.numbers)
+        program.add_call("mean_forward", extent, *node.inputs, means)
+        program.add_call("turn_over", Extent(channels, node.batch, 0, 0, 0.0), means, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradient of the inputs."""
         channels, *space = node.shapes[0]
         if not self.stage.keeps_axes:
-            units, gradient = gradient, program.temporary(gradient.numbers)
-            program.call("turn_over", Extent(node.batch, channels, 0, 0, 0.0), units, gradient)
-        of_inputs = program.temporary(node.inputs[0].numbers)
-        program.call("mean_backward", Extent(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
+            units, gradient = gradient, program.reserve_temporary(gradient.numbers)
+            program.add_call("turn_over", Extent(node.batch, channels, 0, 0, 0.0), units, gradient)
+        of_inputs = program.reserve_temporary(node.inputs[0].numbers)
+        program.add_call("mean_backward", Extent(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -287,12 +304,12 @@ class FlattenLink:
     def forward(self, program: Program, node: Node) -> None:
         """Transpose (units, batch) -> (batch, units)."""
         extent = Extent(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
-        program.call("turn_over", extent, *node.inputs, node.output)
+        program.add_call("turn_over", extent, *node.inputs, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """Transpose the gradient (batch, units) -> (units, batch)."""
-        of_inputs = program.temporary(gradient.numbers)
-        program.call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
+        of_inputs = program.reserve_temporary(gradient.numbers)
+        program.add_call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -310,16 +327,16 @@ class AddLink:
     def forward(self, program: Program, node: Node) -> None:
         """Add the two values, and apply ReLU if there is one."""
         one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
-        program.call("sum_forward", self._sizes(node), one, other, node.output)
+        program.add_call("sum_forward", self._make_sizes(node), one, other, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradients of the two values, which are the same."""
         if self.stage.rectify:
-            given, gradient = gradient, program.temporary(gradient.numbers)
-            program.call("sum_backward", self._sizes(node), node.output, given, gradient)
+            given, gradient = gradient, program.reserve_temporary(gradient.numbers)
+            program.add_call("sum_backward", self._make_sizes(node), node.output, given, gradient)
         return [gradient if needed else None for needed in needs]
 
-    def _sizes(self, node: Node) -> Extent:
+    def _make_sizes(self, node: Node) -> Extent:
         return Extent(node.output.numbers, 0, 0, int(self.stage.rectify), 0.0)
 
 
@@ -336,13 +353,13 @@ class ActivationLink:
 
     def forward(self, program: Program, node: Node) -> None:
         """Apply the activation."""
-        program.call("activate", self._sizes(node), *node.inputs, None, node.output)
+        program.add_call("activate", self._make_sizes(node), *node.inputs, None, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
         """The gradient of the inputs."""
-        of_inputs = program.temporary(gradient.numbers)
-        program.call("activate", self._sizes(node), *node.inputs, gradient, of_inputs)
+        of_inputs = program.reserve_temporary(gradient.numbers)
+        program.add_call("activate", self._make_sizes(node), *node.inputs, gradient, of_inputs)
         return [of_inputs]
 
-    def _sizes(self, node: Node) -> Extent:
+    def _make_sizes(self, node: Node) -> Extent:
         return Extent(node.output.numbers, 0, 0, self.kind, 0.0)

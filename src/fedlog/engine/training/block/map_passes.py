@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, scratch_space
+from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
 
 AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_scratch")
 Span = tuple[int, int]
@@ -78,10 +78,10 @@ class PoolMaps(Function):
 
 def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tuple[Tensor | None, ...]) -> None:
     (dtype,) = {tensor.dtype for tensor in tensors if tensor is not None}
-    _run(f"pool_{direction}", dtype, pooling_sizes(windows, shape[0] * shape[1], shape[-1]), tensors)
+    _run_compiled(f"pool_{direction}", dtype, make_pooling_sizes(windows, shape[0] * shape[1], shape[-1]), tensors)
 
 
-def pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
+def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
     """The sizes for a compiled pass over so many planes; the tables live as long as the windows."""
     return Pooling(
         planes,
@@ -133,7 +133,7 @@ class Norm(Function):
         """The normalised maps, smaller if they are pooled."""
         inputs = inputs.contiguous()
         weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
-        winners = inputs.new_empty(_normalised_size(shape, inputs)) if shape.pools else None
+        winners = inputs.new_empty(_compute_normalised_size(shape, inputs)) if shape.pools else None
         outputs, means, scales = _normalise(shape, inputs, weight, bias, winners)
         ctx.shape = shape
         ctx.save_for_backward(inputs, weight, bias, means, scales, winners)
@@ -156,13 +156,13 @@ def _normalise(
     shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, winners: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised maps, and the mean and scale of each record and group."""
-    outputs = inputs.new_empty(_normalised_size(shape, inputs))
+    outputs = inputs.new_empty(_compute_normalised_size(shape, inputs))
     means, scales = (inputs.new_empty(inputs.shape[0], shape.groups, inputs.shape[-1]) for _ in range(2))
     _call_norm("forward", shape, inputs, (inputs, weight, bias, outputs, means, scales, winners))
     return outputs, means, scales
 
 
-def _normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
+def _compute_normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
     if not shape.pools:
         return tuple(inputs.shape)
     rows = (shape.rows // shape.pool_rows,) if inputs.ndim == 5 else ()
@@ -170,12 +170,12 @@ def _normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
 
 
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    sizes, room = norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
-    _run(f"norm_{direction}", inputs.dtype, sizes, (*tensors, scratch_space(room, inputs.dtype)))
+    sizes, room = make_norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
+    _run_compiled(f"norm_{direction}", inputs.dtype, sizes, (*tensors, get_scratch_space(room, inputs.dtype)))
 
 
 @lru_cache(maxsize=256)
-def norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
+def make_norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
     """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
@@ -183,6 +183,8 @@ def norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
     return sizes, LIBRARY.norm_scratch(ctypes.byref(sizes))
 
 
-def _run(function: str, dtype: torch.dtype, sizes: ctypes.Structure, tensors: tuple[Tensor | None, ...]) -> None:
+def _run_compiled(
+    function: str, dtype: torch.dtype, sizes: ctypes.Structure, tensors: tuple[Tensor | None, ...]
+) -> None:
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     getattr(LIBRARY, f"{function}_{NUMBER[dtype]}")(ctypes.byref(sizes), *addresses)

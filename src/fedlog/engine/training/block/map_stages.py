@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlog.engine.training.block import map_passes
-from fedlog.engine.training.block.conv_stages import pool_size, pools_plainly
+from fedlog.engine.training.block.conv_stages import has_adjacent_windows, read_pool_size
 from fedlog.engine.training.block.map_passes import NormShape, PoolMaps, Span, Windows, normalise
 from fedlog.engine.training.block.network import Masks, Params, find_parameter, parameter
-from fedlog.engine.training.block.registry import Block, Place, block
+from fedlog.engine.training.block.registry import Block, Place, register_block
 from fedlog.engine.training.block.trace import SpatialMean
 
 
@@ -32,19 +32,19 @@ class PoolStage:
         return pooled.squeeze(2) if self.signals else pooled
 
 
-@block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
-def _pool(place: Place) -> Block | None:
+@register_block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
+def _build_pooling(place: Place) -> Block | None:
     """The block of pooling with any size, stride, padding and rounding; None if the dilation is not 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
-    if largest and (set(_per_axis(layer.dilation, flat)) != {1} or layer.return_indices):
+    if largest and (set(_expand_to_axes(layer.dilation, flat)) != {1} or layer.return_indices):
         return None
-    sizes, outputs = _with_rows(place.shape, flat), _with_rows(place.shape_out, flat)
-    kernels, strides = (_per_axis(value, flat) for value in (layer.kernel_size, layer.stride))
-    paddings = _per_axis(layer.padding, flat, of_rows=0)
-    axes = [_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
+    sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
+    kernels, strides = (_expand_to_axes(value, flat) for value in (layer.kernel_size, layer.stride))
+    paddings = _expand_to_axes(layer.padding, flat, of_rows=0)
+    axes = [_find_window_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
     rows, columns = ([(max(a, 0), min(b, size)) for a, b in spans] for spans, size in zip(axes, sizes, strict=True))
     divisors = None
     if not largest:
@@ -56,30 +56,30 @@ def _pool(place: Place) -> Block | None:
     return Block(PoolStage(Windows(sizes, tuple(rows), tuple(columns), divisors), flat))
 
 
-def _spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
+def _find_window_spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
     """The first place of each window and the place after its last, at most the end of the padding."""
     starts = [at * stride - padding for at in range(outputs)]
     return [(start, min(start + kernel, size + padding)) for start in starts]
 
 
-def _with_rows(shape: tuple[int, ...], flat: bool) -> Span:
+def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Span:
     return (1, shape[1]) if flat else (shape[1], shape[2])
 
 
-def _per_axis(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
+def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
     """A layer's kernel size, stride or padding as (rows, columns); for a signal's one row (`flat`) it is `of_rows`."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])
 
 
-@block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-def _adaptive(place: Place) -> Block | None:
+@register_block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+def _build_adaptive_pooling(place: Place) -> Block | None:
     """The block of adaptive mean pooling to any output size."""
     flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
-    sizes, outputs = _with_rows(place.shape, flat), _with_rows(place.shape_out, flat)
+    sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
     rows, columns = (
         tuple((at * size // count, ceil((at + 1) * size / count)) for at in range(count))
         for size, count in zip(sizes, outputs, strict=True)
@@ -101,8 +101,8 @@ class SpatialMeanStage:
         return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT
 
 
-@block(SpatialMean)
-def _spatial_mean(place: Place) -> Block | None:
+@register_block(SpatialMean)
+def _build_spatial_mean(place: Place) -> Block | None:
     return Block(SpatialMeanStage(len(place.shape_out) > 1))
 
 
@@ -139,7 +139,7 @@ class UnitNormStage:
         return found * weight[:, None] if bias is None else torch.addcmul(bias[:, None], found, weight[:, None])
 
 
-def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
+def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
     """The shape with the following pooling and ReLU layers that the same pass computes, and their number."""
     flat, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
@@ -147,7 +147,7 @@ def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
         if isinstance(layer, nn.ReLU):
             shape = replace(shape, rectify=True)
         elif isinstance(layer, nn.MaxPool1d if flat else nn.MaxPool2d) and _can_pool(shape, layer, flat, place):
-            rows, columns = pool_size(layer, flat)
+            rows, columns = read_pool_size(layer, flat)
             shape = replace(shape, pool_rows=rows, pool_columns=columns)
         else:
             break
@@ -157,11 +157,11 @@ def _absorb(shape: NormShape, place: Place) -> tuple[NormShape, int]:
 
 def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: Place) -> bool:
     """Whether this is the first pooling, with windows side by side without overlap or gaps."""
-    return not shape.pools and pools_plainly(layer, flat, place.shape)
+    return not shape.pools and has_adjacent_windows(layer, flat, place.shape)
 
 
-@block(nn.GroupNorm)
-def _group_norm(place: Place) -> Block | None:
+@register_block(nn.GroupNorm)
+def _build_group_norm(place: Place) -> Block | None:
     """The block of group normalisation, on units or on maps, where it includes pooling and ReLU after it."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
@@ -170,12 +170,12 @@ def _group_norm(place: Place) -> Block | None:
         return None
     rows, columns = prod(place.shape[1:-1]), place.shape[-1]
     shape = NormShape(layer.num_groups, channels // layer.num_groups, rows, columns, layer.eps, False)
-    shape, absorbed = _absorb(shape, place)
+    shape, absorbed = _absorb_followers(shape, place)
     return Block(MapNormStage(place.name, shape), absorbed)
 
 
-@block(nn.LayerNorm)
-def _layer_norm(place: Place) -> Block | None:
+@register_block(nn.LayerNorm)
+def _build_layer_norm(place: Place) -> Block | None:
     """The block of layer normalisation over whole records; None if it is over some axes only."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
@@ -210,8 +210,8 @@ class FrozenNormStage:
         return torch.addcmul(offset.view(axes), inputs, slope.view(axes))
 
 
-@block(nn.BatchNorm1d, nn.BatchNorm2d)
-def _frozen_norm(place: Place) -> Block | None:
+@register_block(nn.BatchNorm1d, nn.BatchNorm2d)
+def _build_frozen_norm(place: Place) -> Block | None:
     """The block of batch normalisation in evaluation mode; None if it would use the statistics of the batch."""
     layer: Any = place.layer
     if layer.training or layer.running_mean is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
-from fedlog.engine.training.block.pixels import PixelPool, gather_batch_innermost, pixels_of
+from fedlog.engine.training.block.pixels import PixelPool, gather_batch_innermost, make_pixel_pool
 from fedlog.engine.training.tasks import Settings
 
 Shape = tuple[int, ...]
@@ -51,7 +51,7 @@ def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
 BATCH_OF_A_BLOCKED_TRANSPOSE = 24
 
 
-def batch_innermost(records: Tensor) -> Tensor:
+def move_batch_innermost(records: Tensor) -> Tensor:
     """(clients, batch, units) -> contiguous (clients, units, batch)."""
     clients, batch, units = records.shape
     if batch < BATCH_OF_A_BLOCKED_TRANSPOSE:
@@ -91,7 +91,7 @@ class BlockNetwork:
     is_plain: bool = False
     """Whether all layers are linear layers or convolutions without padding and strides; blocks are then the fastest."""
 
-    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch, as maps or as units."""
         return (clients, *self.input_shape, batch) if self.takes_maps else (clients, batch, prod(self.input_shape))
 
@@ -107,7 +107,7 @@ class BlockNetwork:
             records = arranged.index_select(0, positions.reshape(-1)).view(clients, batch, -1)
             if not self.takes_maps:
                 return records
-            found = batch_innermost(records)
+            found = move_batch_innermost(records)
         return found.view(clients, *self.input_shape, batch)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
@@ -136,9 +136,9 @@ class StackedBody:
         """Whether inputs are maps, not units."""
         return self.training.takes_maps
 
-    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""
-        return self.training.batch_shape(clients, batch)
+        return self.training.compute_batch_shape(clients, batch)
 
     def arrange(self, images: Tensor) -> Tensor:
         """A pool of inputs in the layout from which batches are gathered."""
@@ -161,7 +161,7 @@ class Stacked(Protocol):
     def takes_maps(self) -> bool:
         """Whether the batch is the last axis (maps) or the second (units)."""
 
-    def batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
+    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""
 
     def arrange(self, images: Tensor) -> Tensor:
@@ -181,14 +181,14 @@ class PixelFeed:
         self._network = network
         self._pixels = pixels
 
-    def plain(self, positions: Tensor) -> Tensor:
+    def gather_plain_batch(self, positions: Tensor) -> Tensor:
         """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
-        return self.training(positions, None)
+        return self.gather_training_batch(positions, None)
 
-    def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
+    def gather_training_batch(self, positions: Tensor, crops: Tensor | None) -> Tensor:
         """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         clients, batch = positions.shape
-        shape = self._network.batch_shape(clients, batch)
+        shape = self._network.compute_batch_shape(clients, batch)
         return self._pixels.gather(positions, crops, shape, self._network.takes_maps)
 
 
@@ -208,14 +208,14 @@ class ArrangedFeed:
         self._raw = records.inputs[own]
         self._arranged = network.arrange(transform.prepare(self._raw).to(self._device, self._dtype))
 
-    def plain(self, positions: Tensor) -> Tensor:
+    def gather_plain_batch(self, positions: Tensor) -> Tensor:
         """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
         return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
 
-    def training(self, positions: Tensor, crops: Tensor | None) -> Tensor:
+    def gather_training_batch(self, positions: Tensor, crops: Tensor | None) -> Tensor:
         """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
         if crops is None:
-            return self.plain(positions)
+            return self.gather_plain_batch(positions)
         clients, batch = positions.shape
         rows, columns, flips = crops.flatten(1)
         raw = self._raw[self._row[positions].flatten()]
@@ -228,7 +228,7 @@ def choose_feed(
     network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
     """The fastest feed for the records of one pool that these clients hold."""
-    pixels = pixels_of(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
+    pixels = make_pixel_pool(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
     if pixels is not None:
         return PixelFeed(network, pixels)
     return ArrangedFeed(network, records, transform, held, settings)

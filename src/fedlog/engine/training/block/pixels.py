@@ -51,7 +51,7 @@ class PixelPool:
         return found
 
 
-def pixels_of(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
+def make_pixel_pool(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
     """The pool for the compiled pass; None if the records are not 8-bit, or the pass is not compiled."""
     if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
         return None

@@ -27,18 +27,18 @@ from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.convolve import (
     LIBRARY,
     KeptConv,
-    instructions,
+    get_scratch_space,
+    name_instruction_set,
     run_backward,
     run_forward,
-    scratch_space,
 )
 from fedlog.engine.training.block.network import (
     BlockNetwork,
     Masks,
     Params,
     StageCall,
-    batch_innermost,
     find_parameter,
+    move_batch_innermost,
     parameter,
     select_masks,
 )
@@ -137,7 +137,7 @@ class _Flatten:
         if not needs_inputs:
             return None, {}
         turned = gradient.mT
-        return (turned if turned.is_contiguous() else batch_innermost(gradient)).view(self.shape), {}
+        return (turned if turned.is_contiguous() else move_batch_innermost(gradient)).view(self.shape), {}
 
 
 _Kept = _Conv | _Linear | _Flatten
@@ -198,7 +198,7 @@ class Passes(Protocol):
         """The gradients of the parameters in `moving`, from the gradient of the features."""
 
 
-def write_out(network: BlockNetwork) -> Passes | None:
+def make_passes(network: BlockNetwork) -> Passes | None:
     """Computation without autograd if layers form a plain row or a single chain; otherwise None."""
     match network.chained:
         case (StageCall(stage=ChainStage() as chain, reads=(0,), writes=(output,)),) if output == network.output:
@@ -210,7 +210,7 @@ def write_out(network: BlockNetwork) -> Passes | None:
     return PlainPasses(stages) if is_row and len(stages) == len(network.steps) else None
 
 
-def cross_entropy_gradients(
+def compute_cross_entropy_gradients(
     features: Tensor, scores: Tensor, labels: Tensor, weights: Tensor, head: Tensor, moves_head: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of all clients' cross-entropy: of the features that the head sees, and of the head if it moves.
@@ -251,9 +251,9 @@ def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if bias is None:
         return torch.bmm(inputs, weight.mT)
-    is_map = _suits(inputs, weight) and not inputs.is_contiguous() and bias[0].is_contiguous()
-    if is_map and _compare(*_sizes(inputs, weight))[0]:
-        return _multiply(inputs, weight, bias)
+    is_map = _can_multiply_compiled(inputs, weight) and not inputs.is_contiguous() and bias[0].is_contiguous()
+    if is_map and _compare_with_pytorch(*_read_sizes(inputs, weight))[0]:
+        return _multiply_compiled(inputs, weight, bias)
     return torch.baddbmm(bias[:, None], inputs, weight.mT)
 
 
@@ -261,13 +261,13 @@ def multiply_back(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of the inputs, in the inputs' layout, and of the weight, with the bits of PyTorch's `bmm`."""
-    if _suits(inputs, weight) and _compare(*_sizes(inputs, weight))[1]:
-        return _multiply_back(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
+    if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_read_sizes(inputs, weight))[1]:
+        return _multiply_back_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
     of_inputs = torch.bmm(gradient, weight) if needs_inputs else None
     return of_inputs, torch.bmm(gradient.mT, inputs) if needs_weight else None
 
 
-def _suits(inputs: Tensor, weight: Tensor) -> bool:
+def _can_multiply_compiled(inputs: Tensor, weight: Tensor) -> bool:
     """Whether the compiled products can read these tensors."""
     known = inputs.dtype == weight.dtype == torch.float32 and inputs.device.type == "cpu"
     return (
@@ -275,12 +275,14 @@ def _suits(inputs: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
-    return inputs.shape[1], inputs.shape[2], weight.shape[1], not inputs.is_contiguous(), instructions()
+def _read_sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
+    return inputs.shape[1], inputs.shape[2], weight.shape[1], not inputs.is_contiguous(), name_instruction_set()
 
 
 @lru_cache(maxsize=256)
-def _compare(batch: int, units_in: int, units_out: int, innermost: bool, instruction_set: str) -> tuple[bool, bool]:
+def _compare_with_pytorch(
+    batch: int, units_in: int, units_out: int, innermost: bool, instruction_set: str
+) -> tuple[bool, bool]:
     """Whether the compiled products give PyTorch's bits for these sizes, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, batch, units_in, generator=generator)
@@ -289,33 +291,33 @@ def _compare(batch: int, units_in: int, units_out: int, innermost: bool, instruc
     weight = torch.randn(2, units_out, units_in, generator=generator)
     bias = torch.randn(2, units_out, generator=generator)
     gradient = torch.randn(2, batch, units_out, generator=generator)
-    forward = torch.equal(_multiply(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
-    of_inputs, of_weight = _multiply_back(inputs, weight, gradient, True, True)
+    forward = torch.equal(_multiply_compiled(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
+    of_inputs, of_weight = _multiply_back_compiled(inputs, weight, gradient, True, True)
     assert of_inputs is not None
     assert of_weight is not None
     backward = torch.equal(of_inputs, torch.bmm(gradient, weight))
     return forward, backward and torch.equal(of_weight, torch.bmm(gradient.mT, inputs))
 
 
-def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _multiply_compiled(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     outputs = inputs.new_empty(*inputs.shape[:2], weight.shape[1])
-    _call("forward", inputs, weight, bias.stride(0), inputs, weight, bias, outputs)
+    _call_compiled("forward", inputs, weight, bias.stride(0), inputs, weight, bias, outputs)
     return outputs
 
 
-def _multiply_back(
+def _multiply_back_compiled(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     of_inputs = torch.empty_like(inputs) if needs_inputs else None  # with the strides of the inputs
     of_weight = weight.new_empty(weight.shape) if needs_weight else None
-    _call("backward", inputs, weight, 0, inputs, weight, gradient, of_inputs, of_weight)
+    _call_compiled("backward", inputs, weight, 0, inputs, weight, gradient, of_inputs, of_weight)
     return of_inputs, of_weight
 
 
-def _call(direction: str, inputs: Tensor, weight: Tensor, bias_step: int, *tensors: Tensor | None) -> None:
+def _call_compiled(direction: str, inputs: Tensor, weight: Tensor, bias_step: int, *tensors: Tensor | None) -> None:
     (clients, batch, units_in), units_out = inputs.shape, weight.shape[1]
     innermost = int(not inputs.is_contiguous())
     sizes = _Product(clients, batch, units_in, units_out, innermost, weight.stride(0), bias_step)
-    scratch = scratch_space(batch * (units_in + 2 * units_out), inputs.dtype)
+    scratch = get_scratch_space(batch * (units_in + 2 * units_out), inputs.dtype)
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
     getattr(LIBRARY, f"product_{direction}_float")(ctypes.byref(sizes), *addresses)

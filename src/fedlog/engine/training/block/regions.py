@@ -40,16 +40,16 @@ class RegionStage:
         if masks is not None:
             own |= {f"{site}.multiplier": masks[site] for site in self.sites}
         if self.stacked:
-            found = torch.func.vmap(self._one_client)(own, inputs)
+            found = torch.func.vmap(self._run_one_client)(own, inputs)
         else:
             each = [
-                self._one_client({name: value[at] for name, value in own.items()}, [value[at] for value in inputs])
+                self._run_one_client({name: value[at] for name, value in own.items()}, [value[at] for value in inputs])
                 for at in range(clients)
             ]
             found = tuple(torch.stack(parts) for parts in zip(*each, strict=True))
         return tuple(value if value.ndim == 3 else value.movedim(1, -1).contiguous() for value in found)
 
-    def _one_client(self, params: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    def _run_one_client(self, params: dict[str, Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
         found: tuple[Tensor, ...] = torch.func.functional_call(self.module, params, tuple(inputs))
         return found
 
@@ -59,7 +59,7 @@ def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation])
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
-        _collect(one, inside, needed)
+        _collect_needed(one, inside, needed)
     inputs = [one for one in needed if one not in inside and one.shape is not None]
     outputs = [one for one in part if any(one in other.reads for other in everything if other not in inside)]
     graph = fx.Graph()
@@ -77,17 +77,17 @@ def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[
     return lambda node: copies[sources[node].node]
 
 
-def _collect(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
+def _collect_needed(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
     """Add an operation to `needed`, after those that it reads; tensors of records from outside are inputs."""
     if one in needed:
         return
     if one in inside or one.shape is None:
         for read in one.sources.values():
-            _collect(read, inside, needed)
+            _collect_needed(read, inside, needed)
     needed.append(one)
 
 
-def region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
+def make_region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     """The region as a stage: by `vmap` if that gives the same result as one client after another."""
     module = region.module
     values = collect_parameters(module)

@@ -49,7 +49,7 @@ Builder = Callable[[Place], Block | None]
 BLOCKS: dict[type[nn.Module], Builder] = {}
 
 
-def block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
+def register_block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
     """Register a builder for these types of layers; it returns None for a place that its block does not support."""
 
     def register(build: Builder) -> Builder:

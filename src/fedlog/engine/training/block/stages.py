@@ -18,9 +18,16 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedlog.engine.training.block.linear import CompiledLinear, suits
-from fedlog.engine.training.block.network import Masks, Params, batch_innermost, find_parameter, parameter, select_masks
-from fedlog.engine.training.block.registry import Block, Follower, Place, block
+from fedlog.engine.training.block.linear import CompiledLinear, can_run_compiled
+from fedlog.engine.training.block.network import (
+    Masks,
+    Params,
+    find_parameter,
+    move_batch_innermost,
+    parameter,
+    select_masks,
+)
+from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
 from fedlog.engine.training.block.trace import Add, Concatenate
 from fedlog.models.masked_dropout import MaskedDropout
 
@@ -65,15 +72,15 @@ class LinearStage:
         (inputs,), clients = values, values[0].shape[0]
         weight = parameter(self.name, "weight", params, clients)
         bias = find_parameter(self.name, "bias", params, clients)
-        function = CompiledLinear if self.compiled and suits(inputs, weight) else Linear
+        function = CompiledLinear if self.compiled and can_run_compiled(inputs, weight) else Linear
         units: Tensor = function.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
         for mask in select_masks(masks, self.dropout):
             units = units * mask
         return units
 
 
-@block(nn.Linear)
-def _linear(place: Place) -> Block | None:
+@register_block(nn.Linear)
+def _build_linear(place: Place) -> Block | None:
     """The block of a linear layer on units, with the ReLU and dropout layers after it."""
     if len(place.shape) != 1:
         return None
@@ -100,7 +107,7 @@ class Flatten(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """The gradient of the maps."""
-        return batch_innermost(gradient).view(ctx.sizes)
+        return move_batch_innermost(gradient).view(ctx.sizes)
 
 
 @dataclass(frozen=True)
@@ -113,8 +120,8 @@ class FlattenStage:
         return units
 
 
-@block(nn.Flatten)
-def _flatten(place: Place) -> Block | None:
+@register_block(nn.Flatten)
+def _build_flatten(place: Place) -> Block | None:
     """The block of a layer that flattens whole records; None for one that keeps some axes."""
     return Block(FlattenStage()) if len(place.shape) > 1 and place.shape_out == (prod(place.shape),) else None
 
@@ -139,8 +146,8 @@ class DropoutStage:
         return inputs
 
 
-@block(MaskedDropout)
-def _dropout(place: Place) -> Block | None:
+@register_block(MaskedDropout)
+def _build_dropout(place: Place) -> Block | None:
     return Block(DropoutStage(place.name, place.layer.per_channel))
 
 
@@ -155,8 +162,8 @@ class ElementwiseStage:
         return self.function(values[0])
 
 
-@block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
-def _activation(place: Place) -> Block | None:
+@register_block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
+def _build_activation(place: Place) -> Block | None:
     """The block of an activation. It is never computed in place, because other layers may read its input."""
     layer = place.layer
     functions: dict[type[nn.Module], Callable[[], Callable[[Tensor], Tensor]]] = {
@@ -206,8 +213,8 @@ class AddStage:
         return summed
 
 
-@block(Add)
-def _add(place: Place) -> Block | None:
+@register_block(Add)
+def _build_add(place: Place) -> Block | None:
     rectify = bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
     return Block(AddStage(rectify), int(rectify))
 
@@ -223,6 +230,6 @@ class ConcatenateStage:
         return torch.cat(values, dim=self.axis)
 
 
-@block(Concatenate)
-def _concatenate(place: Place) -> Block | None:
+@register_block(Concatenate)
+def _build_concatenate(place: Place) -> Block | None:
     return Block(ConcatenateStage(2 if len(place.shape_out) == 1 else 1))

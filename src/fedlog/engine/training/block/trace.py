@@ -74,7 +74,7 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
     try:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)
-        shapes = _shapes_of_one_record(traced, input_shape)
+        shapes = _find_record_shapes(traced, input_shape)
     except Exception:  # a user's module may raise anything when it is traced
         return None
     if sum(node.op == "placeholder" for node in graph.nodes) != 1:
@@ -83,35 +83,35 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
     operations: list[Operation] = []
     for node in graph.nodes:
         sources = {one: made[one] for one in node.all_input_nodes}
-        name, layer = _layer_of(node, module, [one.shape for one in sources.values()], shapes[node])
+        name, layer = _find_layer(node, module, [one.shape for one in sources.values()], shapes[node])
         if isinstance(layer, nn.Identity):
             made[node] = made[node.all_input_nodes[0]]
             continue
         made[node] = Operation(node, name, layer, sources, shapes[node])
         operations.append(made[node])
-        if _in_place(node, layer) and sources:
+        if _is_in_place(node, layer) and sources:
             # Later readers of the input read the output of this operation, which changed it in place.
             made[node.all_input_nodes[0]] = made[node]
     return operations
 
 
-def _shapes_of_one_record(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
+def _find_record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
     """The shape of each value for one record; None for a value whose first axis is not the batch."""
     found = []
     for records in (2, 3):
         shapes = _Shapes(traced)
         with torch.no_grad():
             shapes.run(make_trial_records(input_shape, records))
-        found.append({node: _of_a_record(shape, records) for node, shape in shapes.found.items()})
+        found.append({node: _drop_batch_axis(shape, records) for node, shape in shapes.found.items()})
     two, three = found
     return {node: shape if three[node] == shape else None for node, shape in two.items()}
 
 
-def _of_a_record(shape: Shape | None, records: int) -> Shape | None:
+def _drop_batch_axis(shape: Shape | None, records: int) -> Shape | None:
     return shape[1:] if shape is not None and shape[0] == records else None
 
 
-def _in_place(node: fx.Node, layer: nn.Module | None) -> bool:
+def _is_in_place(node: fx.Node, layer: nn.Module | None) -> bool:
     named = isinstance(node.target, str) and node.op == "call_method" and node.target.endswith("_")
     asked = node.kwargs.get("inplace") is True or getattr(layer, "inplace", False) is True
     return named or asked or node.target in (operator.iadd, functional.relu_, torch.relu_)
@@ -148,7 +148,7 @@ _FUNCTIONS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 _RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 
 
-def _layer_of(
+def _find_layer(
     node: fx.Node, module: nn.Module, inputs: list[Shape | None], output: Shape | None
 ) -> tuple[str, nn.Module | None]:
     """The name and the layer of a node; the layer is None if no layer computes the node."""
@@ -172,8 +172,8 @@ def _layer_of(
         alike = isinstance(joined, list | tuple) and len(joined) == len(inputs) and None not in inputs
         return "", Concatenate() if alike and axis in (1, -len(output)) else None
     if target in (torch.mean, "mean"):
-        return "", _mean_layer(node, inputs[0], output)
-    return "", _function_layer(node)
+        return "", _make_mean_layer(node, inputs[0], output)
+    return "", _make_layer_of_function(node)
 
 
 def _is_called_plainly(node: fx.Node, layer: nn.Module) -> bool:
@@ -182,7 +182,7 @@ def _is_called_plainly(node: fx.Node, layer: nn.Module) -> bool:
     return len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs and not hooked
 
 
-def _mean_layer(node: fx.Node, shape: Shape | None, output: Shape) -> nn.Module | None:
+def _make_mean_layer(node: fx.Node, shape: Shape | None, output: Shape) -> nn.Module | None:
     named = {"dim": node.args[1] if len(node.args) > 1 else None, **node.kwargs}
     axes = named["dim"] if isinstance(named["dim"], list | tuple) else [named["dim"]]
     if shape is None or len(shape) < 2 or named.keys() - {"dim", "keepdim"}:
@@ -194,7 +194,7 @@ def _mean_layer(node: fx.Node, shape: Shape | None, output: Shape) -> nn.Module 
     return SpatialMean()
 
 
-def _function_layer(node: fx.Node) -> nn.Module | None:
+def _make_layer_of_function(node: fx.Node) -> nn.Module | None:
     if node.target not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
     kind, names = _FUNCTIONS[node.target]

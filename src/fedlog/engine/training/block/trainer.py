@@ -21,7 +21,7 @@ from fedlog.engine.training.block.chain import ChainPasses
 from fedlog.engine.training.block.chain_training import ChainTraining, Draws
 from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, StackedBody, choose_feed
-from fedlog.engine.training.block.plain import Gradients, PlainPasses, cross_entropy_gradients, write_out
+from fedlog.engine.training.block.plain import Gradients, PlainPasses, compute_cross_entropy_gradients, make_passes
 from fedlog.engine.training.tasks import (
     CLOCK,
     FeatureRequest,
@@ -79,11 +79,11 @@ class BlockBackend:
         self._body = body
         self._settings = settings
         self._network = network
-        self._passes = write_out(network.training) if isinstance(network, StackedBody) else None
+        self._passes = make_passes(network.training) if isinstance(network, StackedBody) else None
         self._one_by_one = None
         if isinstance(self._passes, ChainPasses) and chain_training.AVAILABLE:
             self._one_by_one = ChainTraining(self._passes.stage)
-        evaluating = write_out(network.evaluating) if isinstance(network, StackedBody) else None
+        evaluating = make_passes(network.evaluating) if isinstance(network, StackedBody) else None
         self._evaluation = evaluating if isinstance(evaluating, PlainPasses) else None  # chains keep nothing anyway
         self._own_names = {name for layer in body.layers for name in layer}
         self._transform = federation.transform
@@ -117,13 +117,13 @@ class BlockBackend:
         order = sorted(range(len(requests)), key=lambda at: -len(requests[at].positions))
         params = _stack([requests[at].params for at in order], self._settings)
         sizes = [len(requests[at].positions) for at in order]
-        positions = _pad([requests[at].positions for at in order])
+        positions = _stack_padded([requests[at].positions for at in order])
         feed = self._feeds[requests[0].pool]
         parts, records = [], self._records_at_once
         for start in range(0, max(sizes), records):
             active = sum(size > start for size in sizes)
-            batch = feed.plain(positions[:active, start : start + records])
-            parts.append(self._body.clip_features(self._evaluate(_first(params, active), batch)))
+            batch = feed.gather_plain_batch(positions[:active, start : start + records])
+            parts.append(self._body.clip_features(self._evaluate(_take_first(params, active), batch)))
         each = [torch.zeros(0)] * len(requests)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
@@ -143,7 +143,7 @@ class BlockBackend:
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
         moments: list[Params] = [{} for _ in tasks]
-        weights = self._weights(tasks)
+        weights = self._compute_weights(tasks)
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
             moving = find_moving_names(params, phase, self._body)
@@ -158,15 +158,15 @@ class BlockBackend:
                 if rule.moments is AdamMoments.EPOCH:
                     adam.restart()
                 with CLOCK.time("gather"):
-                    drawn = self._draw(tasks, number, epoch, weights)
-                carry = self._epoch(tasks, phase, adam, frozen, constants, carry, drawn)
+                    drawn = self._draw_epoch(tasks, number, epoch, weights)
+                carry = self._train_epoch(tasks, phase, adam, frozen, constants, carry, drawn)
             params = {**frozen, **adam.values()}
             if rule.moments is AdamMoments.RUN:
                 for row, mine in enumerate(moments):
-                    mine |= name_moments(number, *(value.cpu() for value in adam.moments(row)))
+                    mine |= name_moments(number, *(value.cpu() for value in adam.get_moments(row)))
         return params, moments
 
-    def _epoch(
+    def _train_epoch(
         self,
         tasks: list[Task],
         phase: Phase,
@@ -178,22 +178,22 @@ class BlockBackend:
     ) -> Carry:
         size = self._settings.batch_size
         records = [task.client.records for task in tasks]
-        if self._one_by_one is not None and self._suits_one_by_one(phase, {**frozen, **adam.values()}, adam, drawn):
+        if self._one_by_one is not None and self._can_train_one_by_one(phase, {**frozen, **adam.values()}, adam, drawn):
             self._one_by_one.train_epoch(adam, frozen, records, size, drawn, self._feeds[Pool.TRAIN])
             return carry
         for start in range(0, max(records), size):
             active = sum(count > start for count in records)
             longest = min(size, records[0] - start)
             at = (slice(0, active), slice(start, start + longest))
-            moving = adam.leaves(active)
-            params = {**_first(frozen, active), **moving}
+            moving = adam.get_leaves(active)
+            params = {**_take_first(frozen, active), **moving}
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
-                inputs = self._feeds[Pool.TRAIN].training(drawn.positions[at], crops)
+                inputs = self._feeds[Pool.TRAIN].gather_training_batch(drawn.positions[at], crops)
             batch = _Inputs(inputs, masks, drawn.labels[at], drawn.weights[at])
             gradients, after = self._compute_gradients(
-                phase, params, list(moving), batch, _first(constants, active), _first(carry, active)
+                phase, params, list(moving), batch, _take_first(constants, active), _take_first(carry, active)
             )
             with CLOCK.time("optimiser"):
                 adam.step(active, gradients)
@@ -215,12 +215,12 @@ class BlockBackend:
             features, tape = self._passes.forward(params, batch.inputs, batch.masks)
         # Behind the body, the loss is differentiated by autograd unless it is the usual one.
         outside = [name for name in moving if name not in self._own_names]
-        if self._writes_out_loss(phase, params, outside):
+        if self._is_plain_cross_entropy(phase, params, outside):
             with CLOCK.time("forward"), torch.no_grad():
                 dropped = self._body.apply_last_dropout(features, batch.masks)
                 scores = logits(dropped, params)
             with CLOCK.time("backward"), torch.no_grad():
-                of_dropped, of_head = cross_entropy_gradients(
+                of_dropped, of_head = compute_cross_entropy_gradients(
                     dropped, scores, batch.labels, batch.weights, params[HEAD], HEAD in outside
                 )
                 found: Gradients = {HEAD: of_head}
@@ -238,14 +238,14 @@ class BlockBackend:
                 found |= self._passes.backward(tape, of_features, moving)
             return [found.get(name) for name in moving], after
 
-    def _suits_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
+    def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
         """Whether one compiled call can train a client: no dropout, and cross-entropy behind a plain linear head."""
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
-        usual = not drawn.masks and not phase.reads_params and self._writes_out_loss(phase, params, outside)
+        usual = not drawn.masks and not phase.reads_params and self._is_plain_cross_entropy(phase, params, outside)
         return usual and self._one_by_one is not None and {*names} <= self._one_by_one.names
 
-    def _writes_out_loss(self, phase: Phase, params: Params, outside: list[str]) -> bool:
+    def _is_plain_cross_entropy(self, phase: Phase, params: Params, outside: list[str]) -> bool:
         """Whether the loss is cross-entropy behind a plain linear head."""
         plain = phase.loss is cross_entropy and self._body.clip is None
         return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
@@ -260,7 +260,7 @@ class BlockBackend:
         seen = Batch(features, logits(dropped, params), batch.labels, batch.weights, view, dropped)
         return phase.loss(seen, constants, carry)
 
-    def _draw(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> _Epoch:
+    def _draw_epoch(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> _Epoch:
         dtype, device = self._settings.dtype, self._settings.device
         clients, longest = weights.shape
         # Padding gets -1, which is below every p: its multipliers are 0.
@@ -284,20 +284,20 @@ class BlockBackend:
             {site.name: make_multipliers(uniform[site.name], site.p, dtype).to(device) for site in self._body.dropout},
         )
 
-    def _weights(self, tasks: list[Task]) -> Tensor:
+    def _compute_weights(self, tasks: list[Task]) -> Tensor:
         """The weight of each record of each client, (C, n), 0 on padding."""
         settings = self._settings
-        each = [batch_weights(task.client.records, settings.batch_size, settings.dtype) for task in tasks]
-        return _pad(each).to(settings.device)
+        each = [compute_batch_weights(task.client.records, settings.batch_size, settings.dtype) for task in tasks]
+        return _stack_padded(each).to(settings.device)
 
 
-def batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
+def compute_batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
     """The weight of each record, (records,): 1 / (size of its batch); the last batch may be short."""
     starts = torch.arange(records) // batch_size * batch_size
     return 1 / (records - starts).clamp(max=batch_size).to(dtype)
 
 
-def _pad(rows: list[Tensor]) -> Tensor:
+def _stack_padded(rows: list[Tensor]) -> Tensor:
     """The rows stacked as (C, longest, ...), short ones filled up with zeros."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
@@ -331,7 +331,7 @@ def _cast(value: Tensor, settings: Settings) -> Tensor:
     return value.to(settings.device, settings.dtype if value.is_floating_point() else value.dtype)
 
 
-def _first(stacked: Mapping[str, Tensor], count: int) -> Params:
+def _take_first(stacked: Mapping[str, Tensor], count: int) -> Params:
     return {name: value[:count] for name, value in stacked.items()}
 
 
