@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -52,8 +54,9 @@ def make_federation_from_arrays(
 ) -> Federation:
     """A federation with one client for each site, from arrays in memory; arguments as in `Federation.from_arrays`."""
     if not isinstance(train, Mapping) or not train:
+        found = "an empty one" if isinstance(train, Mapping) else type(train).__name__
         raise InputError(
-            f"expected a dict with the records of each site by name, found: {type(train).__name__}",
+            f"expected a dict with the records of each site by name, found: {found}",
             hint=EXAMPLE,
         )
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
@@ -100,6 +103,12 @@ def convert_inputs(values: Any, where: str) -> Inputs:
     if isinstance(values, pl.DataFrame):
         return values
     if hasattr(values, "columns") and hasattr(values, "iloc"):  # a pandas data frame, without importing pandas
+        names = Counter(str(column) for column in values.columns)
+        if repeated := [name for name, times in names.items() if times > 1]:
+            raise InputError(
+                f"{where}: expected columns with different names, found more than once: {', '.join(repeated)}",
+                hint="rename the columns",
+            )
         return pl.DataFrame([_to_series(str(column), values[column].to_numpy()) for column in values.columns])
     array = np.asarray(values)
     if array.ndim < 2 or array.dtype.kind not in "fiub":
@@ -142,8 +151,8 @@ def _is_missing(value: Any) -> bool:
 def _read_part(given: Sequence[Any], where: str) -> SiteArrays:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=EXAMPLE)
-    inputs, labels = convert_inputs(given[0], where), _read_column(given[1])
-    groups = _read_column(given[2]) if len(given) == 3 else None
+    inputs, labels = convert_inputs(given[0], where), _read_column(given[1], where, "label")
+    groups = _read_column(given[2], where, "group") if len(given) == 3 else None
     if labels.ndim != 1 or len(labels) != len(inputs) or len(labels) == 0:
         if not len(inputs):
             raise InputError(f"{where}: expected records, found none", hint="leave out a site without records")
@@ -159,10 +168,26 @@ def _read_part(given: Sequence[Any], where: str) -> SiteArrays:
     return SiteArrays(inputs, labels, groups, where)
 
 
-def _read_column(values: Any) -> NDArray[Any]:
+def _read_column(values: Any, where: str, what: str) -> NDArray[Any]:
+    """The labels or groups as an array of numbers or texts; InputError for a missing one, or numbers among texts."""
     array: NDArray[Any] = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.dtype.kind in "OT":
-        array = np.array([value if isinstance(value, int) else str(value) for value in array.tolist()])
+    if array.dtype.kind == "U" and isinstance(values, list | tuple):
+        array = np.asarray(values, dtype=object)  # numpy has made texts of numbers and NaN among texts
+    if array.ndim == 1 and array.dtype.kind in "fOT":
+        found = array.tolist()
+        missing = [row for row, value in enumerate(found) if _is_missing(value)]
+        if missing:
+            raise InputError(
+                f"{where}: expected a {what} for each record, found none in row {missing[0] + 1}",
+                hint=f"leave out the rows without a {what}",
+            )
+        if array.dtype.kind != "f":
+            array = np.array([int(value) if isinstance(value, Integral) else str(value) for value in found])
+            if array.dtype.kind == "U" and any(isinstance(value, Integral) for value in found):
+                raise InputError(
+                    f"{where}: expected {what}s that are all whole numbers or all texts, found both",
+                    hint="make texts of all of them: [str(value) for value in values]",
+                )
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
