@@ -176,6 +176,13 @@ class _Root(nn.Linear):
         return super().forward(inputs.sqrt())
 
 
+def test_a_body_that_vmap_runs_only_in_evaluation_is_not_stacked_through_it() -> None:
+    body = build_body("mine", lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)), (4,))
+    assert "vmap cannot run it" in Engine().explain(body)
+    with pytest.raises(InputError, match="vmap cannot run it"):
+        Engine(choice=BackendChoice.VMAP).explain(body)
+
+
 @pytest.mark.parametrize("make", [lambda: _Tokens(7, 2), lambda: _Root(4, 6)])
 def test_what_is_tried_is_within_the_domain_of_usual_bodies(make: Callable[[], nn.Module]) -> None:
     assert "stacked clients through vmap" in Engine().explain(build_body("mine", make, (4,)))
