@@ -125,6 +125,20 @@ def test_a_run_is_the_same_in_memory_saved_and_in_a_folder(
     assert "hint: name one of its models: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("site", ["A/B clinic", "../away", "/root", "south.safetensors"])
+def test_a_model_is_found_whatever_its_client_is_called(
+    site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = fedlog.run(Federation.from_arrays({site: SITES["east"]}), out=tmp_path / "run", **SHORT)
+    expected = kept.models[site].predict(X).tolist()
+    assert fedlog.load(tmp_path / "run").models[site].predict(X).tolist() == expected
+    pl.DataFrame({f"x{at}": X[:, at] for at in range(13)}).write_csv(tmp_path / "new.csv")
+    assert main(["predict", str(tmp_path / "run"), "--data", "new.csv"]) == 2
+    model = capsys.readouterr().err.split("hint: name one of its models: ")[1].strip()
+    assert main(["predict", model, "--data", str(tmp_path / "new.csv"), "--json"]) == 0
+    assert [int(label) for label in json.loads(capsys.readouterr().out)["labels"]] == expected
+
+
 def test_changed_data_are_refused_and_an_old_result_is_said_to_be_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

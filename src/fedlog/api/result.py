@@ -27,7 +27,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.json_text import write_json
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.model import Model
-from fedlog.models.model_folder import list_model_names, load_model, load_models, save_run_models
+from fedlog.models.model_folder import list_model_names, load_model, load_models, locate_client_model, save_run_models
 from fedlog.settings.spec import RunSpec, spec_as_values
 from fedlog.wire.bits_text import describe_bits
 
@@ -60,7 +60,7 @@ class Models(Mapping[str, Model]):
         if name not in self._names:
             raise KeyError(f"no model of {name}; there are models of {', '.join(self._names) or 'nobody'}")
         if name not in self._read:
-            self._read[name] = load_model(self._folder / name)
+            self._read[name] = load_model(locate_client_model(self._folder, name))
         return self._read[name]
 
     def read_all(self) -> Mapping[str, Model]:

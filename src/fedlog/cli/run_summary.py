@@ -13,6 +13,7 @@ from rich.table import Table
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.run.records import Summary
+from fedlog.models.model_folder import locate_client_model
 from fedlog.settings.differences import find_differences
 from fedlog.settings.spec import RunSpec
 from fedlog.wire.bits_text import describe_bits
@@ -99,7 +100,7 @@ def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_
                  if (value := getattr(spec, name)) is not None]  # fmt: skip
         lines.append(f"fedlog compare {' '.join(data)} --quick    # is it better than training alone?")
     if spec.data.startswith("sites:") and summary.clients:
-        model = shlex.quote(str(folder / "models" / summary.clients[0]))
+        model = shlex.quote(str(locate_client_model(folder / "models", summary.clients[0])))
         sites = Path(spec.data.removeprefix("sites:"))
         images = sites.is_dir() and any(path.is_dir() for path in sites.iterdir())
         lines.append(f"fedlog predict {model} --data {'new-images/' if images else 'new.csv'}")

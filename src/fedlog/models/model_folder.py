@@ -88,6 +88,12 @@ def list_model_names(folder: Path) -> tuple[str, ...]:
     return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
 
 
+def locate_client_model(folder: Path, client: str) -> Path:
+    """The path by which `load_model` finds the model of a client in a run's folder of models."""
+    plain = Path(client).name == client  # not so with a slash in it
+    return folder / (client if plain else name_weights_file(client).removesuffix(".safetensors"))
+
+
 @add_default_hint("load it with the version of fedlog that saved it")
 def load_model(path: Path) -> Model:
     """Load the model in a site's model folder, or that of a client in a run's folder, `RUN/models/CLIENT`.
@@ -96,7 +102,7 @@ def load_model(path: Path) -> Model:
     """
     try:
         if not (path / DESCRIPTION).exists() and (path.parent / RUN_DESCRIPTION).exists():
-            return _load_from_run(path.parent, path.name.removesuffix(".safetensors"))
+            return _load_from_run(path.parent, _find_client(path))
         described = parse_json((path / DESCRIPTION).read_text())
         if described["version"] != VERSION:
             raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
@@ -117,14 +123,21 @@ def load_models(folder: Path) -> dict[str, Model]:
 
 def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = None) -> Model:
     described = parse_json((folder / RUN_DESCRIPTION).read_text())
-    if client not in described["clients"]:
-        raise InputError(
-            f"expected the model of a client in {folder}, found none for: {client}", hint=_list_models(folder)
-        )
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
     encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
     return _assemble_model(folder / own["weights"], own, schema, encoder, described["provenance"], bodies)
+
+
+def _find_client(path: Path) -> str:
+    """The client that `RUN/models/CLIENT` names: by its own name, or by the name of its file of weights."""
+    for client in list_model_names(path.parent):
+        file = name_weights_file(client)
+        if path.name in (client, f"{client}.safetensors", file, file.removesuffix(".safetensors")):
+            return client
+    raise InputError(
+        f"expected the model of a client in {path.parent}, found none for: {path.name}", hint=_list_models(path.parent)
+    )
 
 
 def _read_encoder(text: str, schema: Schema) -> TableEncoder:
@@ -143,7 +156,7 @@ def _hint_at_models(path: Path) -> str:
 def _list_models(folder: Path) -> str:
     names = list_model_names(folder)
     more = ", ..." if len(names) > 5 else ""
-    return f"name one of its models: {', '.join(str(folder / name) for name in names[:5])}{more}"
+    return f"name one of its models: {', '.join(str(locate_client_model(folder, name)) for name in names[:5])}{more}"
 
 
 def _describe_model(model: Model) -> dict[str, Any]:
