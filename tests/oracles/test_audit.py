@@ -207,7 +207,7 @@ def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixt
     assert main(blind) == 1
     said = capsys.readouterr()
     assert said.out.startswith("BLIND")
-    assert "cannot refute a claim of 30" in said.err
+    assert "cannot refute the claimed epsilon of 30" in said.err
     finding = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
     assert finding.epsilon_lower == pytest.approx(finding.epsilon_visible)
     assert not finding.is_too_weak

@@ -122,7 +122,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(reproduce, "run_cells", interrupted)
     assert main(["reproduce", "table-mnist", "--quiet"]) == 130
     assert capsys.readouterr().err == (
-        "interrupted\nhint: the same command continues where this one stopped; finished runs are kept\n"
+        "interrupted\nhint: to continue, run the same command again; finished runs are kept\n"
     )
 
 

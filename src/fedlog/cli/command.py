@@ -1,4 +1,4 @@
-"""Add commands and common flags to the parser, and print messages."""
+"""What all commands share: adding a command and its flags to the parser, splitting lists, printing messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Handler: TypeAlias = Callable[[argparse.Namespace], int | None]  # returns the e
 
 
 class StopRequestedError(KeyboardInterrupt):
-    """The process got SIGTERM, as a service manager sends it to stop a service."""
+    """Raised when the process receives SIGTERM, the signal with which a service manager stops a service."""
 
 
 @contextmanager
 def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
-    """If SIGTERM arrives in the block, end the block, print `last_words` and go on; Ctrl-C still ends the program."""
+    """Leave the `with` block without an error if SIGTERM arrives in it, and print `last_words`; not for Ctrl-C."""
     try:
         yield
     except StopRequestedError:
@@ -33,7 +33,7 @@ def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
 def add_command(
     commands: Subparsers, name: str, summary: str, handler: Handler, folder_help: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser. With `folder_help` it takes a folder, DIR, which that text describes."""
+    """Add a command and return its parser; `folder_help` is the help text of its argument DIR, if it has one."""
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(handler=handler)
     if folder_help is not None:
@@ -42,15 +42,15 @@ def add_command(
 
 
 def list_subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The subcommands of a command, by name."""
+    """Return the parsers of a command's subcommands, by name."""
     groups = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
     return {name: below for group in groups for name, below in group.choices.items()}
 
 
 def import_on_call(name: str) -> Handler:
-    """Return a handler that imports `module:function` from `fedlog.cli` only when the command runs, and calls it.
+    """Return a handler that imports the function `name` (as `module:function` in `fedlog.cli`) and calls it.
 
-    So `--help` does not wait for PyTorch, and works without the packages of the optional extras.
+    The import happens when the command runs. So `--help` does not wait for PyTorch, and needs no optional packages.
     """
 
     def import_and_call(args: argparse.Namespace) -> int | None:
@@ -62,7 +62,7 @@ def import_on_call(name: str) -> Handler:
 
 
 def add_allow_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--allow-code NAME`, which permits loaded files to use the function of this name."""
+    """Add `--allow-code NAME`: the user trusts this function, so that a model file may name it as its body."""
 
     def allow_function(name: str) -> str:
         from fedlog.models.own_code import allow_code
@@ -77,19 +77,19 @@ def add_allow_code_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def split_list(option: str, text: str | None, example: str) -> tuple[str, ...]:
-    """Split the value of an option such as `--methods a,b` into names, each once; empty if the option was left out."""
+    """Split the value of an option, such as `a,b` of `--methods a,b`, without repeated names; () if `text` is None."""
     if text is None:
         return ()
     named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not named:
         raise InputError(
-            f"expected names after {option}, found none: {text!r}", hint=f"{option} {example}, or leave it out"
+            f"expected names after {option}, found none: {text!r}", hint=f"{option} {example}, or leave {option} out"
         )
     return named
 
 
 def count_cores() -> int:
-    """The number of cores that this process may use, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use; the machine may have more."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

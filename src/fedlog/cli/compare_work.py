@@ -75,7 +75,7 @@ def compare_and_report(args: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         where = shlex.quote(str(out))
-        raise KeyboardInterrupt(f"the same command with --out {where} continues where this one stopped") from None
+        raise KeyboardInterrupt(f"to continue this comparison, run the same command with --out {where}") from None
     page = found.write_page(out / PAGE)
     _write_files(args, found)
     _print_comparison(args, found, str(found), page=str(page), folder=str(out))
@@ -98,7 +98,7 @@ def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int
 
 
 def _write_files(args: argparse.Namespace, found: Comparison) -> None:
-    """Write the CSV and LaTeX files that were asked for."""
+    """Write the tables to the files that `--csv` and `--latex` name."""
     if args.csv is not None:
         write_file(args.csv, format_comparison_as_csv(found.findings))
     if args.latex is not None:
@@ -107,7 +107,7 @@ def _write_files(args: argparse.Namespace, found: Comparison) -> None:
 
 
 def _print_comparison(args: argparse.Namespace, found: Comparison, text: str, **paths: str) -> None:
-    """Print the text and the path of the page; with --json the whole comparison and the paths."""
+    """Print the text and the path of the HTML page; with --json, print the whole comparison and the paths as JSON."""
     if args.json:
         print(json.dumps({**make_comparison_json(found.findings, found.advice, found.notes), **paths}))
         return
@@ -116,7 +116,7 @@ def _print_comparison(args: argparse.Namespace, found: Comparison, text: str, **
 
 
 def read_seeds(text: str) -> int | list[int]:
-    """The value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
+    """Read the value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds must be whole numbers from 0 on, found: {text}", hint="--seeds 5, or --seeds 0,1,2")
@@ -124,7 +124,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 
 def _read_recipe(texts: Sequence[str]) -> Recipe | None:
-    """The recipe for all methods among the values of `--recipe`: `paper` or `tuned`; None if neither was given."""
+    """Find `paper` or `tuned` among the values of `--recipe`; None if neither was given."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
         raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
@@ -132,7 +132,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Read recipes NAME:KEY=VALUE,... as name -> settings; the name "" stands for no changes. None without recipes."""
+    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, with an empty one named ""; None if there are none."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}
@@ -146,7 +146,7 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
 
 
 def _read_value(text: str) -> Any:
-    """Read a value as JSON if it is a number, true, false or null, else as text."""
+    """Read the VALUE of a recipe: as JSON if it is a number, true, false or null, else as text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -158,7 +158,7 @@ def _make_file_name(data: str) -> str:
 
 
 def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
-    """Write the schema, the tables and the commands into the folder; return the commands as text."""
+    """Write what a deployment needs into the folder (schema, tables of the sites, commands); return the commands."""
     if not found.data.startswith(SITES):
         raise InputError(
             f"--write-plan needs data from your own sites, found: {found.data}",
@@ -176,13 +176,11 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
 
 
 def choose_method_to_deploy(found: Comparison) -> str:
-    """Choose what to deploy: the advised method if sites can run it, else the best one that they can run."""
+    """Return the label of the method to deploy: the advised one if sites can run it, else the best that they can."""
     deployable = registry.find_methods(lambda method: method.may_federate)
     labels = [label for label in found.findings.candidates if found.findings.find_method(label) in deployable]
     if not labels:
-        raise InputError(
-            "expected a compared method that can be deployed, found none", hint=f"--methods {','.join(deployable)}"
-        )
+        raise InputError("none of the compared methods can be deployed", hint=f"--methods {','.join(deployable)}")
     if found.advice.method in labels:
         return found.advice.method
     accuracies = {label: found.findings.results[label].validation_accuracy for label in labels}
@@ -199,7 +197,7 @@ def _explain_choice(found: Comparison, label: str) -> list[str]:
 
 
 def _write_site_tables(folder: Path, source: str, site_column: str | None) -> dict[str, Path]:
-    """Return site -> file with its records; a single table for all sites is first split into one file for each."""
+    """Return the path of each site's table, by site; if there is one table for all sites, split it into files first."""
     sources = SiteSources.find(source, site_column)
     for name, frame in sources.frames.items():
         frame.write_csv(folder / f"{name}.csv")
@@ -224,19 +222,19 @@ def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: M
 
 
 def find_body_name(spec: RunSpec, site: str) -> str:
-    """The name of this site's body in the compared run."""
+    """Return the name of the body (the network below the head) that this site had in the compared run."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if len(common) > 1:
         raise InputError(
-            f"expected one body, or SITE=NAME for each site, found: {', '.join(common)}",
+            f"expected one body for all sites, or SITE=NAME for each site, found several for all: {', '.join(common)}",
             hint="--body SITE=NAME for each site",
         )
     return own.get(site) or common[0]
 
 
 def make_run_command(spec: RunSpec) -> str:
-    """Write the command `fedlog federate run ...` with the settings of the compared run."""
+    """Return the command `fedlog federate run ...` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]
     for entry in list_deployed_settings():

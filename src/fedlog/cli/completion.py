@@ -32,14 +32,14 @@ def _mark_paths(command: argparse.ArgumentParser) -> None:
 
 
 def make_completion_script(shell: str) -> str:
-    """The completion script for a shell."""
+    """Return the script with which this shell completes the commands and flags of `fedlog`."""
     parser = make_parser(COMMANDS)
     _mark_paths(parser)
     return str(shtab.complete(parser, shell))
 
 
 def install_completion(shell: str | None, home: Path, say: Callable[[str], None]) -> Path:
-    """Write the completion script where the shell looks for it, say what to do next, and return its path."""
+    """Write the completion script where the shell looks for it, print what to do next, and return the script's path."""
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise InputError(

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def list_data_sets(args: argparse.Namespace) -> None:
-    """Print the data sets, where each comes from, and which are downloaded."""
+    """Print each data set with its source and licence, and whether it is downloaded."""
     folder = find_data_folder(args.data_dir)
     rows = []
     for name, title, state in NOT_DOWNLOADED:
@@ -76,7 +76,7 @@ def list_data_sets(args: argparse.Namespace) -> None:
 
 
 def fetch_data_sets(args: argparse.Namespace) -> None:
-    """Download and verify the data sets, and print the folder that has them."""
+    """Download and verify the data sets that the command names, and print their folder."""
     # Imported here: requests and pooch are needed by nothing but a download.
     from fedlog.data.fetch import ReportProgress, fetch_data_set
 
@@ -93,7 +93,7 @@ def fetch_data_sets(args: argparse.Namespace) -> None:
             for source in sources:
                 fetch_data_set(source, folder, add_bar)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("the same command continues the download where it stopped") from None
+            raise KeyboardInterrupt("to continue the download, run the same command again") from None
     if not args.quiet:
         for source in sources:
             unverified = any(file.sha256 is None for file in source.files)
@@ -122,7 +122,7 @@ def check_data_sets(args: argparse.Namespace) -> int:
 
 
 def _find_sources(names: Sequence[str]) -> list[Source]:
-    """The sources of these data sets; InputError for a data set that needs no download."""
+    """Find where these data sets are downloaded from; InputError for a data set that needs no download."""
     for name, _, origin in NOT_DOWNLOADED:
         if name in names:
             raise InputError(f"{name} needs no download: {origin}", hint=f"fedlog run --data {name}")

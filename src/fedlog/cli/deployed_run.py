@@ -1,4 +1,4 @@
-"""Read a deployed run from its server's folder for its page. This is here because `report` does not import `flower`."""
+"""Read deployed runs from a server's folder and write their pages; `report` cannot, as it does not import `flower`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """The folders of the deployed runs: this folder if it is one, or those of all runs if it is a server's folder."""
+    """Return the folder itself if it is that of a deployed run, or all runs' folders if it is a server's folder."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
 
 
 def write_page_of_deployed_run(folder: Path) -> Path:
-    """Write the page of the deployed run in this folder, and return its path."""
+    """Write the HTML page of the deployed run in this folder, and return the path of the page."""
     return write_deployed_page(folder, read_deployed_run(folder))
 
 
 def read_deployed_run(folder: Path) -> DeployedRun:
-    """The deployed run in this folder, finished or under way."""
+    """Read everything that the page shows about the deployed run in this folder, finished or still running."""
     home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
     plan, report = home.read_plan(), home.read_report() or {}
     differences, others = _compare_with_defaults(plan)
@@ -75,7 +75,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 
 def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
-    """The rounds in order; if a round was begun twice, only the last attempt."""
+    """Read the rounds of a deployed run, in order; of a round that was begun twice, only the last attempt."""
     whole = {int(line["round"]): line for line in home.read_rounds() if "bits_up" in line}
     return tuple(
         DeployedRound(
@@ -91,7 +91,7 @@ def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
 
 
 def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[str, Any]]) -> tuple[DeployedSite, ...]:
-    """Read each site's figures from the report, and from the events how often it answered or was left out."""
+    """Read each site's results from the report, and count in the event log how often it answered or was left out."""
     answered: dict[str, set[int]] = {}
     left_out: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == run):
@@ -134,7 +134,7 @@ def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], t
 
 
 def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
-    """(name, whether it is an option of the method) -> value in this plan, for all settings that have a flag."""
+    """Return the plan's settings that have a flag, as {(name, whether it is an option of the method): value}."""
     settings = format_plan_settings(plan)
     named = [entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag]
     found = {(name, False): settings.get(name.replace("_", "-"), "") for name in named if name != "method"}
@@ -144,14 +144,14 @@ def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
 
 
 def _make_repeat_command(server: Path, method: str, differences: Sequence[SettingDifference]) -> str:
-    """The command that starts a new run with the same settings at this server."""
+    """Return the command that starts a new run with the same settings at this server."""
     # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]
     return shlex.join([*words, *write_flags(differences)])
 
 
 def make_deployed_pages(folder: Path) -> Pages:
-    """The pages that `fedlog watch` serves for a server's folder, or for one of its runs."""
+    """Make the pages that `fedlog watch` serves for a server's folder, or for the folder of one of its runs."""
     return Pages(folder, find_deployed_runs, _render_folder, _list_files)
 
 

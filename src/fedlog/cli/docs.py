@@ -37,7 +37,7 @@ def write_documentation(args: argparse.Namespace) -> None:
     """Write all generated pages, and print their paths."""
     if not args.results.is_dir():
         raise InputError(
-            f"expected the folder of the results, found none: {args.results}",
+            f"expected a folder with results, found no folder: {args.results}",
             hint="run this in the project's folder, or give --results",
         )
     written = write_reproduction_pages(args.results, args.out)
@@ -53,7 +53,7 @@ def write_documentation(args: argparse.Namespace) -> None:
 
 
 def format_command_page() -> str:
-    """Write the page of all commands in Markdown: the list of commands, then the flags of each command."""
+    """Return the page of all commands in Markdown: the list of commands, then the flags of each command."""
     rows = [f"| [`fedlog {name}`](#fedlog-{name}) | {summary} |" for name, summary in COMMANDS.items()]
     parts = [PAGE_START, "\n".join(["| command | what it does |", "|---|---|", *rows])]
     for name, command in list_subcommands(make_parser(COMMANDS)).items():
@@ -62,7 +62,7 @@ def format_command_page() -> str:
 
 
 def _format_sections(command: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
-    """Write the sections of a command: a heading, what it does, a table of its flags, and its subcommands."""
+    """Yield the Markdown of a command: a heading, what the command does, a table of its flags, and its subcommands."""
     yield f"{'#' * level} `fedlog {name}`"
     text = (command.description or "").strip().rstrip(".").replace("%%", "%")
     yield f"{text[:1].upper()}{text[1:]}."
@@ -75,7 +75,7 @@ def _format_sections(command: argparse.ArgumentParser, name: str, level: int) ->
 
 
 def _group_flags(command: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
-    """Group a command's flags by the title of their group; those without a group are under the empty title."""
+    """Return a command's flags by the title of their group; flags without a group are under the empty title."""
     found: dict[str, list[argparse.Action]] = {}
     for group in command._action_groups:
         title = "" if group.title in (None, "options", "positional arguments") else str(group.title)

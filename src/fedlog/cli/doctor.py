@@ -36,7 +36,7 @@ LITTLE_MEMORY, LITTLE_DISK = 2e9, 1e9
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: what was checked, what was found, and a hint if something should be changed."""
+    """The result of checking one part of the installation: its name, what was found, and a hint on what to change."""
 
     name: str
     value: str
@@ -64,7 +64,7 @@ def print_checks(args: argparse.Namespace) -> None:
 
 
 def check_installation() -> Iterator[Check]:
-    """Check the packages, speed, space and data that decide what works on this machine, and how fast."""
+    """Check packages, compiler, cores, memory, disk and data: they decide what works on this machine, and how fast."""
     yield Check("fedlog", f"{fedlog.__version__} in {Path(fedlog.__file__).parent}")
     yield Check("python", f"{platform.python_version()} in {sys.prefix}")
     yield Check("system", platform.platform())

@@ -66,7 +66,7 @@ def _add_server_commands(commands: Subparsers) -> None:
     parser = _add_federate_command(
         commands,
         "server",
-        "run the server until Ctrl-C: Flower's SuperLink, and the gate that sites call",
+        "run the server until Ctrl-C: Flower's SuperLink, and in front of it a gate that lets only sites through",
         "run_server",
         SERVER,
     )
@@ -107,7 +107,7 @@ def _add_site_commands(commands: Subparsers) -> None:
         "--ledger",
         type=Path,
         metavar="FILE",
-        help="if these rows took part from another folder: its state/privacy.jsonl",
+        help="if this site's rows took part before, from another folder: that folder's state/privacy.jsonl",
     )
     parser = _add_federate_command(
         commands, "site", "at a site: take part with this site's data until Ctrl-C", "run_site", SITE
@@ -136,7 +136,7 @@ def _add_site_commands(commands: Subparsers) -> None:
     parser = _add_federate_command(
         commands,
         "ledger",
-        "at a site: show what has left it in all runs, or restore the record of that",
+        "at a site: show the record of what has left the site in all runs, or restore the record",
         "print_ledger",
         SITE,
     )
@@ -160,7 +160,7 @@ def _add_site_commands(commands: Subparsers) -> None:
         "entries",
         nargs="*",
         metavar="NAME=KEY",
-        help="the entries of all sites, each from the site itself: write the list",
+        help="write the list from these entries of all sites; get each entry from the site itself",
     )
 
 

@@ -10,7 +10,7 @@ from fedlog.files.duration_text import describe_duration
 
 
 def print_pretrained_report(report: dict[str, Any]) -> None:
-    """Print the figures of the demo with images; in a real private run each site knows only its own."""
+    """Print the accuracy of every site of the demo with images; in a real private run, no one knows them all."""
     print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
@@ -20,7 +20,7 @@ def print_pretrained_report(report: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any], as_json: bool) -> None:
-    """Print the report of a finished run: as JSON, or as a table of the sites and a line about the traffic."""
+    """Print the report of a finished run: as JSON, or as a table of the sites and a line about the bits sent."""
     if as_json:
         print(json.dumps(report))
         return
@@ -44,7 +44,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
 
 
 def print_private_report(report: dict[str, Any]) -> None:
-    """Print the sites, the traffic and the guarantee of a run that is private or has secure sums."""
+    """Print the sites, the bits sent and the privacy guarantee of a run with noise or with secure sums."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
     print(_describe_traffic(report))
@@ -66,14 +66,14 @@ def print_private_report(report: dict[str, Any]) -> None:
 
 
 def _describe_traffic(report: dict[str, Any]) -> str:
-    """A phrase with the rounds that were run, the planned ones if the run ended early, and the bits sent."""
+    """Return a phrase such as `3 of 5 rounds, 800 bits up and 900 down`; `of 5` only if the run ended early."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     plural = "" if report["rounds"] == 1 and not planned else "s"
     return f"{report['rounds']}{planned} round{plural}, {report['bits_up']} bits up and {report['bits_down']} down"
 
 
 def _describe_interval(share: float, records: int) -> str:
-    """The 95 % interval of an accuracy on `records` test rows, as text."""
+    """Return the 95 % interval of an accuracy on `records` test rows, as text."""
     if records == 0:
         return "of no rows"
     low, high = wilson_interval(share, records)

@@ -84,7 +84,9 @@ def register_sites(args: argparse.Namespace) -> None:
     if args.name is None:
         raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
     if str(args.key) != "-" and not args.key.is_file():
-        raise InputError(f"expected a public key file, found none: {args.key}", hint="a site has it as site.pub")
+        raise InputError(
+            f"expected a public key file, found none: {args.key}", hint="each site has its key in site.pub"
+        )
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
     server_side.register_site(folder, args.name, text, say)
 
@@ -148,7 +150,7 @@ def run_site(args: argparse.Namespace) -> None:
 
 
 def change_caps(args: argparse.Namespace) -> None:
-    """Change the caps that the flags name, and print all caps."""
+    """Set or remove the site's caps (limits on what a server can ask of it) that the flags name, and print all caps."""
     folder = SiteFolder.open(args.folder)
     config = folder.read_config()
     given = {name: getattr(args, name) for name in ("rounds", "epochs", "plain_runs", "only")}
@@ -169,7 +171,7 @@ def change_caps(args: argparse.Namespace) -> None:
 
 
 def replace_keys(args: argparse.Namespace) -> None:
-    """Replace the site's keys, print the public key, and say who must know about it."""
+    """Replace the site's keys, print the new public key, and print who must be told about it."""
     folder = SiteFolder.open(args.folder)
     had_sum_key = (folder.path / KEY).exists()
     _print_public_key(folder, site_side.replace_keys(folder))
@@ -181,7 +183,7 @@ def replace_keys(args: argparse.Namespace) -> None:
 
 
 def print_ledger(args: argparse.Namespace) -> None:
-    """Print what has left the site in all runs; first restore or begin the record of that, if a flag asks for it."""
+    """Print the record of what has left the site in all runs; a flag may first restore or restart it."""
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
         privacy_record.restore_record(folder, args.restore)
@@ -194,7 +196,7 @@ def print_ledger(args: argparse.Namespace) -> None:
 
 
 def print_or_write_roster(args: argparse.Namespace) -> None:
-    """Print the site's entry for the list of keys, or write the list from the given entries."""
+    """Print the site's entry for the list of all sites' keys or, if entries are given, write the list from them."""
     if not args.entries:
         print(format_roster_entry(SiteFolder(args.folder)))
         return
@@ -203,7 +205,7 @@ def print_or_write_roster(args: argparse.Namespace) -> None:
 
 
 def run_at_server(args: argparse.Namespace) -> None:
-    """Train with the connected sites, print the report and write its page."""
+    """Run a federation with the connected sites, print the report, and write it as an HTML page."""
     folder = ServerFolder.open(args.folder)
     given = read_given_settings(args)
     spec = apply_recipe(RunSpec(**given), given)

@@ -77,7 +77,7 @@ class InstallCompletion(argparse.Action):
     """The action of `--install-completion`: install the completion for a shell, and end the program."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Install the completion."""
+        """Install the completion for the shell that the option names, and exit."""
         from fedlog.cli.completion import install_completion
 
         install_completion(values, Path.home(), print)
@@ -89,7 +89,7 @@ def _exit_with_error(message: str, hint: str) -> NoReturn:
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:
-    """Print an error and a hint on standard error, and return the exit code."""
+    """Print an error and a hint on standard error, and return the given exit code."""
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     return exit_code
 
@@ -109,7 +109,7 @@ def make_parser(complete: Collection[str]) -> Parser:
 
 
 def list_options(command: argparse.ArgumentParser) -> Iterator[str]:
-    """All options of a command and of its subcommands."""
+    """Yield all options of a command and of its subcommands, such as `--rounds`."""
     yield from (option for action in command._actions for option in action.option_strings if option.startswith("--"))
     for below in list_subcommands(command).values():
         yield from list_options(below)
@@ -130,7 +130,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does; a process that was forked in the block ends at once."""
+    """Let SIGTERM end the `with` block as Ctrl-C does; a child process that the block has forked ends at once."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return

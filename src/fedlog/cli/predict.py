@@ -78,7 +78,7 @@ def predict_and_export(args: argparse.Namespace) -> None:
 
 
 def _list_images(data: str) -> list[str]:
-    """The names of the images in a folder, in the order in which they are read; empty if the data is not a folder."""
+    """List the names of the images in a folder, in the order in which they are read; [] if `data` is not a folder."""
     from fedlog.data.images import list_images
 
     return [path.name for path in list_images(Path(data))] if Path(data).is_dir() else []

@@ -110,8 +110,8 @@ HELP = {
     "noise": "how noise is drawn: as floating-point numbers, or discrete",
     "fault": "build in this fault, to check that the audit finds it",
     "too_small": "with --fault small-noise: how many times too small the noise is",
-    "trials": "how many noisy messages with the canary are seen, and as many without it",
-    "trainings": "from how many trainings the messages come",
+    "trials": "how many noisy messages with the canary the attacker sees; it sees as many without the canary",
+    "trainings": "how many trainings the messages come from",
     "confidence": "confidence of the lower bound",
     "seed": "seed of the trainings and the noise",
 }
@@ -140,9 +140,9 @@ def add_audit_command(verbs: Subparsers) -> None:
 
 
 def audit_promise(args: argparse.Namespace) -> int:
-    """Run the audit and print its finding; return exit code 1 if the promise is refuted, else 0.
+    """Run the audit and print its finding; return exit code 1 if the privacy promise is refuted, else 0.
 
-    RunError if the audit is too weak to refute this promise, whatever the noise.
+    RunError if the audit is so weak that it could not refute the promise even if no noise were added.
     """
     from fedlog.audit.canary import run_audit
 
@@ -153,9 +153,9 @@ def audit_promise(args: argparse.Namespace) -> int:
     print(json.dumps(finding.as_json(), indent=2) if args.json else finding)
     if finding.is_too_weak:
         raise RunError(
-            f"this audit cannot find more than epsilon {finding.epsilon_visible:.3g}, so it cannot refute a claim of "
-            f"{args.epsilon:g}",
-            hint=f"{'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
+            f"this audit can prove at most epsilon {finding.epsilon_visible:.3g}, so it cannot refute the claimed "
+            f"epsilon of {args.epsilon:g}",
+            hint=f"use {'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
             "smaller --epsilon",
         )
     # Mode paper promises nothing, so no promise is refuted there.
@@ -177,13 +177,16 @@ def add_calibrate_command(verbs: Subparsers) -> None:
         type=int,
         required=True,
         metavar="K",
-        help="the number of noisy exchanges, with one before the first round if the method has it",
+        help="the number of noisy exchanges; count the one before the first round too, if the method has one",
     )
     calibrate.add_argument(
         "--classes", type=int, default=10, help="number of classes: the rows of the statistics (default: %(default)s)"
     )
     calibrate.add_argument(
-        "--features", type=int, metavar="M", help="columns of the statistics, the constant 1 included (51 for 10x51)"
+        "--features",
+        type=int,
+        metavar="M",
+        help="number of columns of the statistics: the features and the constant 1 (51 for 50 features)",
     )
     calibrate.add_argument(
         "--clip",
@@ -211,7 +214,7 @@ def add_calibrate_command(verbs: Subparsers) -> None:
 
 
 def print_calibration(args: argparse.Namespace) -> None:
-    """Print the noise that a promise needs, and what the promise means."""
+    """Print the noise that a privacy promise needs, and what the promise means."""
     budget = Budget(args.epsilon, args.delta)
     unit, trust = Unit(args.privacy), Trust(args.mechanism)
     for name, example in (("classes", 10), ("features", 51), ("honest", 3)):
@@ -254,10 +257,14 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
         return compute_client_sensitivity(bound, trust)
     if kind == "message":
         raise InputError(
-            f"--clip {args.clip} bounds clients, but --privacy {unit} protects records", hint="--clip clamp:B or l2:R"
+            f"--clip {args.clip} bounds clients, but --privacy {unit} protects records",
+            hint="--clip clamp:B or --clip l2:R",
         )
     if args.features is None:
-        raise InputError("expected --features, to compute the sensitivity, found none", hint="--features 51 for 10x51")
+        raise InputError(
+            "the sensitivity is unknown: --features was not given",
+            hint="--features 51 for 50 features and the constant 1",
+        )
     clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
     return clip.sensitivity(args.features)
 

@@ -48,7 +48,7 @@ def write_report(args: argparse.Namespace) -> None:
 
 
 def is_deployed(folder: Path) -> bool:
-    """Whether the folder is that of a deployed run, or of a server."""
+    """Return whether the folder belongs to a deployed run, or to a server of deployed runs."""
     return any((folder / name).exists() for name in ("plan.json", "federation.toml"))
 
 

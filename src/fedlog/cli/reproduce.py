@@ -58,7 +58,7 @@ def run_experiments(args: argparse.Namespace) -> int:
     for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
             raise InputError(
-                f"{option} must be at least 1, found: {number}", hint=f"for example {option} 2, or leave it out"
+                f"{option} must be at least 1, found: {number}", hint=f"for example {option} 2, or leave {option} out"
             )
     if args.list:
         _print_list(args)
@@ -76,7 +76,7 @@ def run_experiments(args: argparse.Namespace) -> int:
     try:
         ended = {name: _run_experiment(args, found) for name, found in wanted.items()}
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("the same command continues where this one stopped; finished runs are kept") from None
+        raise KeyboardInterrupt("to continue, run the same command again; finished runs are kept") from None
     if args.json:
         lines = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
         print(json.dumps({"cells": lines}))
@@ -84,7 +84,7 @@ def run_experiments(args: argparse.Namespace) -> int:
 
 
 def _verify_cells(args: argparse.Namespace, wanted: list[Cell]) -> int:
-    """Run the first rounds of finished cells again; return exit code 0 if all give the same results, else 1."""
+    """Run the first rounds of finished cells (runs) again; return exit code 0 if all give the same results, else 1."""
     from fedlog.experiments.workers.verify import verify_cells  # imported here: it imports the training code
 
     found = []
@@ -102,7 +102,7 @@ def _verify_cells(args: argparse.Namespace, wanted: list[Cell]) -> int:
 
 
 def _run_experiment(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcome]:
-    """Run the cells of one experiment, show progress, and return how each ended."""
+    """Run the cells (runs) of one experiment, show progress, and return the outcome of each cell."""
     # Without markup: a path may hold a word in brackets, which would be read as markup.
     console = Console(stderr=True, highlight=False, markup=False, quiet=args.quiet)
     where = make_executor(args.executor, args.jobs or count_cores(), args.out)
@@ -172,7 +172,7 @@ def _print_list(args: argparse.Namespace) -> None:
 
 
 class CellProgress(LiveBar):
-    """Shows on standard error how far the runs of an experiment (its cells) are."""
+    """Shows the progress of an experiment's runs (its cells) on standard error."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, seconds_between_lines=30.0)
@@ -226,7 +226,7 @@ class CellProgress(LiveBar):
         bar.update(self._lines[name], completed=status.done, text=_describe_status(status).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
-        """Estimate the time left from the rounds done so far; it is rough at first, because runs differ."""
+        """Estimate the time left from the rounds done so far; the estimate is rough at first, because runs differ."""
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:
             return ""

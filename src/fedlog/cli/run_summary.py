@@ -22,7 +22,7 @@ IN_TITLE = ("rounds", "seed")
 
 
 def show_summary(console: Console, summary: Summary, folder: Path, report: Path) -> None:
-    """Print the summary to the console, and the path of the report to standard output."""
+    """Print the summary of a run to the console, and the path of its report to standard output."""
     spec = read_spec(folder)
     alone = find_baselines(folder, spec).get("local")
     table = Table(title=summary.title)
@@ -50,7 +50,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
 
 
 def print_whole_line(console: Console, line: str) -> None:
-    """Print a line without line breaks, so that it can be copied."""
+    """Print a line without wrapping it, so that it can be copied as a whole."""
     console.print(line, soft_wrap=True, markup=False)
 
 
@@ -74,7 +74,7 @@ def _add_error_rows(table: Table, found: Mapping[str, Any]) -> None:
 
 
 def describe_settings(spec: RunSpec) -> str:
-    """Describe a run's main settings, and those that the user changed, in one line; `config.json` has all."""
+    """Describe a run's main settings, and the settings that the user changed, in one line."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {
         _format_setting_name(name): f"{spec.options[name]}"
@@ -92,7 +92,7 @@ def _format_setting_name(name: str) -> str:
 
 
 def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
-    """List commands that a user may want next: compare with training alone, and predict with a model."""
+    """List commands that a user may want next: to compare with training alone, and to predict with a model."""
     lines = []
     if not alone_is_known and spec.method != "local" and summary.regression is None:
         data = [f"--data {shlex.quote(spec.data)}"]

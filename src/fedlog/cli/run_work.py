@@ -64,10 +64,10 @@ def train_and_report(args: argparse.Namespace) -> int:
 
 
 class TimingCallback(Callback):
-    """A callback that switches on the timing of a run's parts, for `--profile`."""
+    """A callback that lets a run measure the time of each part of a round, for `--profile`."""
 
     def run_began(self, start: RunStart) -> None:
-        """Switch the timing on."""
+        """Let the run measure the time of each part of a round."""
         start.simulation.profiles = True
 
 
@@ -90,7 +90,7 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(
-                "expected --resume alone, since the folder has the settings, found also: "
+                "expected --resume without other settings, because the folder has them, found: "
                 f"{', '.join(sorted(started_with)) or 'a file'}",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )

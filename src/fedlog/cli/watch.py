@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def serve_pages(args: argparse.Namespace) -> None:
-    """Serve the page on this machine until Ctrl-C."""
+    """Serve the pages of the watched folder on this machine until Ctrl-C."""
     if not args.folder.is_dir():
         raise InputError(
             f"expected a folder to watch, found none: {args.folder}", hint="name the --out folder of a run, or runs/"
@@ -48,7 +48,7 @@ def serve_pages(args: argparse.Namespace) -> None:
 
 
 def find_pages(folder: Path) -> Pages:
-    """Find the pages to serve: those of simulated runs, or those of a server's folder."""
+    """Return the pages to serve for this folder, which is one of simulated runs or that of a server."""
     if is_deployed(folder):
         from fedlog.cli.deployed_run import make_deployed_pages  # needs the extra `federate`, as the server does
 
