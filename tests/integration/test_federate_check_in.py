@@ -23,7 +23,7 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as ops_site
 from fedlog.flower.ops import site_service
-from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
+from fedlog.flower.ops.event_text import describe_connection_event, describe_run_event, describe_site_event
 from fedlog.flower.ops.processes import Command, find_free_port, start_program, wait_for_port
 from fedlog.flower.ops.server import create_server, make_gate_command
 from fedlog.flower.ops.site import create_site
@@ -84,7 +84,7 @@ def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerF
     assert standing.registered
     assert abs(standing.ahead_seconds) < 3
     assert gate_events(server, "news")[-1]["news"] == "the disk of the site is full"
-    assert describe_gate_event(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
+    assert describe_connection_event(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
     count = len(gate_events(server, "news"))
     report_state(site, SiteState.NO_SPACE)  # the same within a minute is told once
     server.remove_known_site("north")
@@ -112,15 +112,15 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     (told,) = gate_events(server, "call refused")
     assert told["site"] == "north"
     assert 5 < float(str(told["ahead_seconds"])) < 8
-    assert "refused a call of north: its clock is" in str(describe_gate_event(told))
-    assert "s ahead of the server's" in str(describe_gate_event(told))
+    assert "refused a call of north: its clock is" in str(describe_connection_event(told))
+    assert "s ahead of the server's" in str(describe_connection_event(told))
 
 
 def test_every_end_of_a_supernode_has_its_reason(
     server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = diagnose_exit(site, -9, "")
-    assert (killed.kind, killed.news) == (RestartChance.ENDED, SiteState.KILLED)
+    assert (killed.kind, killed.state_to_report) == (RestartChance.ENDED, SiteState.KILLED)
     assert "SIGKILL" in killed.reason
     assert diagnose_exit(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
     ended = diagnose_exit(site, 1, "the last words")
@@ -131,10 +131,11 @@ def test_every_end_of_a_supernode_has_its_reason(
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
         patch.setattr(site_service, "is_disk_nearly_full", lambda path: True)
-        assert diagnose_exit(site, 0, "").news is SiteState.NO_SPACE
+        assert diagnose_exit(site, 0, "").state_to_report is SiteState.NO_SPACE
     with monkeypatch.context() as patch:
         patch.setattr(site_service, "check_in", lambda folder: CheckInAnswer(False, 9.0))
-        assert diagnose_exit(site, 1, NOT_ACTIVATED).news is SiteState.CLOCK  # before all that follows from it
+        # The clock is diagnosed before all that follows from it.
+        assert diagnose_exit(site, 1, NOT_ACTIVATED).state_to_report is SiteState.CLOCK
     other = ServerFolder(tmp_path / "other")
     create_server(other, ServerConfig(("127.0.0.1",), "127.0.0.1", 1), server.schema_file, NOW)
     site.authority.write_bytes(other.certificates.authority.read_bytes())
@@ -214,7 +215,7 @@ def test_the_gate_tells_who_comes_who_goes_and_who_is_lost(tmp_path: Path) -> No
         ("lost", "north"),
         ("connected", "north"),
     ]
-    lines = [describe_gate_event(event) for event in read_events(tmp_path / "events.jsonl")]
+    lines = [describe_connection_event(event) for event in read_events(tmp_path / "events.jsonl")]
     assert "is lost: no call for 75 s" in str(lines[3])
 
 

@@ -286,7 +286,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
 
 def test_nobody_is_taken_out_of_a_private_head(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(CENTRAL))
-    with pytest.raises(InputError, match="a release that nobody counted"):
+    with pytest.raises(InputError, match="a further release, which the promise of the run does not cover"):
         remove_site(server, "east", "trial", print)
 
 

@@ -15,7 +15,7 @@ import pytest
 from loopback_sites import PATIENCE, Federation, kill_tree
 
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.ops.event_text import describe_gate_event
+from fedlog.flower.ops.event_text import describe_connection_event
 from fedlog.flower.ops.processes import Command, RunningProgram, find_descendants, find_program, start_program
 from fedlog.flower.ops.server import register_site, unregister_site
 
@@ -66,7 +66,7 @@ def find_supernode(running: RunningProgram) -> psutil.Process:
 
 
 def told_by_the_gate(federation: Federation) -> list[str]:
-    return [line for event in read_events(federation.server.event_log) if (line := describe_gate_event(event))]
+    return [line for event in read_events(federation.server.event_log) if (line := describe_connection_event(event))]
 
 
 def test_a_killed_supernode_a_lost_server_and_a_key_that_is_locked_out(federation: Federation) -> None:

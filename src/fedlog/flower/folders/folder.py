@@ -29,14 +29,14 @@ def check_site_or_run_name(text: str) -> str:
 
 
 class HasPath(Protocol):
-    """An object with the path of a folder."""
+    """An object that stands for a folder and knows its `path`."""
 
     @property
     def path(self) -> Path: ...
 
 
 class SubPath:
-    """A class attribute with the path of a file or folder inside `self.path`."""
+    """A descriptor that returns the path of a file or folder inside the object's own folder, `path`."""
 
     def __init__(self, *parts: str) -> None:
         self._parts = parts
@@ -58,13 +58,13 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The folder at this path; InputError if its settings file is missing or wrong."""
+        """Return the folder at this path; raise InputError if its settings file is missing or invalid."""
         folder = cls(path)
         folder.read_config()
         return folder
 
     def read_config(self) -> object:
-        """The settings of the server or of the site; InputError if there are none."""
+        """Read the settings file of the server or site; raise InputError if it is missing or invalid."""
         raise NotImplementedError
 
     def log(self, event: str, **fields: Value) -> None:
@@ -82,29 +82,29 @@ def log_event(path: Path, event: str, **fields: Value) -> None:
 
 
 def replace_control_characters(text: str) -> str:
-    """The text with `?` for each control character, because a hostile site or server may have written part of it."""
+    """Replace control characters, except line breaks, by `?`: a hostile site or server may have written the text."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events in a log so far, without a last line that is still being written."""
+    """Read all events in a log, except for an incomplete last line that is still being written."""
     return LineFollower(path).read_new_events()
 
 
 @dataclass
 class LineFollower:
-    """Reads a growing file: each call returns the lines that were added since the call before."""
+    """Reads a growing file: each read returns the lines that were added since the previous read."""
 
     path: Path
     position: int = 0
 
     @classmethod
     def from_end(cls, path: Path) -> LineFollower:
-        """A follower that skips the lines already in the file."""
+        """Make a follower that skips the lines already in the file."""
         return cls(path, path.stat().st_size if path.exists() else 0)
 
     def read_new_lines(self) -> list[str]:
-        """The lines that were added since the last call, without a last line that is still being written."""
+        """Return the complete lines added since the previous read; an incomplete last line waits for the next read."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -117,5 +117,5 @@ class LineFollower:
         return whole.decode(errors="replace").splitlines()
 
     def read_new_events(self) -> list[dict[str, Any]]:
-        """The events that were added to the log since the last call."""
+        """Return the events that were added to the log since the previous read."""
         return [json.loads(line) for line in self.read_new_lines()]

@@ -79,7 +79,7 @@ def create_site_key(private: Path, public: Path, comment: str) -> str:
 
 
 def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
-    """The public key in a line of OpenSSH's format; InputError unless it is on a NIST curve, as Flower requires."""
+    """Parse a public key in OpenSSH's format; raise InputError unless it is on a NIST curve, as Flower requires."""
     try:
         key = serialization.load_ssh_public_key(text.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -113,7 +113,7 @@ CLOCK_SLACK = dt.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """The folder of one federation's certificate files; the two keys are secret, the two certificates are public."""
+    """The folder with the certificates and private keys of the authority and of the server; certificates are public."""
 
     path: Path
 
@@ -148,7 +148,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
 
 
 def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Replace the server's certificate and key; the same authority signs it, so that the sites change nothing."""
+    """Replace the server's certificate and key. The same authority signs the new ones: sites need no change."""
     check_secret(files.authority_key)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -316,6 +316,6 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
 
 
 def index_member_keys(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Number -> key of each site in a secure sum; a site's number is its position among all names, sorted."""
+    """Return site number -> signing key of each member of a secure sum; numbers follow the roster's sorted names."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

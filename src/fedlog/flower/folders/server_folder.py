@@ -44,7 +44,7 @@ class ServerFolder(Folder):
 
     @property
     def certificates(self) -> CertificateFiles:
-        """The certificates of the authority and of the server."""
+        """The files with the certificates of the authority and of the server."""
         return CertificateFiles(self.path / "certificates")
 
     def write_config(self, config: ServerConfig) -> None:
@@ -67,20 +67,20 @@ class ServerFolder(Folder):
         )
 
     def add_known_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Store a site's public key and Flower's node number under the site's name, which Flower does not list."""
+        """Store a site's public key and its Flower node number under its name: Flower itself lists no names."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known_sites({**self.read_known_sites(), name: node_id})
 
     def remove_known_site(self, name: str) -> None:
-        """Remove a site's public key and Flower's node number from the folder."""
+        """Remove a site's public key and its Flower node number from the folder."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
             self._write_known_sites({known: node for known, node in self.read_known_sites().items() if known != name})
 
     def find_node_number(self, site: str) -> str:
-        """Flower's node number of a registered site; InputError if no site of this name is registered."""
+        """Return the Flower node number of a site; raise InputError if no site of this name is registered."""
         known = self.read_known_sites()
         if site not in known:
             names = ", ".join(sorted(known)) or "(none)"
@@ -94,7 +94,7 @@ class ServerFolder(Folder):
         write_json(self.sites / "nodes.json", dict(sorted(known.items())))
 
     def read_known_sites(self) -> dict[str, str]:
-        """The registered sites: name -> Flower's node number."""
+        """Read the registered sites, as name -> Flower node number."""
         return dict(read_json(self.sites / "nodes.json", {}))
 
 
@@ -102,7 +102,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def erase_deleted_rows(database: Path) -> str | None:
-    """Rewrite Flower's database without its deleted rows; return the reason if that failed, else None.
+    """Rewrite Flower's database without its deleted rows; return None, or the reason why that failed.
 
     SQLite leaves deleted rows in free pages and in its write-ahead log. A backup would then hold the exact statistics
     of runs with central noise. The SuperLink may be running: SQLite's locks make the two processes wait for each other.

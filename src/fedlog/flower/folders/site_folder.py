@@ -43,7 +43,7 @@ class AcceptedRuns(StrEnum):
 
 @dataclass(frozen=True)
 class Caps(Section):
-    """The most that a server can ask of a site, such as rounds and epochs; None means no cap."""
+    """A site's upper limits on what a server may ask of it, such as rounds and epochs; None means no limit."""
 
     rounds: Count | None = 1000
     """The most rounds of one run; a step that is asked again with another head counts again."""
@@ -57,10 +57,10 @@ class Caps(Section):
     """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
 
     def without_cap(self, name: str) -> Caps:
-        """A copy of the caps without the one of this name."""
+        """Return a copy in which the cap of this name is removed."""
         free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
-            raise InputError(f"expected a cap of a site, found: {name}", hint=f"one of {', '.join(free)}")
+            raise InputError(f"expected the name of a cap, found: {name}", hint=f"one of {', '.join(free)}")
         return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
     def to_toml(self) -> str:
@@ -71,7 +71,7 @@ class Caps(Section):
 
 
 def read_caps(stored: object, where: object) -> Caps:
-    """The caps in a TOML table from the file `where`; InputError names a cap that cannot be used."""
+    """Read the caps from a TOML table of the file `where`; raise InputError if a cap is unknown or invalid."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}", hint=SET_CAPS)
     known = find_setting_types(Caps)
@@ -98,7 +98,7 @@ def parse_server_address(text: str) -> str:
 
 @dataclass(frozen=True)
 class SiteConfig(Section):
-    """A site's settings: `fedlog federate join` sets its name and server, `fedlog federate site` the others."""
+    """A site's settings, as `fedlog federate join`, `site` and `caps` store them in the site's folder."""
 
     name: str
     server: str  # HOST:PORT
@@ -146,7 +146,7 @@ class SiteFolder(Folder):
             return SiteConfig(**{**stored, "caps": read_caps(stored.get("caps", {}), self.config_file)})
 
     def store_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Write the site's data, body and hold-out shares, and return all settings; None keeps what is stored."""
+        """Store the site's data, body and hold-out shares, and return all settings; None keeps the stored value."""
         config = self.propose_config(data, body, hold_out)
         self.write_config(config)
         return config
@@ -154,7 +154,7 @@ class SiteFolder(Folder):
     def propose_config(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
-        """Return the site's settings with these changes, without writing them; None keeps what is stored."""
+        """Return the site's settings with these changes, without storing them; None keeps the stored value."""
         # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())

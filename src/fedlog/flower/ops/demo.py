@@ -7,8 +7,8 @@ The first demo has tables. The records are scikit-learn's copy of the handwritte
 people, 8x8 grey values), and half of every site's rows are test rows. The demo with images (`--pretrained`) has one
 exchange, a frozen pretrained body, epsilon 1 and a secure sum. The images are patches of two photographs that come with
 scikit-learn, a temple and a flower. A secure sum hides what each site sends, and the sum has the noise of epsilon 1 for
-every record. Without that noise, the heads would be those of all patches in one place. The demo computes both, and
-compares them. In both demos the sites have different shares of each class.
+every record. The demo also computes the heads from all patches together, without noise, and compares: the noise should
+be the only difference. In both demos the sites have different shares of each class.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ IMAGES_ALPHA = 2.0
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
     """Run the demo with tables, end every process, and return the report: sites, rounds, bits, bytes and seconds."""
-    start = _announce(root, say)
+    start = _announce_folders(root, say)
     tables = write_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
     outcome = LocalFederation.create(root, make_demo_schema(), sites).run(Plan(RUN, rounds=rounds, seed=seed), say)
@@ -75,8 +75,8 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
 
 
 def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
-    """Run the demo with images, end every process, and return the report."""
-    start = _announce(root, say)
+    """Run the demo with images, end every process, and return the report with a comparison to pooled records."""
+    start = _announce_folders(root, say)
     images = (root / "images").resolve()
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
     federation = LocalFederation.create(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
@@ -91,7 +91,7 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     return _make_report(root, start, outcome, figures, privacy=outcome.report["privacy"], pooled=comparison)
 
 
-def _announce(root: Path, say: Say) -> float:
+def _announce_folders(root: Path, say: Say) -> float:
     """Say where the demo's folders are, and return the time at which the demo starts."""
     say(f"the server and the sites have their folders below {root}, and connect on this machine only")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
@@ -106,7 +106,7 @@ def _make_report(
 
 
 def _divide_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> dict[str, list[int]]:
-    """Site -> the numbers of its records. The smaller alpha, the more the sites' shares of each class differ."""
+    """Return site -> row numbers of its records. With a smaller alpha, the sites' class shares differ more."""
     # The function divides training and test rows; the sites split their rows themselves, so one of the two is enough.
     key = Key(seed).child("demo")
     dealt = divide_by_dirichlet(labels, labels, clients=len(SITES), alpha=alpha, n_class=n_class, key=key)
@@ -131,7 +131,7 @@ def make_demo_schema() -> Schema:
 
 
 def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Patches (n, height, width, 3) of the photographs, which do not overlap, and the class number of each patch."""
+    """Cut the photographs into patches (n, height, width, 3) without overlap; also return each patch's class number."""
     found, labels = [], []
     for label, file in enumerate(("flower.jpg", "china.jpg")):
         photograph = load_sample_image(file)
@@ -183,7 +183,7 @@ def _read_site_figures(federation: LocalFederation, site: str) -> dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class PooledRecords:
-    """All sites' records in one place: the sums of the training records without noise, and the test records."""
+    """The pooled records of all sites: the sums over training records without noise, and all test records."""
 
     statistics: Statistics  # of the training records
     noise_std: float  # of each of the federation's sums
@@ -192,7 +192,7 @@ class PooledRecords:
 
 
 def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
-    """Read the images of all sites, and sum their features in one place, without noise."""
+    """Read the images of all sites, and sum the features of all training images, without noise."""
     folders = list(federation.sites.values())
     sites = [load_data(folder, folder.read_config(), Preparation.ALONE) for folder in folders]
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
@@ -216,7 +216,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
 
 def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
-    """Compare the federation's noisy sums and head with those of all records in one place.
+    """Compare the federation's noisy sums and head with the exact ones of the pooled records.
 
     `noise_found` is the root mean squared difference of the sums divided by `noise_std`: about 1 if the noise is the
     only difference.
@@ -233,7 +233,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
 
 
 def describe_pooled(found: Mapping[str, float]) -> str:
-    """The result of `compare_with_pooled` in one sentence."""
+    """Describe the result of `compare_with_pooled` in one sentence."""
     off = abs(math.log(found["noise_found"]))
     verdict = "the noise is the only difference" if off < 0.3 else "the noise does not explain the difference"
     return (

@@ -72,8 +72,8 @@ def describe_run_event(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def describe_gate_event(event: Mapping[str, Any]) -> str | None:
-    """Describe in one line for the operator that a site connected, left or was refused; None for other events."""
+def describe_connection_event(event: Mapping[str, Any]) -> str | None:
+    """Describe in one line that a site connected, left or was refused, for the operator; None for other events."""
     match event["event"]:
         case "connected":
             return f"{event['site']} is connected"
@@ -121,7 +121,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 
 
 def _describe_test_figures(event: Mapping[str, Any]) -> str:
-    """The test accuracy of the kept and of the local-only model, or their errors if they predict numbers."""
+    """Describe the test accuracy, or in a regression the test error, of the kept and of the local-only model."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
@@ -131,7 +131,7 @@ def _describe_test_figures(event: Mapping[str, Any]) -> str:
 
 
 def _describe_interval(event: Mapping[str, Any]) -> str:
-    """The 95 % interval of a model's test accuracy; empty if there are no test rows."""
+    """Format the 95 % confidence interval of the test accuracy; return an empty text if there are no test rows."""
     share, records = event["test_accuracy"], event.get("test_records")
     if share is None or not records:
         return ""

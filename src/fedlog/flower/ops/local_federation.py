@@ -31,14 +31,14 @@ DEADLINE_SECONDS = 240.0
 
 @dataclass
 class Traffic:
-    """The bytes counted so far: `up` to the server, `down` from it."""
+    """Counts the bytes sent to the server (`up`) and from the server (`down`)."""
 
     up: int = 0
     down: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, up: int = 0, down: int = 0) -> None:
-        """Add to the bytes sent to the server (`up`) or from it (`down`)."""
+        """Add newly sent bytes to the counts: `up` to the server, `down` from the server."""
         with self._lock:
             self.up, self.down = self.up + up, self.down + down
 
@@ -62,8 +62,8 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
                 near.close()
                 continue
             open_sockets.extend((near, far))
-            for source, sink, way in ((near, far, "up"), (far, near, "down")):
-                threading.Thread(target=_forward_bytes, args=(source, sink, traffic, way), daemon=True).start()
+            for source, sink, direction in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=_forward_bytes, args=(source, sink, traffic, direction), daemon=True).start()
 
     thread = threading.Thread(target=accept_connections, daemon=True)
     thread.start()
@@ -78,11 +78,11 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
         thread.join(2)
 
 
-def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic, way: str) -> None:
-    """Forward bytes from `source` to `sink` until one is closed, and count them as `way`: `up` or `down`."""
+def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic, direction: str) -> None:
+    """Forward bytes from `source` to `sink` until one is closed, and count them as `direction`: `up` or `down`."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
-            traffic.add(**{way: len(data)})
+            traffic.add(**{direction: len(data)})
             sink.sendall(data)
     for each in (source, sink):
         with suppress(OSError):
@@ -135,7 +135,7 @@ class LocalFederation:
     def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunPlan]:
         """Start the server and the sites, and end all their processes when the block ends.
 
-        Yield a function that runs a plan. `write_data` is called first; a demo writes the sites' data there.
+        Yield a function that runs a plan. `write_data`, if given, writes the sites' data while the server starts.
         """
         with ExitStack() as stack:
             stack.enter_context(compute_on_one_thread())  # the other cores are for the server and the sites
@@ -173,7 +173,7 @@ class RunOutcome:
     wire_bytes_down: int
 
     def count_traffic(self) -> dict[str, int]:
-        """The number of rounds, the bits of messages up and down, and the bytes on the wire in both directions."""
+        """Return the number of rounds, the bits of messages up and down, and the total bytes on the wire."""
         counted = {name: int(self.report[name]) for name in ("rounds", "bits_up", "bits_down")}
         return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}
 

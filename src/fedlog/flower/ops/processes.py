@@ -24,6 +24,7 @@ STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
 # The start time of a process is computed from the machine's, which the system may correct a little.
 SAME_START_SECONDS = 1.0
+SERVER_RUNNING = "is `fedlog federate server` running?"
 INSTALL = 'pip install "fedlog[federate]"'
 Say = Callable[[str], None]  # shows a line of text to a person
 
@@ -71,18 +72,18 @@ def make_flower_environment(
 
 
 def find_program(name: str) -> str:
-    """The path of a program that is installed beside our interpreter; InputError if it is missing."""
+    """Return the path of a program in the folder of this Python interpreter; raise InputError if it is missing."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise InputError(
-            f"expected Flower's program beside the interpreter, found none: {path}",
+            f"expected Flower's program in the folder of the Python interpreter, found none: {path}",
             hint=INSTALL,
         )
     return str(path)
 
 
 def find_free_port() -> int:
-    """A loopback port on which no program listens at this moment."""
+    """Find a port of the loopback interface on which no program listens at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -99,7 +100,7 @@ class RunningProgram:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None while the program runs. Reading it after the end removes the zombie process."""
+        """The exit code of the program; None while it runs. Reading it also removes an ended (zombie) process."""
         return self.process.poll()
 
     def read_log_end(self, lines: int = 12) -> str:
@@ -137,8 +138,8 @@ def stop_programs(*running: RunningProgram) -> None:
 def start_program(command: Command, log: Path, say: Say | None = None) -> RunningProgram:
     """Start the program in a session of its own, so that a Ctrl-C in our terminal does not reach it.
 
-    Each log file belongs to one program. If an earlier start of it still runs, because we were killed, end that one
-    first: it would occupy the port, or be taken for the site at the server.
+    Each log file belongs to one program. If that program still runs from an earlier start, because the process that
+    started it was killed, it is ended first: it would occupy the port, or the server would take it for the site.
     """
     if say is not None:
         say(f"$ {command}")
@@ -166,7 +167,7 @@ def start_program(command: Command, log: Path, say: Say | None = None) -> Runnin
 
 
 def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
-    """Run a short command and return its output; RunError if it fails or takes too long."""
+    """Run a short command of Flower and return its output; raise RunError if it fails or takes too long."""
     try:
         done = subprocess.run(
             command.arguments,
@@ -178,11 +179,14 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"expected an answer within {timeout_seconds:.0f} s, found none: {command}") from None
+        raise RunError(
+            f"expected an answer within {timeout_seconds:.0f} s, found none: {command}", hint=SERVER_RUNNING
+        ) from None
     if done.returncode != 0:
         last = " ".join((done.stderr or done.stdout).split())[-400:]
         raise RunError(
-            f"expected success from `{shlex.join(command.arguments)}`, found exit code {done.returncode}: {last}"
+            f"expected success from `{shlex.join(command.arguments)}`, found exit code {done.returncode}: {last}",
+            hint=SERVER_RUNNING,
         )
     return done.stdout
 
@@ -225,7 +229,7 @@ def _end_earlier_process(log: Path) -> None:
 
 
 def _identify_log(log: Path) -> str:
-    """A text that identifies this log file and the machine's last boot; a copy of the file has another text."""
+    """Return a text that identifies this log file and the machine's last boot; it differs for a copy of the file."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"
@@ -246,7 +250,7 @@ def _wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> None:
 
 
 def find_descendants(pid: int) -> list[psutil.Process]:
-    """All processes that this process started, directly or indirectly; none if it has ended."""
+    """Find all processes that this process started, directly or indirectly; none if this process has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

@@ -26,7 +26,7 @@ FOLLOW_SECONDS = 0.3
 
 
 def choose_run_name(folder: ServerFolder) -> str:
-    """Return the name for a run without `--name`: the last of run-1, run-2, ... if unfinished, else the next."""
+    """Return the name for a run without `--name`: the latest of run-1, run-2, ... if unfinished, else a new one."""
     numbers = [int(path.name[4:]) for path in folder.runs.glob("run-*") if path.name[4:].isdigit()]
     last = max(numbers, default=0)
     if last and RunFolder.of_run(folder, f"run-{last}").read_report() is None:
@@ -135,7 +135,7 @@ def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[s
 
 
 def check_removal(folder: ServerFolder, site: str, name: str) -> None:
-    """Raise InputError if the site's statistics cannot be removed from the run's head, or if no other site is in it."""
+    """Raise InputError if a site's statistics cannot be removed from the run's head, or if it has no other site's."""
     run_folder = RunFolder.of_run(folder, name)
     if not checkpoint.exists(run_folder.checkpoint):
         raise InputError(
@@ -144,14 +144,14 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
     plan = run_folder.read_plan()
     if plan.promise is not None or plan.secure is not None:
         raise InputError(
-            f"expected a run without privacy and secure sums, found: {name}; its head without one site would be a "
-            "release that nobody counted",
+            f"expected a run without privacy and secure sums, found: {name}; a new head without this site would be a "
+            "further release, which the promise of the run does not cover",
             hint="`unregister` the site and begin a new run",
         )
     able = find_methods(lambda method: method.may_leave)
     if plan.method not in able or not plan.build_algorithm(2, 2).may_leave:
         raise InputError(
-            f"expected a run of {' or '.join(able)}, found: {plan.method}",
+            f"expected a run whose method can remove a site ({', '.join(able)}), found: {plan.method}",
             hint="the head of this method depends on all earlier rounds: `unregister` the site and begin a new run",
         )
     uploads, registered = run_folder.read_uploads(), folder.read_known_sites()
@@ -166,7 +166,7 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
 
 
 def remove_statistics(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]:
-    """Compute the run's head again from the uploads of the other sites, and return their names."""
+    """Compute the run's head again from the uploads of all sites except this one, and return their names."""
     run_folder = RunFolder.of_run(folder, name)
     uploads = run_folder.read_uploads()
     if site not in uploads:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import load_schema
-from fedlog.errors import InputError, RunError, add_default_hint
+from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import LineFollower, check_site_or_run_name
 from fedlog.flower.folders.keys import (
     SECRET_FOLDER_MODE,
@@ -27,8 +27,9 @@ from fedlog.flower.folders.keys import (
     read_public_key,
 )
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder, erase_deleted_rows
-from fedlog.flower.ops.event_text import describe_gate_event
+from fedlog.flower.ops.event_text import describe_connection_event
 from fedlog.flower.ops.processes import (
+    SERVER_RUNNING,
     Command,
     RunningProgram,
     Say,
@@ -83,7 +84,7 @@ class RunningServer:
     superlink: RunningProgram
     gate: RunningProgram
 
-    def check(self) -> None:
+    def require_running(self) -> None:
         """Raise RunError, with the end of the log, if the SuperLink or the gate has ended."""
         for running in (self.superlink, self.gate):
             if running.exit_code is not None:
@@ -122,13 +123,13 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 
 def _erase_deleted_rows(folder: ServerFolder, say: Say) -> None:
-    """Remove rows that Flower has deleted from its database file; tell the operator if that fails."""
+    """Erase what Flower's database file still holds of deleted rows; tell the operator if that fails."""
     if reason := erase_deleted_rows(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 
 def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None = None) -> None:
-    """Run the server until Ctrl-C or SIGTERM; RunError if one of its programs ends before.
+    """Run the server until Ctrl-C or SIGTERM; raise RunError if one of its programs ends earlier.
 
     If `metrics_address` is given, serve Prometheus metrics and the status page there.
     """
@@ -143,8 +144,8 @@ def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None
         say(f"sites can join: {config.hosts[0]}:{config.port} (listening on {config.listen}); Ctrl-C stops the server")
         follower = LineFollower.from_end(folder.event_log)
         while True:
-            server.check()
-            for line in filter(None, map(describe_gate_event, follower.read_new_events())):
+            server.require_running()
+            for line in filter(None, map(describe_connection_event, follower.read_new_events())):
                 say(line)
             time.sleep(WATCH_SECONDS)
 
@@ -284,11 +285,10 @@ def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     return tuple(statuses)
 
 
-@add_default_hint("is `fedlog federate server` running?")
 def _call_flwr(command: Command, wanted: str) -> Any:
-    """Run `flwr` and return the entry `wanted` of its JSON output; RunError if there is no such entry.
+    """Run `flwr` and return the entry `wanted` of its JSON output; raise RunError if there is no such entry.
 
-    With `--format json` most failures show in the output only: the exit code is 0.
+    With `--format json` most failures are reported in the output only, and the exit code is 0.
     """
     text = run_command(command)
     try:
@@ -297,5 +297,7 @@ def _call_flwr(command: Command, wanted: str) -> Any:
         answer = None
     if not isinstance(answer, dict) or wanted not in answer:
         found = answer.get("error-message", text) if isinstance(answer, dict) else text
-        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}")
+        raise RunError(
+            f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=SERVER_RUNNING
+        )
     return answer[wanted]

@@ -52,18 +52,18 @@ SET_THE_CLOCK = "set the clock, best by a time service (timedatectl set-ntp true
 
 
 class UnreachableError(RunError):
-    """The server did not answer."""
+    """The server did not answer at the address in the site's settings."""
 
 
 class CertificateError(RunError):
-    """The program that answers has no certificate from this federation's authority."""
+    """The program at the server's address has no certificate that this federation's authority signed."""
 
 
-def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
-    """Report the site's state to the server, which answers whether the key is registered and how far the clock is off.
+def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
+    """Report the site's state to the server; return whether its key is registered and how far its clock is off.
 
-    `news` is the state to report, and `now` the time on this machine's clock. UnreachableError if no server answers,
-    CertificateError if the program that answers has no certificate of this federation.
+    `now` is the time on this machine's clock. Raise UnreachableError if no server answers, CertificateError if the
+    program that answers has no certificate of this federation.
     """
     server = folder.read_config().server
     key = serialization.load_ssh_private_key(folder.private_key.read_bytes(), password=None)
@@ -76,7 +76,7 @@ def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime
     headers = sign_call(key, now or dt.datetime.now(dt.UTC))
     try:
         with httpx.Client(verify=trust, timeout=TIMEOUT_SECONDS) as client:
-            answer = client.post(f"https://{server}{CHECK_IN_PATH}", content=encode_site_state(news), headers=headers)
+            answer = client.post(f"https://{server}{CHECK_IN_PATH}", content=encode_site_state(state), headers=headers)
         answer.raise_for_status()
         return read_check_in_answer(answer.content)
     except httpx.ConnectError as error:
@@ -96,14 +96,14 @@ def check_in(folder: SiteFolder, news: SiteState | None = None, now: dt.datetime
         ) from None
 
 
-def report_state(folder: SiteFolder, news: SiteState) -> None:
+def report_state(folder: SiteFolder, state: SiteState) -> None:
     """Report the site's state to the server; do nothing if the server cannot be reached."""
     with suppress(RunError, InputError, OSError):
-        check_in(folder, news)
+        check_in(folder, state)
 
 
 class RestartChance(Enum):
-    """Whether starting the SuperNode again would help."""
+    """Whether and when it helps to start the site's SuperNode again; each value completes "a restart would"."""
 
     FINAL = "end in the same way"
     UNKNOWN_KEY = "help once the operator has registered the key"
@@ -122,7 +122,7 @@ class Trouble:
     kind: RestartChance
     reason: str
     hint: str | None = None
-    news: SiteState | None = None  # the state that the site reports to the server
+    state_to_report: SiteState | None = None  # to the server
 
     @property
     def error(self) -> RunError:
@@ -131,7 +131,7 @@ class Trouble:
 
 
 def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
-    """Return why the SuperNode ended; `log_end` is the end of its log."""
+    """Return why the site's SuperNode ended, and whether a restart may help; `log_end` is the end of its log."""
     if is_disk_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
         return Trouble(RestartChance.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
@@ -162,7 +162,7 @@ def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
 
 
 def diagnose_clock(answer: CheckInAnswer) -> Trouble | None:
-    """Return what is wrong with this machine's clock; None if Flower accepts calls that are signed with its time."""
+    """Return what is wrong with this machine's clock; None if Flower accepts calls signed with this clock's time."""
     if -BEHIND_SECONDS < answer.ahead_seconds < AHEAD_SECONDS:
         return None
     told = describe_clock(answer.ahead_seconds) or f"{answer.ahead_seconds:.1f} s off"
@@ -177,14 +177,14 @@ def diagnose_clock(answer: CheckInAnswer) -> Trouble | None:
 
 @dataclass
 class SuperNodeLog:
-    """Reads from a SuperNode's log when it connects to the server, and when it loses or finds the server."""
+    """Reads from a SuperNode's log when it connects to the server, loses the connection, or finds the server again."""
 
     lines: LineFollower
     lost: bool = False
     connected: bool = False
 
     def read_connection_events(self) -> list[str]:
-        """The events since the last call, by name: connected, server lost, server found."""
+        """Return the names of the events since the last call: connected, server lost, server found."""
         found = []
         for line in self.lines.read_new_lines():
             if LET_IN in line and not self.connected:
@@ -213,15 +213,15 @@ class SiteService:
     ends: int = 0  # how often in a row the SuperNode ended soon after its start
 
     def serve(self) -> None:
-        """Run the SuperNode, and start it again after longer and longer pauses; RunError once that cannot help."""
+        """Run the SuperNode, and restart it after longer and longer pauses; raise RunError if a restart cannot help."""
         self._check_clock()
         follower = LineFollower.from_end(self.folder.event_log)
         while True:
             started = time.monotonic()
             code, tail = self._run_once(follower)
             trouble = diagnose_exit(self.folder, code, tail)
-            if trouble.news is not None:
-                report_state(self.folder, trouble.news)
+            if trouble.state_to_report is not None:
+                report_state(self.folder, trouble.state_to_report)
             if self._should_give_up(trouble, time.monotonic() - started):
                 self.folder.log("ended", reason=trouble.reason)
                 raise trouble.error
@@ -231,7 +231,7 @@ class SiteService:
             time.sleep(seconds)
 
     def _should_give_up(self, trouble: Trouble, lived_seconds: float) -> bool:
-        """Whether to stop, because starting the SuperNode again would not help; `lived_seconds` is how long it ran."""
+        """Whether to stop, because another restart would not help; `lived_seconds` is how long the SuperNode ran."""
         if trouble.kind is RestartChance.FINAL or (trouble.kind is RestartChance.UNKNOWN_KEY and self.was_connected):
             return True
         if trouble.kind in NOT_LET_IN:
@@ -246,7 +246,7 @@ class SiteService:
         return self.ends > MOST_ENDS
 
     def _run_once(self, follower: LineFollower) -> tuple[int, str]:
-        """Run the SuperNode to its end, and return its exit code and the end of its log."""
+        """Run the SuperNode until it ends, and return its exit code and the last lines of its log."""
         with run_site(self.folder, self.say) as running:
             log = SuperNodeLog(LineFollower(running.log, running.log_start))
             while (code := running.exit_code) is None:
@@ -259,7 +259,7 @@ class SiteService:
             return code, running.read_log_end(25)
 
     def _report_connection(self, event: str) -> None:
-        """Log and say that the connection has changed: connected, server lost or server found."""
+        """Log a change of the connection (connected, server lost, server found), and tell the person at the site."""
         with suppress(OSError):
             self.folder.log(event)
         server = self.folder.read_config().server
@@ -274,7 +274,7 @@ class SiteService:
                 report_state(self.folder, SiteState.FOUND)
 
     def _check_clock(self) -> None:
-        """Stop if this machine's clock is too far off; warn if it is a little off."""
+        """Raise RunError if this machine's clock is too far off for Flower; warn if it is a little off."""
         try:
             answer = check_in(self.folder, SiteState.STARTS)
         except UnreachableError as error:
@@ -288,7 +288,7 @@ class SiteService:
             self.say(f"warning: the clock of this machine is {difference}; {SET_THE_CLOCK}")
 
     def _check_disk_space(self) -> None:
-        """If the disk is full, say so once here, and report it to the server."""
+        """If the disk has become full, tell the person at the site, and report it to the server."""
         full = is_disk_nearly_full(self.folder.path)
         if full and not self.disk_full:
             self.say(f"the disk is full: {self.folder.path}; rounds are refused until there is room")
@@ -297,7 +297,7 @@ class SiteService:
 
 
 def serve_site(folder: SiteFolder, say: Say, metrics_address: str | None = None) -> None:
-    """Run the site until Ctrl-C or SIGTERM; RunError if it ends before.
+    """Run the site until Ctrl-C or SIGTERM; raise RunError if it ends earlier.
 
     If `metrics_address` is given, serve Prometheus metrics and the status page there.
     """

@@ -24,7 +24,7 @@ from fedlog.flower.folders.folder import Folder, read_events
 from fedlog.flower.folders.keys import count_days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.ops.event_text import describe_gate_event, describe_run_event, describe_site_event
+from fedlog.flower.ops.event_text import describe_connection_event, describe_run_event, describe_site_event
 from fedlog.flower.ops.summaries import RunSummary, summarise_newest_run, summarise_runs, summarise_site
 from fedlog.flower.server.callers import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
@@ -173,7 +173,7 @@ def render_server_page(folder: ServerFolder) -> str:
     parts = {} if view is None else view.sites
     return _render_page(
         folder,
-        lambda event: describe_gate_event(event) or describe_run_event(event),
+        lambda event: describe_connection_event(event) or describe_run_event(event),
         title="fedlog server",
         run="no run yet" if view is None else view.describe(),
         sites=[

@@ -33,7 +33,7 @@ def parse_status_address(text: str) -> tuple[str, int]:
 def serve_status(address: str, make_metrics: Callable[[], bytes], make_page: Callable[[], str]) -> Iterator[str]:
     """Serve the page at `/` and the metrics at `/metrics` until the block ends, and yield the URL.
 
-    Both are made anew for each request.
+    Page and metrics are made anew for each request.
     """
     host, port = parse_status_address(address)
     try:
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 def _make_handler(
     make_metrics: Callable[[], bytes], make_page: Callable[[], str], local: bool
 ) -> type[BaseHTTPRequestHandler]:
-    """The class that answers requests. If `local`, it refuses requests for a host name that is not this machine's."""
+    """Make the class that answers requests. If `local`, it refuses requests whose host name is not this machine."""
 
     class Handler(BaseHTTPRequestHandler):
         """Answers GET requests for `/` and `/metrics`."""
@@ -80,9 +80,10 @@ def _make_handler(
             else:
                 self._send_response(404, "text/plain", b"/ is the page, /metrics the metrics\n")
 
-        def _send_response(self, status: int, kind: str, body: bytes) -> None:
+        def _send_response(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **PAGE_HEADERS}.items():
+            headers = {"Content-Type": content_type, "Content-Length": str(len(body)), **PAGE_HEADERS}
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)

@@ -30,7 +30,7 @@ class SiteProgress:
     lagging: bool = False
 
     def describe(self) -> str:
-        """Say in words what the site has done in the run, for the operator."""
+        """Describe in words what the site has done in the run, for the operator."""
         last = "" if self.answered is None else f"; its last answer was in round {self.answered}"
         if self.dropped:
             return f"dropped: not asked{last}"
@@ -61,15 +61,15 @@ class RunSummary:
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     def describe(self) -> str:
-        """How many rounds are done, and how the run ended if it has, in words."""
+        """Describe how many rounds are done and, if the run has ended, how it ended."""
         text = f"{self.name}: round {self.rounds_done} of {self.of}" if self.of else f"{self.name}: no round yet"
         return f"{text}; {self.ended}" if self.ended else text
 
 
 def summarise_newest_run(folder: ServerFolder) -> RunSummary | None:
     """Summarise the run that the server's log mentions last; None if there was no run yet."""
-    views = summarise_runs(folder)
-    return views[-1] if views else None
+    summaries = summarise_runs(folder)
+    return summaries[-1] if summaries else None
 
 
 def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
@@ -80,22 +80,22 @@ def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
     return [_mark_sites(folder, summarise_run(name, events)) for name in newest_last]
 
 
-def _mark_sites(folder: ServerFolder, view: RunSummary) -> RunSummary:
+def _mark_sites(folder: ServerFolder, summary: RunSummary) -> RunSummary:
     """Mark the sites that were dropped from the run, and those that answer much more slowly than the others."""
-    dropped = RunFolder.of_run(folder, view.name).read_dropped_sites()
-    parts = {site: replace(view.sites.get(site, SiteProgress()), dropped=True) for site in dropped}
-    return replace(view, sites=_mark_slow_sites({**view.sites, **parts}))
+    dropped = RunFolder.of_run(folder, summary.name).read_dropped_sites()
+    parts = {site: replace(summary.sites.get(site, SiteProgress()), dropped=True) for site in dropped}
+    return replace(summary, sites=_mark_slow_sites({**summary.sites, **parts}))
 
 
 def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
     """Summarise the run of this name from the events of the server's log."""
-    view, sites, rounds = RunSummary(name), dict[str, SiteProgress](), dict[int, Mapping[str, Any]]()
+    summary, sites, rounds = RunSummary(name), dict[str, SiteProgress](), dict[int, Mapping[str, Any]]()
     refusals: Counter[str] = Counter()
     for event in (event for event in events if event.get("run") == name):
         match event["event"]:
             case "greeted":
                 sites |= {site: replace(sites.get(site, SiteProgress()), refused=None) for site in event["sites"]}
-                view = replace(view, ended=None)
+                summary = replace(summary, ended=None)
             case "uploads":
                 seconds = event.get("seconds") or [None] * len(event["sites"])
                 for site, took in zip(event["sites"], seconds, strict=True):
@@ -108,16 +108,16 @@ def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
                 refusals[event["site"]] += 1
                 sites[event["site"]] = replace(sites.get(event["site"], SiteProgress()), refused=str(event["reason"]))
             case "resumed":
-                view = replace(view, ended=None)
+                summary = replace(summary, ended=None)
             case "round":
                 rounds[int(event["round"])] = event
-                view = replace(view, of=int(event["of"]), ended=None)
+                summary = replace(summary, of=int(event["of"]), ended=None)
             case "finished":
-                view = replace(view, ended="finished")
+                summary = replace(summary, ended="finished")
             case "failed":
-                view = replace(view, ended=f"failed: {event['reason']}")
+                summary = replace(summary, ended=f"failed: {event['reason']}")
     done = tuple(rounds[number] for number in sorted(rounds))
-    return replace(view, rounds=done, sites=dict(sorted(sites.items())), refusals=refusals)
+    return replace(summary, rounds=done, sites=dict(sorted(sites.items())), refusals=refusals)
 
 
 def _mark_slow_sites(sites: Mapping[str, SiteProgress]) -> dict[str, SiteProgress]:
@@ -143,19 +143,19 @@ class SiteSummary:
 
 def summarise_site(folder: SiteFolder) -> SiteSummary:
     """Summarise the site of this folder from its log."""
-    view = SiteSummary()
+    summary = SiteSummary()
     for event in read_events(folder.event_log):
         if (run := event.get("run")) is not None:
-            view.rounds[run] = view.rounds.pop(run, [])  # now the last one
+            summary.rounds[run] = summary.rounds.pop(run, [])  # now the last one
         match event["event"]:
             case "worked":
-                view.rounds[event["run"]].append(event)
+                summary.rounds[event["run"]].append(event)
             case "refused" | "failed":
-                view.refusals += 1
+                summary.refusals += 1
             case "starting again":
-                view.connected, view.restarts = False, view.restarts + 1
+                summary.connected, summary.restarts = False, summary.restarts + 1
             case "connected" | "server found":
-                view.connected = True
+                summary.connected = True
             case "server lost" | "ended" | "stopped":
-                view.connected = False
-    return view
+                summary.connected = False
+    return summary

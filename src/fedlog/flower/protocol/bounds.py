@@ -1,4 +1,4 @@
-"""Refuse plans with numbers that make no sense, or that would fail in the middle of a run."""
+"""Refuse plans with out-of-range numbers, and plans that would fail in the middle of a run or reveal records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_RECORDS = 10
 
 
 def check_numbers(plan: Plan) -> None:
-    """Raise InputError if a number of the plan is not finite, or too large or too small to run with."""
+    """Raise InputError if a number of the plan is out of range or not finite."""
     for what, value, least, most in _list_bounded_numbers(plan):
         if not least <= value <= most:
             # A whole number may have many thousand digits.
@@ -33,7 +33,7 @@ def check_numbers(plan: Plan) -> None:
 
 
 def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float]]:
-    """Each number of the plan: (its name in errors, its value, the smallest and the largest allowed value)."""
+    """Yield each number of the plan as (name in errors, value, smallest allowed value, largest allowed value)."""
     for name, value in plan.options.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
@@ -50,22 +50,23 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
 
 
 def check_mixtures(algorithm: Algorithm) -> None:
-    """Raise InputError if a class may have very many Gaussians, or one of so few records that it reveals them."""
+    """Raise InputError if sites may send too many Gaussians per class, or one of too few records to hide them."""
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
             raise InputError(
-                f"a site sends at most {MOST_GAUSSIANS} Gaussians a class, found: {exchange.parts}",
+                f"expected at most {MOST_GAUSSIANS} Gaussians per class from a site, found: {exchange.parts}",
                 hint=f"--set parts={MOST_GAUSSIANS}",
             )
         if exchange.parts > 1 and (exchange.fewest or 0) < FEWEST_RECORDS:
             raise InputError(
-                f"each of several Gaussians a class needs {FEWEST_RECORDS} records or more, found: {exchange.fewest}",
-                hint=f"--set fewest={FEWEST_RECORDS}, or one Gaussian a class: --set parts=1",
+                f"expected at least {FEWEST_RECORDS} records for each of several Gaussians per class, found: "
+                f"{exchange.fewest}",
+                hint=f"--set fewest={FEWEST_RECORDS}, or one Gaussian per class: --set parts=1",
             )
 
 
 def check_broadcast_form(transport: Transport, *, hidden: bool) -> None:
-    """Raise InputError for `--down differences` if the run hides the sites' figures: is private or has secure sums."""
+    """Raise InputError for `--down differences` in a `hidden` run, that is, a private run or one with secure sums."""
     if hidden and transport.differences:
         raise InputError(
             "--down differences cannot be used in a deployment that is private or has secure sums: sites compare the "

@@ -41,12 +41,12 @@ class CheckInAnswer:
     ahead_seconds: float  # how far the signed time is ahead of the server's clock; negative: behind, or slow to arrive
 
     def encode(self) -> bytes:
-        """The answer as bytes."""
+        """Encode the answer as JSON bytes."""
         return json.dumps(asdict(self)).encode()
 
 
 def read_check_in_answer(payload: bytes) -> CheckInAnswer:
-    """The server's answer to a check-in, decoded from these bytes; InputError if they are anything else."""
+    """Decode the server's answer to a check-in; raise InputError if the bytes are not such an answer."""
     try:
         return read_dataclass(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the server's answer to a check-in")
     except ValueError:
@@ -55,18 +55,18 @@ def read_check_in_answer(payload: bytes) -> CheckInAnswer:
         ) from None
 
 
-def encode_site_state(news: SiteState | None) -> bytes:
-    """The bytes that a site sends in a check-in; empty if it has nothing to report."""
-    return b"" if news is None else news.name.encode("ascii")
+def encode_site_state(state: SiteState | None) -> bytes:
+    """Encode the state that a site reports in a check-in; None (nothing to report) gives empty bytes."""
+    return b"" if state is None else state.name.encode("ascii")
 
 
 def read_site_state(payload: bytes) -> SiteState | None:
-    """The state that a site reports in these bytes; None if there is none, or an unknown one."""
+    """Decode the state that a site reports in a check-in; return None if the bytes are empty or unknown."""
     return SiteState.__members__.get(payload[:32].decode("ascii", "replace"))
 
 
 def describe_clock(ahead_seconds: float) -> str | None:
-    """Say in words how far a clock is ahead or behind; None if the message's travel time may explain the difference."""
+    """Say how far a site's clock is off; return None if the travel time of the message may explain the difference."""
     if abs(ahead_seconds) <= NAMED_SECONDS:
         return None
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} the server's"

@@ -1,4 +1,4 @@
-"""The content of a Flower message: a frame of bytes with a small header (its kind, its run) and a payload.
+"""Frames: the bytes that each Flower message carries, a small header (kind, run, round) and a payload.
 
     frame = magic(4) version(1) kind(1) run(8) round(4) exchange(1) length(4) | payload
 
@@ -43,12 +43,12 @@ SAME_VERSION = "install the same version of fedlog at the server and at every si
 
 
 class FrameError(WireError):
-    """A wrong frame or a refused request. The text says nothing about data, so it may be sent to the other side."""
+    """An invalid frame or a refused request. Its text reveals no data, so it may be sent to the other side."""
 
 
 @contextmanager
 def turn_errors_into_refusals() -> Iterator[None]:
-    """Turn an InputError in the block into a FrameError, whose text may be sent to the other side."""
+    """Turn an InputError raised in the block into a FrameError, whose text may be sent to the other side."""
     try:
         yield
     except InputError as error:
@@ -56,7 +56,7 @@ def turn_errors_into_refusals() -> Iterator[None]:
 
 
 class FrameKind(IntEnum):
-    """The kinds of frames: requests go down from the server to a site, answers come up."""
+    """The kinds of frames: requests go down from the server to a site, answers go up to the server."""
 
     HELLO = 1  # down: the plan of a run
     WELCOME = 2  # up: the site takes part
@@ -72,7 +72,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """The content of one Flower message: a header, and the payload."""
+    """The bytes that one Flower message carries: a header and a payload."""
 
     kind: FrameKind
     run: bytes  # 8 bytes: see `make_run_tag`
@@ -81,19 +81,19 @@ class Frame:
     payload: bytes
 
     def encode(self) -> bytes:
-        """The bytes of the frame."""
+        """Encode the frame as bytes: the header, then the payload."""
         header = (MAGIC, VERSION, self.kind, self.run, self.round_number, self.exchange, len(self.payload))
         return _HEADER.pack(*header) + self.payload
 
 
 def make_run_tag(name: str) -> bytes:
-    """The 8 bytes that identify the run of this name in frames."""
+    """Return the 8 bytes that identify the run of this name in the header of frames."""
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
 @add_default_hint(SAME_VERSION)
 def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
-    """Decode a frame; FrameError says what is wrong with the bytes."""
+    """Decode a frame; raise FrameError if the bytes are not a valid frame of at most `limit_bytes`."""
     if len(data) > limit_bytes:
         raise FrameError(f"expected a frame of at most {limit_bytes} bytes, found: {len(data)}")
     if len(data) < HEADER_BYTES:
@@ -112,7 +112,7 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
 
 @add_default_hint(SAME_VERSION)
 def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
-    """Return the answer if it is of this kind and belongs to the request; FrameError otherwise."""
+    """Return the answer; raise FrameError if it is not of this kind, or belongs to another run, round or exchange."""
     if answer.kind is not kind:
         raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:
@@ -130,7 +130,7 @@ def wrap_frame(frame: Frame) -> RecordDict:
 
 @add_default_hint(SAME_VERSION)
 def unwrap_frame(message: Message) -> Frame:
-    """Take the frame out of a Flower message; FrameError if the message holds anything else."""
+    """Take the frame out of a Flower message; raise FrameError if the message holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
     if not isinstance(record, ConfigRecord) or set(record) != {ENTRY}:
@@ -143,9 +143,9 @@ def unwrap_frame(message: Message) -> Frame:
 
 @dataclass(frozen=True)
 class SumOpening:
-    """The header that starts a secure sum: its session, its number and the sites that take part.
+    """The text that opens a secure sum: its session, its number and the sites that take part.
 
-    The server puts it before the broadcast in a WORK frame. A sum's other rules are in the plan and the list of keys.
+    The server puts it before the broadcast in a WORK frame. The plan and the list of keys hold all other rules.
     """
 
     session: bytes
@@ -169,7 +169,10 @@ class _OpeningFacts:
 
 @add_default_hint(SAME_VERSION)
 def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
-    """Split a WORK frame's payload into the opening of a secure sum and the broadcast; FrameError if it has none."""
+    """Split the payload of a WORK frame into the opening of a secure sum and the broadcast.
+
+    Raise FrameError if the payload does not begin with an opening.
+    """
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
         facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFacts)

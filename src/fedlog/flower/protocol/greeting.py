@@ -47,7 +47,7 @@ class SiteProfile:
 
     @property
     def as_required_body(self) -> RequiredBody:
-        """This site's body as the one that the other sites must have too."""
+        """The name and digest of this site's body, as a requirement for all other sites."""
         return RequiredBody(self.body, self.digest)
 
 
@@ -59,7 +59,7 @@ class RequiredBody:
     digest: str | None
 
     def describe_difference(self, profile: SiteProfile) -> str | None:
-        """Say in words how a site's body differs from the required one; None if the digests are equal."""
+        """Describe how a site's body differs from the required one; return None if the digests are equal."""
         if self.digest == profile.digest:
             return None
         if self.name != profile.body:
@@ -68,7 +68,7 @@ class RequiredBody:
 
 
 def make_identity(schema_digest: str) -> Identity:
-    """The versions of this installation, with this digest of its schema."""
+    """Make the identity of this installation: its versions, and the digest of its schema."""
     return Identity(__version__, VERSION, schema_digest)
 
 
@@ -78,7 +78,7 @@ def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
 
 
 def read_hello(payload: bytes, ours: Identity) -> Plan:
-    """Read the plan from a HELLO payload; FrameError if versions or schema differ, or if the plan is not valid."""
+    """Read the plan from a HELLO payload; raise FrameError if versions or schema differ or the plan is invalid."""
     check_identity(ours, read_identity(payload), "the server")
     with turn_errors_into_refusals():
         return read_plan(_read_all_fields(payload, "a plan").get("plan"))
@@ -92,7 +92,7 @@ def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = Non
 
 @add_default_hint(SAME_VERSION)
 def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
-    """Read a site's profile from a WELCOME payload; FrameError if it is missing, or if versions or schema differ."""
+    """Read a site's profile from a WELCOME payload; raise FrameError if it is missing or versions or schema differ."""
     check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)
@@ -107,12 +107,12 @@ def is_printable_body_name(value: str) -> bool:
 
 
 def read_identity(payload: bytes) -> Identity:
-    """Read the other side's versions and schema digest from a greeting; FrameError if they are missing."""
+    """Read the sender's versions and schema digest from a greeting; raise FrameError if they are missing."""
     return _read_fields(payload, Identity, "fedlog, frame and schema")
 
 
 def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
-    """Raise FrameError if `who` has another minor version of fedlog, another frame version or another schema."""
+    """Raise FrameError if the other side, `who`, has another minor version of fedlog, frame version or schema."""
     if _find_minor_version(theirs.fedlog) != _find_minor_version(ours.fedlog):
         raise FrameError(
             f"expected fedlog {_find_minor_version(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}",
@@ -125,25 +125,25 @@ def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
 
 
 def read_time(payload: bytes) -> float | None:
-    """Read the time on the other side's clock from a greeting, in seconds since 1970; None if there is none."""
+    """Read the time on the sender's clock from a greeting, in seconds since 1970; return None if it has no time."""
     found = _read_all_fields(payload, "a time").get("time")
     # Compared before it is converted: JSON has whole numbers that no float holds.
     return float(found) if isinstance(found, int | float) and abs(found) < LATEST_SECONDS else None
 
 
 def _make_time_field(now: float | None) -> dict[str, float]:
-    """The field of a greeting with the time `now`; no field if it is None."""
+    """Make the field of a greeting that holds the time `now`; None gives no field."""
     return {} if now is None else {"time": round(now, 3)}
 
 
 def _read_all_fields(payload: bytes, what: str) -> dict[str, Any]:
-    """Read all fields of a greeting, unchecked; FrameError if the payload is not a JSON object or is too large."""
+    """Read all fields of a greeting, unchecked; raise FrameError if the payload is no JSON object or is too large."""
     return _read_fields(payload, dict[str, Any], what)
 
 
 @add_default_hint(SAME_VERSION)
 def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
-    """Read the fields of the class `kind` from a greeting; the FrameError for a wrong field calls them `what`."""
+    """Read an object of the class `kind` from a greeting; if it is invalid, raise a FrameError that calls it `what`."""
     if len(payload) > HELLO_LIMIT_BYTES:
         raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
@@ -153,5 +153,5 @@ def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
 
 
 def _find_minor_version(version: str) -> str:
-    """The part of a version that must be equal, such as 0.9: before 1.0, a minor version may change the messages."""
+    """Return the part of a version that server and sites must share, such as 0.9 of 0.9.3."""
     return ".".join(version.split(".")[:2])

@@ -78,10 +78,10 @@ class Plan(Section):
     secure: SumRules | None = None
 
     def list_changes(self, later: Plan) -> list[str]:
-        """The settings that differ in `later` and must not; if there are none, it may continue a run of this plan.
+        """List the settings that forbid to continue a run of this plan with the plan `later`; empty if it may continue.
 
-        Only the number of rounds may differ, and not even that with a privacy promise or a falling learning rate: both
-        depend on the number of rounds.
+        Every changed setting forbids it, except the number of rounds. That number is fixed as well if the run has a
+        privacy promise or a falling learning rate, which depend on it.
         """
         fixed = self.promise is not None or self.optimiser.decay is not Decay.NONE
         names = [each.name for each in fields(self) if fixed or each.name != "rounds"]
@@ -89,7 +89,7 @@ class Plan(Section):
 
     @property
     def transport(self) -> Transport:
-        """How the messages of the run are encoded and what broadcasts contain."""
+        """How the messages of the run are encoded, and what the server's broadcasts contain."""
         return Transport(
             self.codec,
             self.codec_down,
@@ -116,13 +116,13 @@ class Plan(Section):
         return self.promise is not None or self.secure is not None
 
     def build_algorithm(self, n_class: int, width: int) -> Algorithm:
-        """The run's method, for this number of classes and this width of the features."""
+        """Build the run's method for this number of classes and this number of features (`width`)."""
         options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
         built = registry.make_method(self.method, self.make_model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
     def build_protection(self, n_class: int, width: int) -> Protection | None:
-        """The clipping and the noise that protect the uploads; None for a run without privacy."""
+        """Build the clipping and noise that protect the uploads; return None for a run without privacy."""
         promise_rules.check_noise_fits_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.build_algorithm(n_class, width), self.make_model_plan(n_class, width)
@@ -132,17 +132,17 @@ class Plan(Section):
 
     @staticmethod
     def make_model_plan(n_class: int, width: int) -> ModelPlan:
-        """The part of the model that all sites share: the head (the last layer) and nothing below it."""
+        """Describe the part of the model that all sites share: the head (the last layer) and nothing below it."""
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as JSON values; settings that are None are left out."""
+        """Return the plan as JSON values; settings that are None are left out."""
         values = {**asdict(self), "options": dict(self.options)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
-    """The checked plan of a run with these settings.
+    """Make and check the plan of a deployed run with these settings.
 
     Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites on the
     list of keys, and is called only if the run has secure sums.
@@ -176,7 +176,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
 
 
 def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
-    """The plan as settings of the Flower app; those without a value are empty, so that `flwr run` can set them."""
+    """Return the plan as settings of the Flower app; an unset one is an empty text, so that `flwr run` can set it."""
     values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
     if plan.promise is not None:
         values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
@@ -188,7 +188,7 @@ def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
 
 
 def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
-    """Read the settings of a run from those of the Flower app; InputError names a setting that cannot be used."""
+    """Read the settings of a run from the Flower app's settings; raise InputError if one is unknown or invalid."""
     known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
@@ -235,18 +235,19 @@ def _check_promise(promise: Promise) -> None:
     """Raise InputError for a privacy promise that only the simulator can make."""
     if promise.unit is Unit.PAPER:
         raise InputError(
-            f"a deployment promises record or client privacy, found: {promise.unit}",
+            f"expected --privacy record or client in a deployment, found: {promise.unit}",
             hint="`fedlog run --privacy paper` reproduces the paper in the simulator",
         )
     if promise.noise is not NoiseSource.DISCRETE or promise.calibration is not Calibration.EXACT:
         raise InputError(
-            f"a deployment needs discrete noise and exact calibration, found: {promise.noise}, {promise.calibration}",
+            f"expected discrete noise and exact calibration in a deployment, found: {promise.noise} noise, "
+            f"{promise.calibration} calibration",
             hint="leave out the settings noise and calibration; `fedlog run` simulates the other kinds",
         )
 
 
 def describe_large_delta(promise: Promise | None, records: int, sites: int) -> str | None:
-    """A warning if delta is above 1/n, where n is the number of protected records or sites; else None."""
+    """Return a warning if delta is above 1/n, where n is the number of protected records or sites; else None."""
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites
@@ -254,5 +255,5 @@ def describe_large_delta(promise: Promise | None, records: int, sites: int) -> s
 
 
 def read_plan(values: object) -> Plan:
-    """Read a plan from JSON values; InputError if they are not a plan that can be deployed."""
+    """Read a plan from JSON values; raise InputError if they are not a plan that can be deployed."""
     return check_plan(read_dataclass(Plan, values, "a plan"))

@@ -26,7 +26,7 @@ PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr
 
 @dataclass(frozen=True)
 class Caller:
-    """The key that signed a call, and how far the signed time is ahead of this machine's clock."""
+    """Who made a call: the public key that signed it, and how far the signed time is ahead of this machine's clock."""
 
     key: bytes
     ahead_seconds: float
@@ -38,7 +38,7 @@ class Caller:
 
 
 def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str, str]:
-    """The HTTP headers that sign a call made at the time `now`, in the way of Flower's SuperNodes."""
+    """Make the HTTP headers that sign a call made at the time `now`, as Flower's SuperNodes do."""
     time = now.isoformat().encode("ascii")
     form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     values = {
@@ -50,7 +50,7 @@ def sign_call(private: ec.EllipticCurvePrivateKey, now: dt.datetime) -> dict[str
 
 
 def verify_caller(headers: Iterable[tuple[bytes, bytes]], now: dt.datetime) -> Caller | None:
-    """The caller who signed these headers, even if long ago; None if the signature is missing or wrong."""
+    """Return who signed these headers; None if the signature is missing or wrong. The signed time is not checked."""
     given = {name.lower(): value for name, value in headers}
     try:
         key = serialization.load_pem_public_key(b64decode(given[PUBLIC_KEY], validate=True))
@@ -73,7 +73,7 @@ class RegisteredKeys:
     _keys: dict[bytes, str] = field(default_factory=dict)
 
     def find_site_name(self, key: bytes) -> str | None:
-        """The name under which the operator registered this key; None if it is not registered."""
+        """Find the name under which the operator registered this key; return None if it is not registered."""
         files = self._find_key_files()
         if files != self._read:
             read = {_read_key_file(self.folder / name): name.removesuffix(".pub") for name in sorted(files)}
@@ -104,7 +104,7 @@ LOGGED_AGAIN_SECONDS = 60.0
 
 
 def read_gate_file(path: Path) -> dict[str, Any]:
-    """Read one of the JSON files that the gate writes every few seconds; empty if the gate has not run."""
+    """Read a JSON file of the gate, the program that forwards the sites' calls; empty if the gate has not run."""
     try:
         return dict(parse_json(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -112,13 +112,13 @@ def read_gate_file(path: Path) -> dict[str, Any]:
 
 
 def read_connected_sites(presence_file: Path) -> frozenset[str]:
-    """The sites that were connected when the gate last wrote this file; none if the gate has not run."""
+    """Read the sites that were connected when the gate last wrote this file; empty if the gate has not run."""
     return frozenset(map(str, read_gate_file(presence_file).get("connected", ())))
 
 
 @dataclass
 class Presence:
-    """Which sites are connected, when each called last, and which calls were refused."""
+    """Records which sites are connected, when each called last, and which calls were refused."""
 
     log: Path | None = None  # the file to which events are written
     last_call: dict[str, dt.datetime] = field(default_factory=dict)
@@ -143,10 +143,10 @@ class Presence:
         if site is not None and self._should_log(site, reason, now):
             self._log("call refused", site=site, reason=reason, **fields)
 
-    def record_site_state(self, site: str, news: SiteState, now: dt.datetime) -> None:
+    def record_site_state(self, site: str, state: SiteState, now: dt.datetime) -> None:
         """Log the state that a registered site reports."""
-        if self._should_log(site, news.name, now):
-            self._log("news", site=site, news=str(news))
+        if self._should_log(site, state.name, now):
+            self._log("news", site=site, news=str(state))
 
     def mark_lost_sites(self, now: dt.datetime) -> None:
         """Log sites that have not called for a while as lost, and no longer count them as connected."""
@@ -156,7 +156,7 @@ class Presence:
                 self._log("lost", site=site, seconds=LOST_SECONDS)
 
     def as_json(self) -> dict[str, object]:
-        """The connected sites, last calls and refusals as JSON values, for the presence file."""
+        """Return the connected sites, their last calls and the refusals as JSON values, for the presence file."""
         calls = {site: when.isoformat(timespec="seconds") for site, when in sorted(self.last_call.items())}
         return {
             "connected": sorted(self.connected),
@@ -165,7 +165,7 @@ class Presence:
         }
 
     def _should_log(self, site: str, what: str, now: dt.datetime) -> bool:
-        """Whether to log this event: not if the same event of the same site was logged in the last minute."""
+        """Whether to log the event `what` of a site: not if the same event was logged in the last minute."""
         before = self._logged.get((site, what))
         if before is not None and (now - before).total_seconds() < LOGGED_AGAIN_SECONDS:
             return False

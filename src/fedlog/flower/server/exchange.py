@@ -41,7 +41,7 @@ class MessageGrid(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """The outcome of a request: each site that was asked is in exactly one of the first four fields."""
+    """The outcome of a request: each asked site has answered, refused, been silent, or was not waited for."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
@@ -62,7 +62,7 @@ class WaitingRules:
     heard: Callable[[], Collection[str]] = frozenset  # the sites that still call at the gate
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
-        """Return which of the asked sites to wait for, without those that the operator has dropped by now."""
+        """Select the asked sites to wait for: not those that the operator has dropped in the meantime."""
         return set(asked if self.awaited is None else self.awaited) - set(self.dropped())
 
 
@@ -74,7 +74,7 @@ class SilentSites:
     _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
     def take_late_answers(self, grid: MessageGrid, now: float) -> list[float]:
-        """Collect late answers, and count their sites as answering again; return how many seconds each answer took."""
+        """Collect late answers, whose sites are no longer silent; return how many seconds each answer took."""
         taken = []
         for message in list(grid.pull_messages(list(self._unanswered))) if self._unanswered else []:
             site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
@@ -84,12 +84,12 @@ class SilentSites:
         return taken
 
     def select_awaited(self, sites: Collection[str], minimum: int) -> set[str]:
-        """Return the sites to wait for: those that are not silent, or all if fewer than `minimum` are not silent."""
+        """Select the sites to wait for: those that are not silent, or all sites if that leaves fewer than `minimum`."""
         awaited = set(sites) - set(self.since)
         return awaited if len(awaited) >= minimum else set(sites)
 
     def update(self, number: int, replies: Replies, asked: float) -> None:
-        """Store which sites answered in this round and which did not; `asked` is when the requests were sent."""
+        """Store which sites answered in this round and which were silent; `asked` is when the requests were sent."""
         for site in {*replies.answers, *replies.refused}:
             self.since.pop(site, None)
         for site in replies.silent:
@@ -106,7 +106,7 @@ class Clock:
 
 
 def find_connected_sites(grid: MessageGrid) -> dict[str, int]:
-    """The connected sites as name -> node, sorted by name; if two nodes have the same name, the newer one counts.
+    """Return site name -> Flower node of the connected sites; of two nodes with the same name, the newer counts.
 
     The name is the one that the operator registered with the key, not one that the site chose.
     """
@@ -125,8 +125,8 @@ def ask_sites(
     """Send the requests, wait until all awaited sites have answered or the deadline is over, and return the replies.
 
     The answers must be frames of this kind. A message has a lifetime, so that a site that comes back much later does
-    not answer an old request. On a busy machine heartbeats are late: Flower then takes a working site for gone and
-    withdraws its request. As long as the site still calls at the gate, it is asked again, and sends its stored reply.
+    not answer an old request. On a busy machine heartbeats are late: Flower then believes that a working site is gone,
+    and withdraws its request. As long as the site still calls the server, it is asked again and sends its stored reply.
     """
     asking = _OpenRequest(nodes, requests, kind, wait)
     begun = clock.now()
@@ -150,7 +150,7 @@ def ask_sites(
 
 @dataclass
 class _OpenRequest:
-    """A request whose answers are still coming: each site is in `sites`, `overdue`, `answers`, `refused` or `late`."""
+    """A request that waits for answers: each site is in `sites`, `overdue`, `answers`, `refused` or `late`."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
@@ -164,7 +164,7 @@ class _OpenRequest:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take_message(self, message: Message, took: float) -> None:
-        """Store a message, which came `took` seconds after the request: an answer, a refusal, or an error of Flower."""
+        """Store an answer, a refusal or an error of Flower that came `took` seconds after the request."""
         # Flower sends its own errors from the SuperLink's node, so the site is found by the request's number.
         site = self.sites.pop(message.metadata.reply_to_message_id, None)
         if site is None:
@@ -182,16 +182,16 @@ class _OpenRequest:
                 self.refused[site] = error.message
 
     def mark_refused(self, sites: Collection[str], reason: str) -> None:
-        """Count these sites as refused, for this reason."""
+        """Store for each of these sites that its answer was refused, with this reason."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 
     def is_awaiting(self) -> bool:
-        """Whether the answer of a site that must be waited for is missing."""
+        """Whether an answer is missing from a site that the server waits for."""
         return not self.wait.select_awaited(self.requests).isdisjoint({*self.sites.values(), *self.overdue})
 
     def make_replies(self) -> Replies:
-        """The answers and refusals so far, and the sites that have not answered."""
+        """Return the answers and refusals so far, and the sites that have not answered."""
         missing, awaited = sorted([*self.late, *self.sites.values()]), self.wait.select_awaited(self.requests)
         silent = tuple(site for site in missing if site in awaited)
         others = tuple(site for site in missing if site not in awaited)
@@ -221,7 +221,7 @@ def _send_requests(
 
 
 def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
-    """Return the frame in a site's message; InputError if it is an error or a refusal, or not the expected answer."""
+    """Return the frame in a site's message; raise InputError if it is an error, a refusal or not of the given kind."""
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
@@ -269,7 +269,7 @@ class Deadline:
 
     @property
     def seconds(self) -> float:
-        """How long to wait for the answers to the next request."""
+        """How many seconds to wait for the answers to the next request."""
         if self.fixed is not None:
             return self.fixed
         if not self.slowest:
@@ -278,11 +278,11 @@ class Deadline:
 
     @property
     def gathering_seconds(self) -> float:
-        """How long to wait for more sites to connect if there are too few."""
+        """How many seconds to wait for more sites to connect if there are too few."""
         return FIRST_SECONDS if self.fixed is None else self.fixed
 
     def compute_request_lifetime(self, awaited: bool) -> float:
-        """How many seconds a site has to answer a request; `awaited` is whether the server waits for this site."""
+        """Return how many seconds a site may take to answer a request; `awaited`: the server waits for this site."""
         if self.fixed is not None:
             return self.fixed
         if awaited:
@@ -292,6 +292,6 @@ class Deadline:
         return min(self.seconds, max(SHORTEST_OPEN_SECONDS, OPEN_ROUNDS * usual))
 
     def learn_from_answers(self, seconds: Iterable[float]) -> None:
-        """Store the longest of these times, from which the next deadlines are computed."""
+        """Store the longest of these answer times; the next deadlines are computed from the stored times."""
         if taken := list(seconds):
             self.slowest.append(max(taken))

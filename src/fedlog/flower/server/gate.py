@@ -69,16 +69,16 @@ class TooLargeError(Exception):
 
 @dataclass
 class CallCounts:
-    """How often one kind of call came through the gate, and its bytes: HTTP with headers, before encryption."""
+    """How often the gate forwarded one kind of call, and how many bytes: HTTP with headers, before encryption."""
 
     count: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
 
 
-def _count_bytes(first_line: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
-    """The bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the body."""
-    return first_line + 2 + sum(len(name) + len(value) + 4 for name, value in headers) + 2 + len(body)
+def _count_bytes(first_line_bytes: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
+    """Count the bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the body."""
+    return first_line_bytes + 2 + sum(len(name) + len(value) + 4 for name, value in headers) + 2 + len(body)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class Gate:
     async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
         """Answer whether a site's key is registered and its clock right; log the state that it reports."""
         try:
-            news = read_site_state(await _read_body(receive, LIMIT_BYTES))
+            state = read_site_state(await _read_body(receive, LIMIT_BYTES))
         except TooLargeError:
             await _send_answer(send, 413)
             return
-        if site is not None and news is not None and caller.is_recent:
-            self.presence.record_site_state(site, news, dt.datetime.now(dt.UTC))
+        if site is not None and state is not None and caller.is_recent:
+            self.presence.record_site_state(site, state, dt.datetime.now(dt.UTC))
         await _send_answer(send, 200, None, CheckInAnswer(site is not None, caller.ahead_seconds).encode())
 
     async def _forward(
@@ -225,7 +225,7 @@ async def _send_answer(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the gate until Ctrl-C or SIGTERM; `fedlog federate server` starts it as a program of its own."""
+    """Run the gate, which forwards the sites' signed calls to Flower's SuperLink, until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="fedlog-gate", description=main.__doc__)
     parser.add_argument("folder", type=Path, help="the server's folder")
     parser.add_argument("upstream_port", type=int, help="the port of the SuperLink on the loopback")

@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass
 class Participants:
-    """The sites that take part in one run: each got the plan and answered with its profile."""
+    """The sites that take part in one run: those that received the plan and answered with their profile."""
 
     grid: MessageGrid
     plan: Plan
@@ -37,7 +37,7 @@ class Participants:
     width: int = 0  # of the features, the same at all sites; 0 until the first greetings have decided it
 
     def gather_sites(self, minimum: int, patience_seconds: float) -> dict[str, int]:
-        """Send the plan to new sites until enough take part or `patience_seconds` are over; return site -> node."""
+        """Send the plan to new sites until `minimum` sites take part or the time is up; return site -> Flower node."""
         end = self.clock.now() + patience_seconds
         refused: set[str] = set()
         while True:
@@ -62,7 +62,7 @@ class Participants:
         self._leave_out_other_bodies()
 
     def _leave_out_other_bodies(self) -> None:
-        """If the run needs equal bodies, leave out the sites whose body is not the one that most sites have."""
+        """If the run needs equal bodies, leave out the sites whose body differs from the most common one."""
         if not self.plan.needs_equal_bodies:
             return
         found = Counter(profile.digest for _, profile in sorted(self.known.items())).most_common(1)[0][0]
@@ -73,7 +73,7 @@ class Participants:
                 self._leave_out(site, reason)
 
     def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
-        """Log if a site's clock is off by more than the message's travel time can explain."""
+        """Log that a site's clock is off, if by more than the travel time of its greeting can explain."""
         shown, now = read_time(payload), self.wall_clock()
         if shown is None:
             return
@@ -86,7 +86,10 @@ class Participants:
         del self.known[site]
 
     def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
-        """Send the plan to new sites, add those that can take part, and return the others that have answered."""
+        """Send the plan to new sites, add those that can take part, and return those that cannot.
+
+        If `others_wait`, because enough sites take part already, the server waits only briefly for the answers.
+        """
         ours = make_identity(self.schema.digest)
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, make_run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))

@@ -1,8 +1,8 @@
 """Conduct a run at the server: greet the sites, ask for uploads in each round, and let the engine's server sum them.
 
-If a site refuses, fails, falls silent, comes late or comes twice, the others go on without it, and the log names it.
-With fewer uploads than the minimum the old head stays. After every round a checkpoint is written: if the same run is
-started again, it goes on after its last round.
+If a site refuses, fails, does not answer, answers late or answers twice, the run goes on without it, and the log names
+it. With fewer uploads than the minimum the old head stays. After every round a checkpoint is written: if the same run
+is started again, it goes on after its last round.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EMPTY_ROUNDS_ALLOWED = 3
 
 @dataclass
 class Run:
-    """A run that the server conducts: its plan, its rules, and the round under way."""
+    """A run that the server conducts: its plan, its rules, and the state of the current round."""
 
     grid: MessageGrid
     folder: ServerFolder
@@ -71,7 +71,7 @@ class Run:
         self.deadline = Deadline(self.rules.deadline_seconds)
 
     def conduct(self) -> None:
-        """Conduct the run from its start or its checkpoint until the sites have sent their reports."""
+        """Conduct the run, from its start or its checkpoint, until the sites have sent their reports."""
         self.run_folder.store_plan(self.plan)
         server, done = self._restore_server() or (self._begin_run(), 0)
         self._conduct_opening(server, done)
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def run_folder(self) -> RunFolder:
-        """The run's folder."""
+        """The folder with the server's files of this run."""
         return RunFolder.of_run(self.folder, self.plan.name)
 
     @property
@@ -142,7 +142,7 @@ class Run:
         save_engine_server(self.run_folder, server, number)
 
     def _gather_sites(self) -> dict[str, int]:
-        """Return site -> node of the sites that take part; wait for more if they are fewer than the minimum."""
+        """Return site -> Flower node of the sites that take part; wait for more sites if they are too few."""
         return self.participants.gather_sites(self.minimum, self.deadline.gathering_seconds)
 
     def _conduct_opening(self, server: Server, done: int) -> None:
@@ -160,7 +160,7 @@ class Run:
         self._conduct_exchange(server, 0, 0, opening)
 
     def _conduct_round(self, server: Server, number: int) -> dict[str, Value]:
-        """Conduct one round and return its record; in it, `full` is 0 if too few sites took part for a new head."""
+        """Conduct one round and return its record, in which `full` is 0 if too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._conduct_exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))
@@ -186,7 +186,7 @@ class Run:
     def _conduct_exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
         """Ask the sites for uploads and sum them; return whether enough uploads came for a new head.
 
-        `number` is that of the round, and `at` that of the exchange in its round.
+        `number` is the number of the round, and `at` the number of the exchange in this round.
         """
         nodes = self._gather_sites()
         if len(nodes) < self.minimum:
@@ -230,7 +230,7 @@ class Run:
         awaited: Collection[str],
         seconds: float | None = None,
     ) -> Replies:
-        """Ask these sites, wait until the deadline or for `seconds`, and store how long each site took."""
+        """Send requests to these sites, wait `seconds` (default: the deadline), and store how long each answer took."""
         lifetimes = {site: self.deadline.compute_request_lifetime(site in awaited) for site in nodes}
         patience, lives = seconds or self.deadline.seconds, lifetimes if seconds is None else {}
         wait = WaitingRules(patience, awaited, lives, self.run_folder.read_dropped_sites, self._read_connected_sites)
@@ -244,7 +244,7 @@ class Run:
         self._log_event("uploads", round=number, sites=sites, seconds=seconds)
 
     def _sum_uploads(self, server: Server, number: int, exchange: Exchange, uploads: Mapping[str, bytes]) -> list[str]:
-        """Sum the uploads, and return the sites whose uploads could not be used; RunError if these are too many."""
+        """Sum the uploads and return the sites whose uploads were unusable; raise RunError if there are too many."""
         known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
         try:
@@ -263,8 +263,8 @@ class Run:
         return [refusal.client for refusal in refused]
 
     def _make_secure_sums(self, secure: SumRules) -> ServerSecureSums:
-        def ask_until_deadline(some: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
-            return self._ask_sites(some, frames, kind, some)
+        def ask_until_deadline(nodes: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
+            return self._ask_sites(nodes, frames, kind, awaited=nodes)
 
         seconds, name = self.deadline.seconds, self.plan.name
         return ServerSecureSums(
@@ -287,7 +287,7 @@ class Run:
                 self._log_event("not awaited", site=site, round=number, since=self.silent.since[site])
 
     def _finish_run(self, server: Server, ending: RunEnding) -> None:
-        """Send the last head to the sites, and write the report of the run from their reports."""
+        """Send the last head to the sites, collect their reports, and write the report of the run."""
         rounds = self.run_folder.read_rounds()
         if not (self.run_folder.read_uploads() or any(line["full"] for line in rounds)):
             why = "" if ending.reason is None else f": {ending.reason}"
