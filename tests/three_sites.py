@@ -24,7 +24,7 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import wrap_frame
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock
-from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.site.data import load_body, load_data
 from fedlog.settings.training import RunSettings
 
@@ -148,7 +148,7 @@ class InProcess:
             message.metadata.__dict__["_src_node_id"] = 1
             name = self.names[message.metadata.dst_node_id - 10]
             if name not in self.silent:
-                content = wrap_frame(answer(message, self.sites[name]))
+                content = wrap_frame(answer_with_frame(message, self.sites[name]))
                 self.replies[identifier] = Message(content, reply_to=message)
             identifiers.append(identifier)
         return identifiers

@@ -30,7 +30,7 @@ from fedlog.flower.protocol.frame import (
 )
 from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
 from fedlog.flower.server.exchange import Clock, WaitingRules, ask_sites, find_connected_sites
-from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.client_app import answer_with_frame
 
 FRAMES = st.builds(
     Frame,
@@ -281,13 +281,13 @@ def question(content: RecordDict) -> Message:
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
-    assert answer(question(content), site).kind is FrameKind.REFUSAL
+    assert answer_with_frame(question(content), site).kind is FrameKind.REFUSAL
     assert read_events(site.event_log)[-1]["event"] == "refused"
 
 
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
-    frame = answer(
+    frame = answer_with_frame(
         question(wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(make_identity("s"))))), site
     )
     assert frame.kind is FrameKind.REFUSAL

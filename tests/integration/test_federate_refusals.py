@@ -36,7 +36,7 @@ from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import answer_request
-from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.site.data import check_site
 from fedlog.flower.site.privacy_record import describe_spending
 from fedlog.flower.site.run_state import RunState
@@ -171,7 +171,7 @@ def refusal(request: Frame, site: SiteFolder) -> str:
     """What the server reads, for a message through the app."""
     message = Message(wrap_frame(request), dst_node_id=1, message_type="train")
     message.metadata.__dict__["_message_id"] = "m1"
-    frame = answer(message, site)
+    frame = answer_with_frame(message, site)
     assert frame.kind is FrameKind.REFUSAL
     return frame.payload.decode()
 

@@ -479,7 +479,7 @@ def greeted(post: InProcess, server: ServerFolder) -> SiteFolder:
     ("frame", "says"),
     [
         (Frame(FrameKind.WORK, make_run_tag("other"), 1, 0, b""), "greeting first"),
-        (Frame(FrameKind.WORK, make_run_tag("trial"), 1, 3, b""), "fedlog has no exchange 3 in round 1"),
+        (Frame(FrameKind.WORK, make_run_tag("trial"), 1, 3, b""), "an exchange of fedlog in round 1, found: 3"),
         (Frame(FrameKind.WORK, make_run_tag("trial"), 1, 0, b"noise"), "a message must have at least"),
         (Frame(FrameKind.UPLOAD, make_run_tag("trial"), 1, 0, b""), "expected a request"),
     ],

@@ -66,7 +66,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlog.flower.site.client_app import answer
+from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.folders.site_folder import SiteFolder
 
 app = ClientApp()
@@ -83,7 +83,7 @@ DAMAGE = [
 @app.train()
 def train(message, context):
     question = message.content["fedlog"]["frame"]
-    frame = answer(message, SiteFolder(Path(str(context.node_config["folder"])))).encode()
+    frame = answer_with_frame(message, SiteFolder(Path(str(context.node_config["folder"])))).encode()
     if question[5] != 1:
         frame = DAMAGE[(int.from_bytes(question[14:18], "little") - 1) % len(DAMAGE)](frame)
     return Message(RecordDict({"fedlog": ConfigRecord({"frame": frame})}), reply_to=message)

@@ -136,7 +136,7 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
 def run_site(args: argparse.Namespace) -> None:
     """Check and store the site's settings, and run the site until Ctrl-C or SIGTERM."""
     folder = SiteFolder.open(args.folder)
-    privacy_record.check_record(folder)
+    privacy_record.check_release_record(folder)
     config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
         privacy_record.PrivacyRequirement.read(args.require_privacy)
@@ -186,12 +186,12 @@ def print_ledger(args: argparse.Namespace) -> None:
     """Print the record of what has left the site in all runs; a flag may first restore or restart it."""
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
-        privacy_record.restore_record(folder, args.restore)
+        privacy_record.restore_release_record(folder, args.restore)
     elif args.lost:
-        privacy_record.declare_record_lost(folder)
+        privacy_record.declare_release_record_lost(folder)
     elif args.new_rows:
-        privacy_record.start_record_for_new_rows(folder)
-    privacy_record.check_record(folder)
+        privacy_record.start_release_record_for_new_rows(folder)
+    privacy_record.check_release_record(folder)
     print(privacy_record.describe_spending(folder) or "nothing of these rows has left this site")
 
 

@@ -24,7 +24,7 @@ from fedlog.flower.ops.processes import (
     start_program,
 )
 from fedlog.flower.site.guard import write_guard_programs
-from fedlog.flower.site.privacy_record import restore_record
+from fedlog.flower.site.privacy_record import restore_release_record
 
 
 def create_site(
@@ -47,7 +47,7 @@ def create_site(
             hint="`fedlog federate rekey` makes new keys for it",
         )
     if ledger is not None:
-        restore_record(folder, ledger)
+        restore_release_record(folder, ledger)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     line = create_site_key(folder.private_key, folder.public_key, config.name)

@@ -58,13 +58,13 @@ class RoundRules:
             )
 
     def find_minimum_sites(self, plan: Plan) -> int:
-        """The fewest sites that a round of this plan needs: the operator's minimum, or more for secure sums."""
+        """Return the fewest sites that a round of this plan needs: the operator's minimum, or more for secure sums."""
         return self.minimum if plan.secure is None else max(self.minimum, FEWEST, plan.secure.honest)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The server's folder of one run."""
+    """The folder with the server's files of one run: plan, checkpoint, uploads, release log and report."""
 
     path: Path
 
@@ -78,11 +78,11 @@ class RunFolder:
 
     @classmethod
     def of_run(cls, folder: ServerFolder, name: str) -> RunFolder:
-        """The folder of the run with this name."""
+        """Return the folder of the run with this name."""
         return cls(folder.runs / name)
 
     def store_plan(self, plan: Plan) -> None:
-        """Write the plan into the folder; InputError if the folder has a run that began with another plan."""
+        """Write the plan into the folder; raise InputError if the run in this folder began with another plan."""
         path = self.path / PLAN
         if path.exists() and (changed := self.read_plan().list_changes(plan)):
             raise InputError(
@@ -92,11 +92,11 @@ class RunFolder:
         write_json(path, plan.as_json())
 
     def read_plan(self) -> Plan:
-        """The plan of the run."""
+        """Read the plan of the run from its folder."""
         return read_plan(json.loads((self.path / PLAN).read_text()))
 
     def read_report(self) -> dict[str, Any] | None:
-        """The report of the run; None if the run is not finished."""
+        """Read the report of the run; return None if the run is not finished."""
         found: dict[str, Any] | None = read_json(self.report_file, None)
         return found
 
@@ -105,42 +105,42 @@ class RunFolder:
         append_line(self.path / ROUNDS, json.dumps(line))
 
     def read_rounds(self) -> list[dict[str, Any]]:
-        """The records of the rounds so far."""
+        """Read the records of all rounds so far."""
         path = self.path / ROUNDS
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def count_new_heads(self) -> int:
-        """The number of rounds with a new head: enough sites took part, and their sum was not mostly noise."""
+        """Count the rounds that made a new head: enough sites took part, and their sum was not mostly noise."""
         return sum(bool(line["full"]) and not line.get("kept_old_head", 0) for line in self.read_rounds())
 
     def record_release(self, protection: Protection | None, round_number: int, exchange: str) -> None:
-        """If the run is private, record one exchange as a release; BudgetSpentError if the budget does not cover it."""
+        """In a private run, record an exchange as a release; raise BudgetSpentError if the budget does not cover it."""
         if protection is not None:
             self.path.mkdir(parents=True, exist_ok=True)
             start_or_resume_log(self.release_log, protection.budget)
             record_release(self.release_log, protection.make_release_event(round_number, exchange))
 
     def read_privacy_spent(self) -> dict[str, object] | None:
-        """The privacy guarantee for all releases of the run so far, as JSON values; None if nothing was released."""
+        """Return the privacy guarantee of all releases so far, as JSON values; None if nothing was released."""
         log = read_log(self.release_log)
         found = compute_spending(log.events, log.budget.delta).guarantee
         return None if found is None else found.as_json()
 
     def read_dropped_sites(self) -> frozenset[str]:
-        """The sites that the operator has dropped from this run."""
+        """Read the names of the sites that the operator has dropped from this run."""
         return frozenset(read_json(self.dropped_file, ()))
 
     def read_feature_width(self) -> int:
-        """The feature width of the checkpoint's head."""
+        """Read the number of features that the head in the checkpoint takes."""
         return int(json.loads(self.width_file.read_text()))
 
     def read_required_body(self) -> RequiredBody | None:
-        """The body that every site must have; None if the sites may have different ones."""
+        """Read which body every site must have; return None if the sites may have different bodies."""
         found = read_json(self.body_file, None)
         return None if found is None else RequiredBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Store the uploads that the head was made from, and no others, so that a site can be removed from it later."""
+        """Replace the stored uploads by those in the present head, so that a site can be removed from it later."""
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -151,13 +151,13 @@ class RunFolder:
                 old.unlink()
 
     def read_uploads(self) -> dict[str, bytes]:
-        """The uploads that the present head was made from, by site."""
+        """Read site -> upload for all uploads from which the present head was made."""
         return {path.stem: path.read_bytes() for path in sorted(self.uploads_folder.glob("*.bin"))}
 
 
 @dataclass(frozen=True)
 class RunEnding:
-    """The last round of a run, and the reason if it ended early."""
+    """The last round of a run, and the reason if the run ended early."""
 
     round: int
     reason: str | None = None  # None: it was the last planned round
@@ -165,7 +165,7 @@ class RunEnding:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """A site's report of its results: figures over all its test records."""
+    """A site's report of its results: the accuracy or error of its models on all its test records."""
 
     body: str
     kept: Literal["federated", "local-only"]
@@ -181,13 +181,13 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class PrivateSiteReport:
-    """A site's report in a run that is private or has secure sums: its figures stay at the site."""
+    """A site's report in a run that is private or has secure sums: accuracies and counts stay at the site."""
 
     body: str
 
 
 def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
-    """Return the values in the payload of a REPORT frame; FrameError if they are not a report of this class."""
+    """Read the values in the payload of a REPORT frame; raise FrameError if they are not a report of this class."""
     what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
     try:
         report = read_dataclass(kind, parse_json(payload[:65536]), what)
@@ -200,7 +200,7 @@ def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport])
 
 
 def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the reports of the sites, and site -> what is wrong with its report for those that cannot be read."""
+    """Return the reports that can be read, and site -> error for the reports that cannot be read."""
     kind = PrivateSiteReport if plan.hides_figures else SiteReport
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
@@ -215,7 +215,7 @@ def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[di
 def make_run_report(
     plan: Plan, server: Server, ending: RunEnding, sites: list[dict[str, Any]], run_folder: RunFolder
 ) -> dict[str, Any]:
-    """Return the report of the run; if the run ended early, the report says so, with the reason."""
+    """Make the report of the run as JSON values; if the run ended early, it holds the reason."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
         "run": plan.name,

@@ -29,7 +29,7 @@ Ask = Callable[[Nodes, Mapping[str, Frame], FrameKind], Replies]
 
 @dataclass(frozen=True)
 class ServerSecureSums:
-    """The secure sums of one run; `ask` sends a frame to each site and returns the answers that came in time."""
+    """The server's side of the secure sums of one run; `ask` sends a frame to each site and collects the answers."""
 
     folder: ServerFolder
     run_folder: RunFolder
@@ -43,7 +43,7 @@ class ServerSecureSums:
     def make_sum(
         self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
-        """Make a secure sum, apply it to the server's state, and return the sites in it; None if the sum failed."""
+        """Make a secure sum and apply it to the server's state; return the sites in the sum, or None if it failed."""
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:
@@ -80,7 +80,7 @@ class ServerSecureSums:
         nodes: Nodes,
         names: Mapping[int, str],
     ) -> tuple[SecureSumResult, tuple[str, ...]]:
-        """Go through all steps of a secure sum with the sites; return the sum and the sites in it."""
+        """Run all steps of a secure sum with the sites; return the sum and the names of the sites in the sum."""
         state = ServerRound(terms)
         frames = {name: self._make_frame(FrameKind.WORK, step, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
@@ -102,7 +102,7 @@ class ServerSecureSums:
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
 
     def _take_replies(self, server: Server, state: ServerRound, replies: Replies, round_number: int) -> ServerRound:
-        """Return the state of the secure sum after these replies; log the sites that refused or did not answer."""
+        """Return the state of the secure sum after these replies; log sites that refused or did not answer."""
         for site, reason in sorted(replies.refused.items()):
             self.log("refused", site=site, round=round_number, reason=reason)
         for site in replies.silent:
@@ -120,7 +120,7 @@ class ServerSecureSums:
         return Frame(kind, make_run_tag(self.run), step[0], step[1], payload)
 
     def _open_sum(self, members: tuple[str, ...]) -> SumOpening:
-        """Return the opening of a new secure sum. Its number is stored first, so that no two sums have the same."""
+        """Return the opening of a new secure sum; its number is stored on disk first, so it is never used twice."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -74,7 +74,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
-    """Read the plan and the waiting rules from the app's settings; InputError names a setting that cannot be used."""
+    """Read the plan and the rules of a round from the app's settings; raise InputError if one of them is invalid."""
     spec = read_plan_settings(settings)
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
@@ -90,7 +90,7 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
 
 
 def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
-    """Write the plan and the waiting rules as settings of the app; `flwr run --run-config` may change any of them."""
+    """Return the plan and the rules of a round as settings of the app; `flwr run --run-config` may change them."""
     usual = rules.refused_share == RoundRules.refused_share
     return {
         **format_plan_settings(plan),
@@ -101,7 +101,7 @@ def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
 
 
 def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
-    """Write the folder of the Flower app, which `flwr run` starts, and return it."""
+    """Write the Flower app, which `flwr run` starts, into the folder, and return the folder."""
     write_file(folder / "pyproject.toml", PROJECT + format_toml(settings))
     write_file(folder / PACKAGE / "__init__.py", "")
     for side, room in (("server", "server"), ("client", "site")):

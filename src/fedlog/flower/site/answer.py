@@ -37,7 +37,7 @@ from fedlog.flower.site.privacy_record import (
     record_exact_statistics,
     record_release_at_site,
     refuse_run_beyond_limit,
-    refuse_run_without_record,
+    refuse_run_without_release_record,
 )
 from fedlog.flower.site.run_state import RunState, parse_step_number
 from fedlog.settings.training import Judge, World
@@ -52,7 +52,7 @@ _kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
 def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
-    """Return the frame to send back, also if the request fails.
+    """Answer a request with a frame; if the request fails, with a REFUSAL frame.
 
     Flower would send the text of an exception to the server, and such a text may hold a value from a record. So the
     server learns only the class of the error; the site's log also has the file and the line.
@@ -78,7 +78,7 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def answer_request(request: Frame, folder: SiteFolder) -> Frame:
-    """Do what the request asks for and return the reply."""
+    """Do what the request asks for, and return the reply; raise FrameError if the request must be refused."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return answer_greeting(request, folder)
@@ -90,7 +90,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     if context.protects_records:
         state.check_body(context.profile)
     if context.plan.world is World.CLOSED:
-        state.check_world(context.profile)
+        state.check_world_setting(context.profile)
     if request.kind is FrameKind.SECURE:
         return replace(request, kind=FrameKind.SECURED, payload=context.make_secure_sums(state).answer_step(request))
     kind = FrameKind.UPLOAD if request.kind in WORK_KINDS else FrameKind.REPORT
@@ -112,9 +112,9 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
-    """Return the site's context in a run that has begun at this site.
+    """Return the site's data, body and method in a run that has begun at this site.
 
-    The context of an earlier message is used again if no file that it was made from has changed.
+    The context of an earlier message is used again unless one of the files that it was made from has changed.
     """
     digest, context = _kept.pop(state.path, (None, None))
     if context is None or digest is None or digest != _digest_sources(context, state):
@@ -130,7 +130,7 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
 
 
 def _digest_sources(context: SiteContext, state: RunState) -> str | None:
-    """Return the digest of all files that a context is made from; None if one of them cannot be read."""
+    """Return one digest of all files that a context is made from; None if a file cannot be read."""
     folder, data = context.folder, Path(context.config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]
     files += sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
@@ -146,16 +146,16 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
 
 
 def refuse_unacceptable_plan(context: SiteContext) -> None:
-    """Raise FrameError for a plan that promises less than this site requires, or needs something that the site lacks.
+    """Raise FrameError for a plan that promises less than this site requires, or asks for more than it can do.
 
-    The data are not read, so that the error tells nothing about them.
+    The site's data are not read, so that the error reveals nothing about them.
     """
     config, plan = context.config, context.plan
     try:
         if context.plan_error is not None:
             raise context.plan_error
         if config.privacy is not None:
-            PrivacyRequirement.read(config.privacy).check(plan.promise)
+            PrivacyRequirement.read(config.privacy).check_promise(plan.promise)
         if plan.secure is not None:
             with _hide_details(context, "expected the list of the sites' keys with this site's key, found none"):
                 read_own_roster(context.folder)
@@ -172,12 +172,12 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
 
 @contextmanager
 def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
-    """Turn an InputError in the block into a FrameError that says only this sentence; log the details at the site."""
+    """Turn an InputError in the block into a FrameError with only this sentence; log the details at the site."""
     try:
         yield
     except InputError as error:
         context.folder.log("warning", run=context.plan.name, reason=error.one_line)
-        raise FrameError(sentence, hint="the warning before this line has the details") from None
+        raise FrameError(sentence, hint="the site's log has the details, in the warning before this line") from None
 
 
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
@@ -190,7 +190,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
         raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
     refuse_unacceptable_plan(context)
-    refuse_run_without_record(folder)
+    refuse_run_without_release_record(folder)
     with turn_errors_into_refusals():
         check_plain_runs(folder, config.caps, plan)
     state = RunState.of_run(folder, request.run)
@@ -214,7 +214,7 @@ def _check_clock(context: SiteContext, hello: bytes) -> None:
 
 
 def do_local_work(request: Frame, context: SiteContext, state: RunState) -> bytes:
-    """Train as the request's exchange says, save the site's new state, and return the upload."""
+    """Train as the requested exchange of the method says, save the site's new state, and return the upload."""
     start = time.perf_counter()
     exchange = _find_exchange(context, request)
     step = (request.round_number, request.exchange)
@@ -269,22 +269,24 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
 
 
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
-    """Return the method's exchange that the request names, with the learning rates of its round."""
+    """Return the exchange of the method that the request names, with the learning rates of the request's round."""
     algorithm = context.algorithm
     if request.round_number > context.plan.rounds:
         raise FrameError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
     if request.round_number == 0 and algorithm.schedule.opening is not None:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):
-        raise FrameError(f"{algorithm.name} has no exchange {request.exchange} in round {request.round_number}")
+        raise FrameError(
+            f"expected an exchange of {algorithm.name} in round {request.round_number}, found: {request.exchange}"
+        )
     exchange = algorithm.schedule.round[request.exchange]
     return with_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
 
 
 def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
-    """Let the cohort receive a broadcast; with `anew`, it first forgets which messages it received and sent before.
+    """Let the site's cohort receive a broadcast; with `anew`, the cohort first forgets all earlier messages.
 
-    Numbers that are not finite are refused here, before the answer is counted as a release.
+    A broadcast with NaN or infinity is refused here, before the answer is counted as a release.
     """
     if not context.gets_own_broadcasts:
         cohort.receive_broadcast(broadcast)

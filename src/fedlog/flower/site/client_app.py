@@ -30,13 +30,13 @@ _worker: tuple[str, bytes] | None = None  # the worker's socket, and the secret 
 
 @app.train()  # type: ignore[untyped-decorator]
 def answer_message(message: Message, context: Context) -> Message:
-    """Return the reply to a Flower message; the node's configuration says where the site's folder is."""
+    """Answer a Flower message; the configuration of the Flower node holds the path of the site's folder."""
     folder = SiteFolder(Path(str(context.node_config["folder"])))
-    return Message(wrap_frame(answer(message, folder)), reply_to=message)
+    return Message(wrap_frame(answer_with_frame(message, folder)), reply_to=message)
 
 
-def answer(message: Message, folder: SiteFolder) -> Frame:
-    """Return the frame to send back: a REFUSAL if the message holds no frame, else the answer to the frame."""
+def answer_with_frame(message: Message, folder: SiteFolder) -> Frame:
+    """Return the frame that answers the frame in a message; a REFUSAL if the message holds no valid frame."""
     try:
         request = unwrap_frame(message)
     except FrameError as error:
@@ -46,13 +46,13 @@ def answer(message: Message, folder: SiteFolder) -> Frame:
 
 
 def use_worker(socket: str, secret: bytes) -> None:
-    """From now on, pass the frames that reach this process to the worker at this socket."""
+    """Make this process pass every frame that it receives to the worker process at this socket."""
     global _worker
     _worker = (socket, secret)
 
 
 def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
-    """Return the worker's reply; if no worker can be reached, answer in this process."""
+    """Let the worker process answer the request; if it cannot be reached, answer in this process."""
     connection = _connect_to_worker()
     if connection is None:
         return answer_frame(request, folder)
@@ -68,7 +68,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def serve_frames(socket: str, secret: bytes) -> None:
-    """Answer one frame after the other, until the process that started this worker ends."""
+    """Answer the frames that arrive at this socket, one after another, until the parent process ends."""
     folder = Path(socket).parent
     signal.signal(signal.SIGTERM, lambda *_: _end_process(folder))
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()

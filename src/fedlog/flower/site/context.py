@@ -50,7 +50,7 @@ SPARE_ANSWERS = 10
 
 @dataclass(frozen=True)
 class SiteContext:
-    """What a site needs to take part in one run: data, body, method. Each part is made when it is first needed."""
+    """The data, body and method with which a site takes part in one run. Each is made when it is first needed."""
 
     folder: SiteFolder
     config: SiteConfig
@@ -73,7 +73,7 @@ class SiteContext:
 
     @cached_property
     def data(self) -> Site:
-        """The site's data, split and scaled; if single records are protected, each row is scaled without the others."""
+        """The site's data, split and scaled; if single records are protected, each row is scaled by itself."""
         if self.plan.promise is None:
             return load_data(self.folder, self.config)
         try:
@@ -89,24 +89,24 @@ class SiteContext:
 
     @cached_property
     def protects_records(self) -> bool:
-        """Whether single records are protected; then all sites have the same body and no run trains it."""
+        """Whether the run protects single records; then all sites have the same body, which no run trains."""
         return self.plan.promise is not None and self.plan.promise.needs_frozen_bodies
 
     @cached_property
     def profile(self) -> SiteProfile:
-        """The facts that the site tells the server about itself; they include the digest of its untrained body."""
+        """What the site tells the server about itself: its body, the number of features and, if needed, a digest."""
         key = Key(self.plan.seed).child("initial", "body")
         digest = compute_body_digest(self.body, key, self.schema.shape) if self.plan.needs_equal_bodies else None
         return SiteProfile(self.body.name, self.body.width, digest, self.closed_world)
 
     @cached_property
     def gets_own_broadcasts(self) -> bool:
-        """Whether the server sends each site a broadcast made for that site."""
+        """Whether the server makes a separate broadcast for each site."""
         return self.plan.transport.differs_by_client
 
     @property
     def closed_world(self) -> bool:
-        """Whether this site receives only the rows of the head for its own classes, as both run and site must allow."""
+        """Whether this site receives only the head's rows for its own classes; the run and the site must ask for it."""
         return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
 
     @cached_property
@@ -116,12 +116,12 @@ class SiteContext:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The run's method."""
+        """The run's method, for the site's number of classes and features."""
         return self.plan.build_algorithm(self.schema.n_class, self.body.width)
 
     @cached_property
     def plan_error(self) -> InputError | None:
-        """The error if the plan exceeds the site's caps, or if its method does not fit the kind of label; else None."""
+        """The error if the plan exceeds the site's caps, or if the method does not fit the labels; else None."""
         try:
             # The shape of the head does not matter here, so the body need not be loaded yet.
             algorithm = self.plan.build_algorithm(2, 2)
@@ -133,13 +133,13 @@ class SiteContext:
 
     @cached_property
     def most_answers(self) -> int | None:
-        """The largest number of different answers in a run, by the site's cap on rounds; None without that cap."""
+        """The most answers that the site gives in a run, computed from its cap on rounds; None without that cap."""
         rounds = self.config.caps.rounds
         return None if rounds is None else rounds * len(self.algorithm.schedule.round) + SPARE_ANSWERS
 
     @cached_property
     def local_only_method(self) -> Algorithm:
-        """The method of training alone, with the run's epochs and learning rate."""
+        """The method `local` (training without other sites), with the run's epochs and learning rate."""
         options = {n: getattr(self.algorithm, n) for n in registry.list_options("local") if hasattr(self.algorithm, n)}
         return registry.make_method("local", self.plan.make_model_plan(self.schema.n_class, self.body.width), options)
 
@@ -149,7 +149,7 @@ class SiteContext:
         return self.make_cohort(self.algorithm, self.protection)
 
     def restart_cohort(self) -> None:
-        """Put the cohort back into its state at the start of the run."""
+        """Reset the site's cohort to its state at the start of the run."""
         self.__dict__.pop("cohort", None)
 
     def make_cohort(self, algorithm: Algorithm, protection: Protection | None) -> Cohort:
@@ -163,7 +163,7 @@ class SiteContext:
         return Cohort(algorithm, federation, clients, engine, Key(self.plan.seed), transport, protection=protection)
 
     def make_secure_sums(self, state: RunState) -> SiteSecureSums:
-        """Return this site's side of the run's secure sums; raise FrameError in a run without secure sums."""
+        """Make this site's side of the run's secure sums; raise FrameError if the run has no secure sums."""
         if self.plan.secure is None:
             raise FrameError(
                 f"expected no step of a secure sum in {self.plan.name}, which has no secure sums, found one"
@@ -171,7 +171,7 @@ class SiteContext:
         return SiteSecureSums(self.folder, self.plan.secure, self.protection, state)
 
     def log_warnings(self) -> None:
-        """Log warnings for the person at the site, before the first upload; the server does not get them."""
+        """Log warnings about the site's data for the person at the site; the server does not receive them."""
         shard = self.data.shard
         reasons: list[str | None] = []
         if self.protects_records:
@@ -216,10 +216,10 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
 
 
 def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
-    """Raise InputError if the first training phases of a run change the body too little to hide single rows.
+    """Raise InputError if the training before the first upload changes the body too little to hide single rows.
 
-    This is checked for the plan, and again for the step that really comes first: the learning rate may fall during a
-    run, and a server may ask for the last round first.
+    This is checked for the plan, and again for the request that really comes first: the learning rate may fall during
+    a run, and a server may ask for the last round first.
     """
     hides = plan.secure is not None or _is_private(plan)
     if hides or caps.untrained or _has_fixed_body(config):
@@ -233,12 +233,12 @@ def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: Site
 
 
 def _say_how_to_allow(plan: str, flags: str) -> str:
-    """The hint for a refused plan: what the operator can change in the plan, and what the site in its caps."""
+    """Return the hint for a refused plan: how the operator can change the plan, or the site its caps."""
     return f"start a run with {plan}; or allow it at this site: `fedlog federate caps DIR {flags}`"
 
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
-    """Raise InputError if the site has begun the allowed number of runs without own noise in the last 24 hours."""
+    """Raise InputError if the site has begun too many runs in the last 24 hours that show its statistics exactly."""
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _is_plain(plan.as_json()) or own.exists():
         return
@@ -256,18 +256,18 @@ def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
 
 
 def _is_private(plan: Plan) -> bool:
-    """Whether a plan has enough noise to hide something, whoever adds the noise."""
+    """Whether the plan promises an epsilon that is small enough to hide something."""
     return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
 
 
 def _is_plain(plan: dict[str, Any]) -> bool:
-    """Whether a run of this plan, given as JSON values, shows the server nearly exact statistics of a single site."""
+    """Whether this plan, given as JSON values, shows the server (nearly) exact statistics of each site."""
     promise = plan.get("promise")
     hides = promise is not None and promise["trust"] != Trust.CENTRAL and promise["epsilon"] <= WEAKEST_EPSILON
     return plan.get("secure") is None and not hides
 
 
 def _has_fixed_body(config: SiteConfig) -> bool:
-    """Whether the site itself chose a body that no run trains: a frozen one, or an encoder."""
+    """Whether the site chose a body that no run trains: a frozen body or an encoder."""
     body = config.body or ""
     return body.startswith(FROZEN) or is_encoder(body)

@@ -33,7 +33,7 @@ def load_data(
     preparation: Preparation = Preparation.TOGETHER,
     bad_rows: BadRows = BadRows.REFUSED,
 ) -> Site:
-    """Return the site's data, split and scaled; if the body is an encoder, its features in place of the inputs."""
+    """Load the site's data, split and scaled; an encoder's features replace the inputs if the body is an encoder."""
     if config.data is None:
         raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
@@ -46,14 +46,15 @@ def load_data(
 def _refuse_wide_image_range(schema: Schema, body: str) -> None:
     """Raise InputError if the body is an image encoder, and the schema allows pixel values outside of 0 to 1.
 
-    The schema is checked, not the rows: in a private run, one row must not decide whether the others are refused.
+    The schema is checked and not the rows: in a private run, a single row must not decide whether data are refused.
     """
     parts, agreed = split_name(body), schema.input_range
     if parts is None or parts.encoder == IDENTITY or agreed is None or len(schema.input_shape) != 3:
         return
     if agreed[0] < 0 or agreed[1] > 1:
         raise InputError(
-            f"an image encoder takes numbers from 0 to 1, found in the schema: range = [{agreed[0]:g}, {agreed[1]:g}]",
+            f"expected pixel values from 0 to 1 for an image encoder, found in the schema: range = [{agreed[0]:g}, "
+            f"{agreed[1]:g}]",
             hint="divide the images by the largest value that a pixel can have, and agree on range = [0, 1]",
         )
 
@@ -72,9 +73,9 @@ def parse_shares(text: str | None) -> HeldOutShares:
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
-    """Return the site's body for records of this shape; `clip` is the run's clip of the features.
+    """Make the site's body for records of this shape; `clip` is the bound to which the run clips features.
 
-    If the body is an encoder, the records are its features already: `load_data` has computed them.
+    If the body is an encoder, `load_data` has already replaced the records by the encoder's features.
     """
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:
@@ -95,8 +96,8 @@ def refuse_trained_body(config: SiteConfig) -> None:
 def refuse_body_that_mixes_records(body: Body) -> None:
     """Raise InputError for a body in which the records of a batch influence each other.
 
-    Batch normalisation cannot train on one record, and its error would tell the server how many records there are. The
-    means that it keeps of its batches are not counted in the privacy of a run either.
+    Batch normalisation cannot train on one record, and its error would tell the server how many records there are. Nor
+    does the privacy accounting cover the running means that batch normalisation keeps.
     """
     norms = [layer for layer in body.training.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
     across = any(
@@ -105,8 +106,9 @@ def refuse_body_that_mixes_records(body: Body) -> None:
     )
     if across or not _trains_on_one_record(body):
         raise InputError(
-            f"a private run takes bodies that see each record by itself (no batch normalisation), found: {body.name}",
-            hint="for example mlp:64,64 or cnn; or frozen:FILE, whose normalisation no longer moves",
+            "expected for a private run a body that sees each record by itself (no batch normalisation), found: "
+            f"{body.name}",
+            hint="for example --body mlp:64,64 or cnn; or frozen:FILE, which keeps its normalisation fixed",
         )
 
 
@@ -121,9 +123,9 @@ def _trains_on_one_record(body: Body) -> bool:
 
 
 def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> str:
-    """The SHA-256 digest of an untrained body: of its architecture, its clip and all its parameters.
+    """Compute the SHA-256 digest of an untrained body: its architecture, its clip and all its parameters.
 
-    For an encoder the content of its file counts, not the file's path.
+    For an encoder, the content of its file enters the digest, and not the path of the file.
     """
     found = sha256((describe_encoder(body.name, record_shape) or name_architecture(body.name)).encode())
     for name, value in sorted(body.initial(key).items()):
@@ -133,10 +135,9 @@ def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> 
 
 
 def check_site(folder: SiteFolder, config: SiteConfig) -> str:
-    """Check the site's data and body before anything is started; return a line that sums them up, with any warning.
+    """Check the site's data and body before the site starts; return a line that describes them, with any warning.
 
-    A site that requires record privacy may lack rows for training, validation or test; any other site must have some
-    of each.
+    A site that requires record privacy may lack training, validation or test rows; any other site must have all three.
     """
     limit = read_privacy_limit(config)
     alone = limit is not None and limit.unit is Unit.RECORD

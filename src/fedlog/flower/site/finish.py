@@ -34,7 +34,7 @@ ONE = (0,)  # a site's cohort has one client
 
 @dataclass(frozen=True, eq=False)
 class ScoredModel:
-    """A model's parameters, with its figures on validation and test rows."""
+    """A model's parameters, and its accuracy (or error) on validation and test rows."""
 
     params: Params
     validation: Metrics | NumberMetrics
@@ -42,7 +42,7 @@ class ScoredModel:
 
     @property
     def validation_score(self) -> float:
-        """The score on validation rows, higher is better: the accuracy, or minus the error if it predicts numbers."""
+        """The score on validation rows (higher is better): the accuracy, or in a regression minus the error."""
         if isinstance(self.validation, NumberMetrics):
             return -(math.inf if self.validation.rmse is None else self.validation.rmse)
         return self.validation.accuracy or 0.0
@@ -52,7 +52,7 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
     The cohort has received the last broadcast. If single records are protected, the federated model is always kept,
-    and the local-only one is saved in a second folder, `RUN.local-only`.
+    and the local-only model is saved in a second folder, `RUN.local-only`.
     """
     models = {
         "federated": _score_model(context, _make_personal_model(cohort, context.algorithm)),
@@ -88,7 +88,7 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
 
 
 def _find_unseen_classes(context: SiteContext) -> list[str]:
-    """Return the classes of the schema that no training row of this site has."""
+    """Return the schema's classes that do not occur in this site's training rows."""
     if context.schema.number is not None:
         return []
     federation, shard = context.data.federation, context.data.shard
@@ -99,7 +99,7 @@ def _find_unseen_classes(context: SiteContext) -> list[str]:
 def _make_report(
     context: SiteContext, kept: str, models: Mapping[str, ScoredModel]
 ) -> dict[str, str | int | float | None]:
-    """Return the report for the server: figures over all test rows, or only the body's name if they are hidden."""
+    """Make the report for the server: accuracies on all test rows, or only the body's name if these are hidden."""
     if context.plan.hides_figures:
         return {"body": context.body.name}
     return {
@@ -113,9 +113,9 @@ def _make_report(
 
 
 def _name_figures(template: str, model: ScoredModel) -> dict[str, float | None]:
-    """Name -> figure of a model on test rows; from the template `federated_{}` the name is `federated_accuracy`.
+    """Return the model's test accuracy under a name made from the template: `federated_{}` -> `federated_accuracy`.
 
-    For a model that predicts numbers, accuracy is the share of rows inside its intervals, and there is also `rmse`.
+    In a regression, accuracy is the share of rows inside the predicted intervals, and `rmse` is returned as well.
     """
     if isinstance(model.test, NumberMetrics):
         return {template.format("accuracy"): model.test.inside, template.format("rmse"): model.test.rmse}
@@ -123,7 +123,7 @@ def _name_figures(template: str, model: ScoredModel) -> dict[str, float | None]:
 
 
 def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Save the model of this name in the folder, with a note that says where it comes from and how it is protected."""
+    """Save the model of this name in the folder, with a note on its origin and on how it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,
@@ -141,7 +141,7 @@ def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[s
 
 
 def _describe_protection(promise: Promise, name: str, protects_records: bool) -> str:
-    """Return a sentence that says which part of a model from a private run is protected."""
+    """Say in one sentence which part of a model from a private run is protected."""
     if name == "local-only":
         return "not protected: trained on this site's records without noise, by this site alone"
     promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
@@ -151,7 +151,7 @@ def _describe_protection(promise: Promise, name: str, protects_records: bool) ->
 
 
 def _score_model(context: SiteContext, params: Params) -> ScoredModel:
-    """Return the model with these parameters, and its figures on the site's validation and test rows."""
+    """Evaluate the model with these parameters on the site's validation and test rows."""
     federation, shard, number = context.data.federation, context.data.shard, context.schema.number
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found: list[Metrics | NumberMetrics] = []
@@ -172,7 +172,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
 def _train_alone(context: SiteContext, rounds: int) -> Params:
     """Train the site's local-only model: the same body, epochs and number of rounds, but no head from other sites.
 
-    In a private run a training that diverges raises no error, because an error would tell something about the rows.
+    In a private run, training that diverges raises no error, because an error would reveal something about the rows.
     """
     if context.schema.number is not None:
         return _solve_alone(context)
@@ -185,7 +185,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _solve_alone(context: SiteContext) -> Params:
-    """Solve the regression on this site's training rows alone; a site without rows gets the method's first head."""
+    """Solve the regression on this site's training rows only; a site without rows gets the method's first head."""
     cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
     cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round

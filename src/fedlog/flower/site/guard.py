@@ -39,7 +39,7 @@ PRELOADED = ["flwr.supernode.runtime.run_clientapp", "fedlog.flower.site.client_
 
 
 def check_flower_version() -> None:
-    """Raise RunError unless Flower has the version whose internal functions we replace."""
+    """Raise RunError unless the installed Flower has the version whose internal functions this package replaces."""
     import flwr
 
     if flwr.__version__ != FLOWER_VERSION:
@@ -47,9 +47,9 @@ def check_flower_version() -> None:
 
 
 def patch_flower(module: Any, name: str, ours: object, expected: object = callable) -> None:
-    """Replace the attribute `name` of a Flower module by `ours`; RunError if it is not the `expected` one.
+    """Replace the attribute `name` of a Flower module by `ours`.
 
-    The default accepts any function.
+    Raise RunError if the present value of the attribute is not `expected`; the default accepts any function.
     """
     found = getattr(module, name, None)
     if not (callable(found) if expected is callable else found == expected):
@@ -60,7 +60,7 @@ def patch_flower(module: Any, name: str, ours: object, expected: object = callab
 
 
 def write_guard_programs(folder: Path) -> Path:
-    """Write programs with the names of Flower's own; with this folder first on the PATH, they run in place of those."""
+    """Write programs with the names of Flower's programs; they run instead if this folder is first on the PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')
@@ -75,7 +75,7 @@ def _write_program(path: Path, line: str) -> None:
 
 
 def load_installed_app(*_: object) -> ClientApp:
-    """Return the ClientApp of the installed package, whatever app the run names."""
+    """Return the ClientApp of the installed package; ignore which app the run names."""
     from fedlog.flower.site.client_app import app
 
     return app
@@ -84,7 +84,7 @@ def load_installed_app(*_: object) -> ClientApp:
 def serve_task(
     runtime_api_address: str, token: str, insecure: bool, parent: int | None, worker: tuple[str, bytes]
 ) -> None:
-    """Answer one message as Flower's program `flwr-clientapp` does, but with the app that is installed at the site."""
+    """Answer one message as Flower's program `flwr-clientapp` does, but with the app installed at the site."""
     from flwr.supernode.runtime import run_clientapp
 
     from fedlog.flower.site.client_app import use_worker
@@ -97,14 +97,14 @@ def serve_task(
 
 
 def serve_worker(socket: str, secret: bytes) -> None:
-    """Answer the frames that other processes of the site pass to this one, until this process is stopped."""
+    """Answer the frames that other processes of the site send to this socket, until this process is stopped."""
     from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
 
 
 class ForkingExecutor:
-    """Runs the tasks of Flower's SuperNode, each in a fork of a process that has all modules loaded already."""
+    """Runs each task of Flower's SuperNode in a fork of a process that has already loaded all modules."""
 
     def __init__(self) -> None:
         from multiprocessing import forkserver
@@ -132,7 +132,7 @@ class ForkingExecutor:
         """Return at once: a task can always start."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Start the task; refuse it if it is of another kind or asks for packages to be installed."""
+        """Start the task; refuse a task that is no ClientApp or asks for packages to be installed."""
         from flwr.supercore.constant import TaskType
         from flwr.supercore.superexec.executor.types import LaunchResult
 
@@ -153,26 +153,26 @@ class ForkingExecutor:
 
 
 class WakeableSleep:
-    """Replaces the module `time` in Flower's executor: its sleep ends as soon as there is a task."""
+    """Replaces the module `time` in Flower's executor with one whose `sleep` ends as soon as there is a task."""
 
     def __init__(self, pipe: int) -> None:
         """Store the file descriptor of the pipe on which the SuperNode announces a task."""
         self._pipe: int | None = pipe
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until the SuperNode has a task, or for 3 s; if the SuperNode has ended, as long as Flower asks."""
+        """Sleep until the SuperNode has a task, at most 3 s; if the SuperNode has ended, sleep for `seconds`."""
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], NAP_SECONDS)[0] and not os.read(self._pipe, 4096):
             self._pipe = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the real `time` module."""
+        """Return any other attribute from the real `time` module."""
         return getattr(time, name)
 
 
 def main() -> None:
-    """Run Flower's `flower-superexec`, with our executor in place of Flower's."""
+    """Run Flower's `flower-superexec` with an executor that runs only the app installed at this site."""
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec import run_superexec
 

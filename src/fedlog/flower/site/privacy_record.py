@@ -42,8 +42,8 @@ CHANGE_PROMISE = "start a run that promises as much (--privacy, --trust, --epsil
 class PrivacyRequirement:
     """The privacy that a site requires of every run: who adds the noise, and how much all runs together may spend.
 
-    With a unit, the site accepts only promises for that unit: a promise for single records says nothing about whole
-    sites, and one for whole sites, added or removed, does not give single records the same epsilon.
+    If `unit` is set, the site accepts only promises for that unit: a promise for single records says nothing about
+    whole sites, and a promise for whole sites, added or removed, does not give single records the same epsilon.
     """
 
     trust: Trust
@@ -52,7 +52,7 @@ class PrivacyRequirement:
 
     @classmethod
     def read(cls, text: str) -> PrivacyRequirement:
-        """Read the text `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
+        """Parse `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
         *units, trust, epsilon, delta = text.split(":") if text.count(":") in (2, 3) else ("", "", "")
         try:
             budget = Budget(float(epsilon), float(delta))
@@ -66,8 +66,8 @@ class PrivacyRequirement:
                 hint="for example local:8:1e-5 or client:distributed:2:1e-6",
             ) from None
 
-    def check(self, promise: Promise | None) -> None:
-        """Raise InputError if the run promises less than the site requires; None is a run without privacy."""
+    def check_promise(self, promise: Promise | None) -> None:
+        """Raise InputError if a run's promise is weaker than the site requires; None means a run without privacy."""
         order = [Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL]
         if promise is None:
             raise InputError("this site takes part in private runs only", hint=CHANGE_PROMISE)
@@ -84,14 +84,14 @@ class PrivacyRequirement:
 
 
 def read_privacy_limit(config: SiteConfig) -> PrivacyRequirement | None:
-    """Return the privacy that the site requires of its runs; None if it requires none."""
+    """Read the privacy that the site requires of every run from its settings; return None if it requires none."""
     return None if config.privacy is None else PrivacyRequirement.read(config.privacy)
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
-    """Record a release in the site's record and in the run's, or in neither if a budget does not cover it.
+    """Record a release in the site's record and in the run's release log, or in neither if a budget is exceeded.
 
-    FrameError if the site's limit does not cover the release, BudgetSpentError if the run's budget does not.
+    Raise FrameError if the release exceeds the site's limit, and BudgetSpentError if it exceeds the run's budget.
     """
     run.mkdir(parents=True, exist_ok=True)
     own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
@@ -111,16 +111,16 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave the site in this run. One entry is enough, since no epsilon bounds it."""
+    """Record that exact statistics leave the site in this run. One entry per run is enough: no epsilon bounds it."""
     event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
     release_log.record_unbounded_losses(folder.release_record, [event], _find_earlier_releases(folder))
     _mark_as_participant(folder)
 
 
-def check_record(folder: SiteFolder) -> None:
+def check_release_record(folder: SiteFolder) -> None:
     """Raise InputError if this site has taken part in a run and its record of releases is missing.
 
-    The records in the folders of single runs do not replace it: some of these folders may have been removed.
+    The release logs in the folders of single runs do not replace it: some of these folders may have been removed.
     """
     if folder.took_part_file.exists() and not folder.release_record.exists():
         raise InputError(
@@ -130,18 +130,18 @@ def check_record(folder: SiteFolder) -> None:
         )
 
 
-def refuse_run_without_record(folder: SiteFolder) -> None:
-    """Raise FrameError while the site's record of releases is missing, so that it takes part in no run."""
+def refuse_run_without_release_record(folder: SiteFolder) -> None:
+    """Raise FrameError if the site's record of releases is missing: without it, the site takes part in no run."""
     try:
-        check_record(folder)
+        check_release_record(folder)
     except InputError:
         raise FrameError("this site cannot find its record of what it has released", hint=SEE_LEDGER) from None
 
 
-def restore_record(folder: SiteFolder, source: Path) -> None:
-    """Restore the site's record from the file `source`: a backup, or the record of an earlier folder of the same data.
+def restore_release_record(folder: SiteFolder, source: Path) -> None:
+    """Restore the site's record of releases from a backup, or from the record of an earlier folder of the same data.
 
-    A backup may lack the latest runs, so releases that only the folders of runs have are added.
+    A backup may lack the latest runs, so the releases in the folders of these runs are added.
     """
     path = folder.release_record
     copied = release_log.read_log(source)
@@ -156,8 +156,8 @@ def restore_record(folder: SiteFolder, source: Path) -> None:
     _mark_as_participant(folder)
 
 
-def declare_record_lost(folder: SiteFolder) -> None:
-    """Begin a record that says that the earlier one is lost; no epsilon bounds what was in that one."""
+def declare_release_record_lost(folder: SiteFolder) -> None:
+    """Begin a new record of releases that states that the earlier record is lost: no epsilon bounds its content."""
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
         folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
@@ -165,8 +165,8 @@ def declare_record_lost(folder: SiteFolder) -> None:
     _mark_as_participant(folder)
 
 
-def start_record_for_new_rows(folder: SiteFolder) -> None:
-    """Begin an empty record for new rows; the state that belongs to the earlier rows goes into a renamed folder."""
+def start_release_record_for_new_rows(folder: SiteFolder) -> None:
+    """Begin an empty record of releases for new rows; rename the state folder of the earlier rows."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
@@ -177,7 +177,7 @@ def start_record_for_new_rows(folder: SiteFolder) -> None:
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
     """Raise FrameError for a new run whose first release the site's limit does not cover.
 
-    A site that has already taken part in the run stays in it: it may still get the last head, which costs no privacy.
+    A site that has already taken part in the run may stay: it may still receive the last head, which costs no privacy.
     """
     limit, own = read_privacy_limit(folder.read_config()), run / release_log.FILE_NAME
     try:
@@ -191,7 +191,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
-    """Return a sentence on the privacy spent in all runs of the site and on its limit; None before any release."""
+    """Say in one sentence how much privacy all runs of the site have spent, and its limit; None before any release."""
     events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
     if not events:
         return None
@@ -215,9 +215,9 @@ def describe_spending(folder: SiteFolder) -> str | None:
 
 
 def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
-    """Return the epsilon of everything that has left this site, and the number of releases.
+    """Return the epsilon of all releases of this site together, and the number of releases.
 
-    The epsilon is None before the first release, and infinite if exact statistics have left.
+    The epsilon is None before the first release, and infinite if exact statistics have left the site.
     """
     events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
     if not events:
@@ -231,14 +231,14 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
 
 
 def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """The releases of runs before the site had a record of all runs; FrameError if its record is lost."""
-    refuse_run_without_record(folder)
+    """Find the releases of runs from before the site had a record; raise FrameError if the record is lost."""
+    refuse_run_without_release_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     return () if folder.release_record.exists() else _read_run_logs(folder)
 
 
 def _mark_as_participant(folder: SiteFolder) -> None:
-    """Write the file that says that the site has taken part, after the record is begun and before anything leaves."""
+    """Write the file that marks the site as a participant: from now on, a missing record is a lost record."""
     if not folder.took_part_file.exists():
         write_file(
             folder.took_part_file,
@@ -247,7 +247,7 @@ def _mark_as_participant(folder: SiteFolder) -> None:
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """All releases of all runs, including runs from before the site had a record."""
+    """Read the releases of all runs, including runs from before the site had a record of releases."""
     path = folder.release_record
     if not path.exists():
         return _read_run_logs(folder)
@@ -256,7 +256,7 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
 
 
 def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """The events of `found` that are not in `counted`; unbounded losses with the same reason count as one."""
+    """Return the events of `found` that are not in `counted`; unbounded losses with the same reason count once."""
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
@@ -271,13 +271,13 @@ def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[E
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """The events in the release logs of the single runs, and one event for each run without noise."""
+    """Read the events in the release logs of all single runs, and one event for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
     return (*(event for path in logs for event in release_log.read_log(path).events), *_find_exact_runs(folder))
 
 
 def _find_exact_runs(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
-    """An event for each run without noise in which this site has answered."""
+    """Return an unbounded loss for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]

@@ -35,7 +35,7 @@ StepNumber = tuple[int, int]
 
 @dataclass(frozen=True)
 class RunState:
-    """The folder of one run at a site: the plan, and the state and reply after each step."""
+    """The folder of one run at a site: the plan, and for each step (an exchange of a round) the state and the reply."""
 
     path: Path
 
@@ -47,7 +47,7 @@ class RunState:
         return cls(folder.state / run.hex())
 
     def store_plan(self, plan: Plan, profile: SiteProfile) -> None:
-        """Store the plan and the site's profile; FrameError if this run began with another plan or another body."""
+        """Store the plan and the site's profile; raise FrameError if the run began with another plan or body."""
         if self.plan_file.exists():
             if changed := self.read_plan().list_changes(plan):
                 raise FrameError(
@@ -64,7 +64,7 @@ class RunState:
         write_json(self.plan_file, agreed)
 
     def check_body(self, profile: SiteProfile) -> None:
-        """Raise FrameError if the body is not the one with which this site began the run, or has other parameters."""
+        """Raise FrameError if the site's body or its parameters are not those with which it began the run."""
         stored = self._read_plan_file()
         if stored["body"] != profile.body:
             raise FrameError(
@@ -77,13 +77,16 @@ class RunState:
                 hint="restore the body's file, or take part in a new run",
             )
 
-    def check_world(self, profile: SiteProfile) -> None:
+    def check_world_setting(self, profile: SiteProfile) -> None:
         """Raise FrameError if the site's setting `world` has changed since the server's greeting."""
         if self._read_plan_file().get("closed_world", False) != profile.closed_world:
-            raise FrameError("this site has changed its setting `world` since the greeting", hint="it is greeted again")
+            raise FrameError(
+                "this site has changed its setting `world` since the greeting",
+                hint="nothing to do: the server greets this site again before the next round",
+            )
 
     def read_plan(self) -> Plan:
-        """Return the plan of the run; raise FrameError if the server has not greeted this site."""
+        """Read the plan of the run; raise FrameError if the server has not sent one to this site."""
         if not self.plan_file.exists():
             raise FrameError("expected a greeting first, found a request of a run that this site does not know")
         return read_plan(self._read_plan_file()["plan"])
@@ -92,23 +95,23 @@ class RunState:
         return dict(json.loads(self.plan_file.read_text()))
 
     def find_stored_reply(self, step: StepNumber, payload: bytes) -> bytes | None:
-        """Return the reply that this site gave to the same request before; None for a new request."""
+        """Find the reply that this site gave to the same request before; return None for a new request."""
         place = self._find_step_folder(step)
         if not place.is_dir() or (place / REQUEST).read_text() != _compute_digest(payload):
             return None
         return (place / REPLY).read_bytes()
 
     def find_state_before(self, step: StepNumber) -> Path | None:
-        """Return the file with the newest state before this step; None if there is none."""
+        """Find the file with the newest stored state before this step; return None if there is none."""
         earlier = [
             found for found in self.list_steps() if found < step and (self._find_step_folder(found) / STATE).exists()
         ]
         return self._find_step_folder(max(earlier)) / STATE if earlier else None
 
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
-        """Store a step: the state after it, the reply, and a digest of the request, either all of these or none.
+        """Store the state after a step, the reply and the request's digest, all or nothing; `save` writes the state.
 
-        Only the newest steps up to this one are kept. Later steps are removed, because the server has abandoned them.
+        The last few steps up to this one are kept. Later steps are removed, because the server has gone back.
         """
         place = self._find_step_folder(step)
         draft = place.with_name(place.name + ".part")
@@ -124,14 +127,14 @@ class RunState:
                 shutil.rmtree(self._find_step_folder(found))
 
     def record_head(self, round_number: int, broadcast: bytes) -> int | None:
-        """Store the digest of a round's head; return the first round with the same head, or None if it is new."""
+        """Store the digest of a round's head; return the first earlier round with the same head, or None."""
         heads = {**self.read_heads(), round_number: _compute_digest(broadcast)}
         write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
 
     def count_answer(self, most: int | None) -> None:
-        """Count one more answer in this run, before it is given; FrameError if there have been `most` already."""
+        """Count one more answer in this run, before it is sent; raise FrameError if `most` answers were counted."""
         path = self.path / ANSWERS
         begun = int(path.read_text()) if path.exists() else 0
         if most is not None and begun >= most:
@@ -142,7 +145,7 @@ class RunState:
         write_file(path, f"{begun + 1}\n")
 
     def read_heads(self) -> dict[int, str]:
-        """Read round -> digest of the head at its start, for the rounds in which this site was asked."""
+        """Read round -> digest of the head at the start of the round, for the rounds in which this site was asked."""
         return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
     def has_head_changed(self, broadcast: bytes) -> bool:
@@ -151,7 +154,7 @@ class RunState:
         return not heads or heads[min(heads)] != _compute_digest(broadcast)
 
     def list_steps(self) -> list[StepNumber]:
-        """Return the numbers of the stored steps, sorted."""
+        """List the stored steps as (round, exchange), sorted."""
         if not self.path.is_dir():
             return []
         found = (STEP.fullmatch(path.name) for path in self.path.iterdir())
@@ -162,7 +165,7 @@ class RunState:
 
 
 def parse_step_number(state: Path) -> StepNumber:
-    """Return the round and exchange of the step that a state file belongs to."""
+    """Return the round and the exchange to which a state file belongs, from the name of its folder."""
     _, number, exchange = state.parent.name.split("-")
     return int(number), int(exchange)
 

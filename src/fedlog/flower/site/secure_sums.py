@@ -41,7 +41,7 @@ STATES: dict[Step, Any] = {
 
 @dataclass(frozen=True)
 class SiteSecureSums:
-    """This site's side of the secure sums of a run."""
+    """The site's side of the secure sums of a run; its state between messages is on disk."""
 
     folder: SiteFolder
     secure: SumRules
@@ -59,7 +59,7 @@ class SiteSecureSums:
     def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
         """Read the opening of a secure sum and the broadcast from the payload of a WORK frame.
 
-        FrameError if the opening cannot lead to a sum, before any work is done and any privacy is spent.
+        Raise FrameError if the opening is unusable, before any work is done and any privacy is spent.
         """
         opening, broadcast = read_opening(payload)
         terms = self._make_client(opening, coordinates=1).terms
@@ -68,7 +68,7 @@ class SiteSecureSums:
         return opening, broadcast
 
     def advertise_keys(self, opening: SumOpening, message: Message, step: tuple[int, int]) -> bytes:
-        """Store the vector that this site will add to the sum, and return its public keys for this sum, encoded."""
+        """Store the vector that this site will add to the sum; return the site's encoded public keys for this sum."""
         # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = make_contribution(replace(message, arrays=arrays))
@@ -85,7 +85,7 @@ class SiteSecureSums:
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
-        """Return the reply to a SECURE frame, after the site's new state is stored on disk."""
+        """Answer a SECURE frame, one step of the sum; the site's new state is stored before this returns."""
         try:
             opened = json.loads((self._folder / "sum" / "opening").read_bytes())
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))
@@ -112,7 +112,7 @@ class SiteSecureSums:
         return reply
 
     def _make_client(self, opening: SumOpening, coordinates: int) -> SumClient:
-        """Return this site as a client of the sum; FrameError if the plan or the list of keys forbids it."""
+        """Make this site's client of the sum; raise FrameError if the plan or the list of keys forbids the sum."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
@@ -122,7 +122,7 @@ class SiteSecureSums:
             raise FrameError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
         if unknown := set(members) - set(roster):
             raise FrameError(
-                f"expected only sites of this site's list of keys in a secure sum, found without a key: {len(unknown)}",
+                f"expected a key for every site of a secure sum in this site's list, keys missing: {len(unknown)}",
                 hint=SAME_LISTS,
             )
         if len(members) > self.secure.sites:

@@ -1,4 +1,6 @@
-"""Run Flower's SuperNode with this site's guard, with shorter pauses during a run, and with more frequent heartbeats.
+"""Run Flower's SuperNode with shorter pauses, more frequent heartbeats and this site's guard.
+
+The guard (`guard.py`) is the program that runs tasks: it runs the installed app and never code that came with a run.
 
 Pauses. Flower 1.41.0 has two fixed pauses: a SuperNode that found no work sleeps for 3 s, and one that waits for its
 app's answer looks every 0.5 s. If rounds take a second, most of the time goes into these pauses. But each call for work
@@ -47,7 +49,7 @@ HEARTBEAT_SECONDS, HEARTBEAT_PATIENCE = 15, 20
 
 @dataclass
 class ShorterPauses:
-    """Replaces the module `time` in Flower's SuperNode, to make its pauses shorter."""
+    """Replaces the module `time` in Flower's SuperNode with one whose `sleep` makes shorter pauses."""
 
     sleep_seconds: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
@@ -60,7 +62,7 @@ class ShorterPauses:
         self.waiting_since = self.now()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep as long as Flower asks, or less if the SuperNode waits for work or for an answer."""
+        """Sleep for `seconds`, or less if the SuperNode waits for work or for its app's answer."""
         if seconds == FLOWER_IDLE_SECONDS:
             waited = self.now() - self.waiting_since
             expected = min(self.waits, default=0.0)
@@ -71,7 +73,7 @@ class ShorterPauses:
 
     @contextmanager
     def record_wait(self) -> Iterator[None]:
-        """Record how long the SuperNode waited for this message; when the block ends, start the next wait."""
+        """Record how long the SuperNode waited for this message; the next wait begins when the block ends."""
         if self.has_answered:  # the wait for the first message may take hours, and says nothing about rounds
             self.waits.append(self.now() - self.waiting_since)
         try:
@@ -80,20 +82,20 @@ class ShorterPauses:
             self.waiting_since, self.has_answered = self.now(), True
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the real `time` module."""
+        """Return any other attribute from the real `time` module."""
         return getattr(time, name)
 
 
 class GuardStarter:
-    """Replaces the module `subprocess` in Flower's SuperNode, to start our guard as the program that runs tasks."""
+    """Replaces the module `subprocess` in Flower's SuperNode with one that starts our guard as the task runner."""
 
     def __init__(self) -> None:
-        """Open the pipe to the guard."""
+        """Open the pipe on which the guard is told that there is a task."""
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
 
     def Popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:  # noqa: N802
-        """Start this site's guard in place of `flower-superexec`; refuse any other program."""
+        """Start the guard, which runs only the installed app, in place of `flower-superexec`; refuse other programs."""
         if not command or command[0] != GUARDED:
             raise RunError(
                 f"expected {GUARDED} from Flower's SuperNode, found another program: {command[:1]}", hint=INSTALL_FLOWER
@@ -103,13 +105,13 @@ class GuardStarter:
         return subprocess.Popen(arguments, env=environment, pass_fds=(self._read_end,))
 
     def wake(self) -> None:
-        """Wake the guard: there is a task."""
+        """Wake the guard, the program that runs tasks: there is a task."""
         with suppress(BlockingIOError):  # the pipe is full: the guard has been woken many times and not looked yet
             os.write(self._write_end, b"!")
 
 
 def main() -> None:
-    """Run Flower's `flower-supernode`, with our guard, pauses and heartbeats."""
+    """Run Flower's `flower-supernode` with our task runner (the guard), pauses and heartbeats."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     check_flower_version()
@@ -118,7 +120,7 @@ def main() -> None:
 
 
 def patch_supernode() -> None:
-    """Replace Flower's pauses, heartbeats and task program by ours; RunError if Flower's are not as expected."""
+    """Replace Flower's pauses, heartbeats and task runner by ours; raise RunError if Flower's code is unexpected."""
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_client, start_client_internal
 
@@ -126,7 +128,7 @@ def patch_supernode() -> None:
     push_messages: Any = getattr(start_client_internal, "_push_messages", None)
 
     def answer_message(**shared: Any) -> None:
-        """Wake the guard, and send the answer; Flower calls this when a message has come."""
+        """Wake the task runner, then send its answer; Flower calls this function when a message has arrived."""
         programs.wake()
         with pauses.record_wait():
             push_messages(**shared)
