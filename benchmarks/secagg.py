@@ -94,7 +94,7 @@ class StandIn:
     def key_with(self, public: bytes, other: int) -> bytes:
         """The key of the mask between this client and another."""
         agreement = crypto.KeyAgreement(self.secrets.mask_secret)
-        (key,) = agreement.derive_keys(public, crypto.mask_key_purpose(self.client.terms, self.number, other))
+        (key,) = agreement.derive_keys(public, crypto.make_mask_key_context(self.client.terms, self.number, other))
         return key
 
     def say(self, step: Step, body: bytes) -> bytes:
@@ -109,7 +109,7 @@ def constant_share(secret: bytes) -> bytes:
 
 def measure(clients: int, coordinates: int) -> dict[str, Any]:
     """The cost of one round for the measured client and the server."""
-    identities = [crypto.SigningIdentity.new(number, os.urandom) for number in range(clients)]
+    identities = [crypto.SigningIdentity.create(number, os.urandom) for number in range(clients)]
     roster = {identity.number: identity.public_key for identity in identities}
     threshold = smallest_safe_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
@@ -178,7 +178,7 @@ def _keys(state: ServerRound, number: int) -> Any:
 def _shares(other: StandIn, state: ServerRound) -> bytes:
     """Sealed shares: real for the measured client, noise of the right length for the rest."""
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, other.number, MEASURED)
+        _keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, other.number, MEASURED)
     )
     real = crypto.encrypt(key, constant_share(other.secrets.mask_secret) + constant_share(other.secrets.seed))
     noise = os.urandom(SEALED_BYTES)
@@ -198,7 +198,7 @@ def _unmasking(
     other: StandIn, state: ServerRound, secrets: dict[int, KeysState], real: dict[int, bytes], dropped: set[int]
 ) -> bytes:
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _keys(state, MEASURED).cipher, crypto.cipher_key_purpose(state.terms, MEASURED, other.number)
+        _keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, MEASURED, other.number)
     )
     of_measured = crypto.decrypt(key, real[other.number], MEASURED)
     seeds = {n: constant_share(secrets[n].seed) for n in state.masked if n != MEASURED}

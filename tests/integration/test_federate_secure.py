@@ -128,7 +128,7 @@ def test_distributed_noise_is_counted_at_every_site_and_only_a_noisy_sum_comes_o
     conduct(post, server, PRIVATE)
     guard = PRIVATE.build_protection(3, 8)
     assert guard is not None
-    std = guard.mechanism.std_of_sum(len(NAMES))
+    std = guard.mechanism.compute_std_of_sum(len(NAMES))
     assert std > guard.mechanism.sigma
     # 27 draws: a std beyond these bounds has a probability below 1e-6.
     noise = sums[0] - clipped_sum_of_round_1(tmp_path / "twins")

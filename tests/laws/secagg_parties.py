@@ -22,7 +22,7 @@ MODULUS = 256**VALUE_BYTES
 
 @cache
 def identity(number: int) -> SigningIdentity:
-    return SigningIdentity.new(number, os.urandom)
+    return SigningIdentity.create(number, os.urandom)
 
 
 def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int = 0) -> Terms:  # noqa: A002

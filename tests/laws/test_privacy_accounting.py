@@ -24,8 +24,8 @@ from fedlog.privacy.accounting import (
     Release,
     TrainingRound,
     add_if_within_budget,
+    bound_distance_from_gaussian,
     compute_spending,
-    noise_distance,
 )
 from fedlog.privacy.calibration import compute_epsilon, sigma_by_paper, smallest_sigma
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence, choose_grid
@@ -128,7 +128,7 @@ def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_ther
     # (1 + e^25) times the distance of the grid is more than delta; at epsilon 20 it is not.
     sigma = smallest_sigma(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
     assert len(add_if_within_budget([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
-    assert math.exp(25) * noise_distance([discrete(sigma)] * 2) > 1e-5
+    assert math.exp(25) * bound_distance_from_gaussian([discrete(sigma)] * 2) > 1e-5
 
 
 def test_equal_releases_compose_as_the_formula_says() -> None:
@@ -140,22 +140,24 @@ def test_equal_releases_compose_as_the_formula_says() -> None:
 
 def test_the_grid_of_discrete_noise_is_accounted_for() -> None:
     fine = [discrete(5.0, shares=10)] * 100
-    assert 0 < noise_distance(fine) < 1e-10
+    assert 0 < bound_distance_from_gaussian(fine) < 1e-10
     coarse = [replace(discrete(5.0), grid=1.0)] * 100
-    assert noise_distance(coarse) > 1e-3
+    assert bound_distance_from_gaussian(coarse) > 1e-3
     assert compute_spending(coarse, 1e-5).guarantee.epsilon is None  # type: ignore[union-attr]
     # Shares of one step each are not yet the Gaussian that they add up to, in any coordinate of any release.
     few = [replace(discrete(4.0, shares=16), grid=1.0, coordinates=7)] * 3
     apart = 3 * 7 * math.expm1(bound_share_divergence(1.0, 16))
-    assert noise_distance(few) == pytest.approx(apart + math.sqrt(3 * 7 * bound_rounding_divergence(4.0) / 2), rel=1e-9)
+    assert bound_distance_from_gaussian(few) == pytest.approx(
+        apart + math.sqrt(3 * 7 * bound_rounding_divergence(4.0) / 2), rel=1e-9
+    )
     steps = TrainingRound(
         1, "body", Trust.LOCAL, NoiseKind.DISCRETE, RandomSource.SYSTEM, 5.0, 2.0, 0.1, 20, 300, grid=1.0
     )
-    assert noise_distance([steps] * 2) == pytest.approx(
+    assert bound_distance_from_gaussian([steps] * 2) == pytest.approx(
         math.sqrt(2 * 20 * 300 * bound_rounding_divergence(10.0) / 2), rel=1e-9
     )
     wrapped = [replace(discrete(5.0), wrap_probability=1e-6)] * 10
-    assert noise_distance(wrapped) == pytest.approx(1e-5, rel=1e-3)
+    assert bound_distance_from_gaussian(wrapped) == pytest.approx(1e-5, rel=1e-3)
 
 
 def test_simulated_noise_says_that_it_hides_nothing() -> None:
@@ -268,7 +270,7 @@ def test_a_record_from_before_formulas_were_named_is_read(tmp_path: Path) -> Non
     assert parse_log(text, "log").releases == (release(3.0),)
     (tmp_path / "privacy.jsonl").write_bytes(b"\xff\xfe")
     for path in (tmp_path / "privacy.jsonl", tmp_path / "privacy.jsonl" / "below"):
-        with pytest.raises(InputError, match=r"(not a|no) release log"):
+        with pytest.raises(InputError, match=r"expected a release log, found (none|a file that is not text)"):
             read_log(path)
 
 

@@ -157,5 +157,5 @@ def test_a_run_that_released_nothing_spent_nothing(tmp_path: Path, capsys: pytes
 
 
 def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no release log"):
+    with pytest.raises(InputError, match="expected a release log, found none"):
         run("spend", str(tmp_path))

@@ -20,8 +20,8 @@ from fedlog.privacy.accounting import (
     RandomSource,
     Release,
     add_if_within_budget,
+    bound_distance_from_gaussian,
     compute_spending,
-    noise_distance,
 )
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
@@ -114,7 +114,7 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
         Trust.LOCAL: 3.0 * math.sqrt(clients),
         Trust.DISTRIBUTED: 3 * math.sqrt(clients / 4),
     }
-    assert mechanism.std_of_sum(clients) == pytest.approx(expected[trust], rel=1e-12)
+    assert mechanism.compute_std_of_sum(clients) == pytest.approx(expected[trust], rel=1e-12)
     total = torch.zeros((20, 101), dtype=torch.float64)
     for client in range(clients):
         if mechanism.client_std:
@@ -123,7 +123,9 @@ def test_noise_on_the_sum_is_what_the_mechanism_says(trust: Trust, clients: int)
         total = add_noise(total, mechanism.server_std, FloatSampler(Key(1).child("server")))
     assert float(total.std()) == pytest.approx(expected[trust], rel=0.1)
     # With H survivors the distributed sum carries the noise of the guarantee even without the share of whoever looks.
-    assert mechanism.std_of_sum(max(clients, 5)) ** 2 - mechanism.client_std**2 >= mechanism.sigma**2 * (1 - 1e-12)
+    assert mechanism.compute_std_of_sum(max(clients, 5)) ** 2 - mechanism.client_std**2 >= mechanism.sigma**2 * (
+        1 - 1e-12
+    )
 
 
 def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
@@ -182,7 +184,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     )
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
     release = release_of(mechanism, 10_100, sampler)
-    assert noise_distance([release] * k) <= bound_noise_distance(k, 10_100, trust[1])
+    assert bound_distance_from_gaussian([release] * k) <= bound_noise_distance(k, 10_100, trust[1])
     add_if_within_budget([release] * (k - 1), release, budget)
     assert compute_spending([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 

@@ -446,7 +446,7 @@ def test_the_noise_of_many_entries_is_no_poison_either() -> None:
     noisy = torch.randn((100, 100), generator=Key(6).torch(), dtype=torch.float64)
     limits = Limits(message_norm=5.0, noise_std=1.0)
     limits.check_statistics(noisy)
-    with pytest.raises(InputError, match="the message's norm must be at most"):
+    with pytest.raises(InputError, match="the message's L2 norm must be at most"):
         limits.check_statistics(1.2 * noisy)
 
 

@@ -39,7 +39,7 @@ def test_a_server_that_puts_its_own_keys_in_the_place_of_peers_gets_no_shares(si
         older = replace(terms, session=bytes(15) + b"o")
         signatures = {
             "nobody": shown.keys[number][-64:],  # the one under the keys that were there
-            "another": SigningIdentity.new(number, os.urandom).sign(terms, Step.KEYS, body),
+            "another": SigningIdentity.create(number, os.urandom).sign(terms, Step.KEYS, body),
             "an older round": identity(number).sign(older, Step.KEYS, body),
         }
         shown.keys[number] = body + signatures[signer]

@@ -226,20 +226,20 @@ def test_terms_differ_in_every_field() -> None:
     digests = {TERMS.digest, *(replace(TERMS, **change).digest for change in changes)}  # type: ignore[arg-type]
     assert len(digests) == 9
     assert TERMS.fewest_survivors == 6
-    assert TERMS.next_round().round == 4
+    assert TERMS.make_next_terms().round == 4
     assert smallest_safe_threshold(8, 2) == 6
     assert smallest_safe_threshold(5, 0) == 3
 
 
-@pytest.mark.parametrize("check", [check_signature, SharedSignatureChecks().check])
+@pytest.mark.parametrize("check", [check_signature, SharedSignatureChecks().check_once])
 def test_a_signature_is_for_one_round_one_step_one_sender_and_one_body(check: CheckSignature) -> None:
-    identity = SigningIdentity.new(3, os.urandom)
+    identity = SigningIdentity.create(3, os.urandom)
     terms = replace(TERMS, roster=dict.fromkeys(TERMS.roster, identity.public_key))
     signature = identity.sign(terms, Step.AGREE, b"body")
     check(terms, Step.AGREE, 3, b"body", signature)
     check(terms, Step.AGREE, 3, b"body", signature)
     for at, step, sender, body in (
-        (terms.next_round(), Step.AGREE, 3, b"body"),
+        (terms.make_next_terms(), Step.AGREE, 3, b"body"),
         (terms, Step.KEYS, 3, b"body"),
         (terms, Step.AGREE, 4, b"body"),
         (terms, Step.AGREE, 3, b"bode"),

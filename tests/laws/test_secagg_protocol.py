@@ -86,7 +86,7 @@ def test_the_sum_over_the_survivors_or_no_sum(seed: int, clients: int, corrupted
     vectors = make_vectors(terms, seed)
     kinds = ("drop", "double", "replay", "misdeliver", "corrupt", "cut", "shuffle")
     courier = HostileCourier(Random(seed), harm, kinds)
-    courier.seen = [sign_envelope(terms.next_round(), identity(1), Step.KEYS, b"another round")]
+    courier.seen = [sign_envelope(terms.make_next_terms(), identity(1), Step.KEYS, b"another round")]
     try:
         found = run_secure_round(terms, make_clients(terms), vectors, courier)
     except RoundFailedError:
@@ -185,8 +185,8 @@ def test_nobody_speaks_for_another_client() -> None:
     with pytest.raises(RefusalError, match="roster"):
         receive_message(ServerRound(terms), encode(Envelope(999, envelope.step, envelope.body, envelope.signature)))
     with pytest.raises(RefusalError, match="signature"):
-        receive_message(ServerRound(terms.next_round()), blob)
-    with pytest.raises(RefusalError, match="has sent its message of this step before"):
+        receive_message(ServerRound(terms.make_next_terms()), blob)
+    with pytest.raises(RefusalError, match=r"expected one message of this step from client \d+, found a second one"):
         receive_message(receive_message(ServerRound(terms), blob), blob)
 
 
@@ -247,7 +247,8 @@ def test_wrong_shares_of_one_client_are_found_out_and_those_of_more_end_the_roun
     if lying > 1:
         with pytest.raises(
             RoundFailedError,
-            match=r"the shares of client \d+'s (seed|mask key) do not give the (seed it committed to|key it published)",
+            match=r"the shares of client \d+'s (seed|mask key) do not give the "
+            r"(seed that it committed to|key that it published)",
         ):
             run_secure_round(terms, make_clients(terms), vectors, courier)
         return
@@ -282,7 +283,7 @@ def test_a_masked_vector_shows_nothing_of_its_input() -> None:
 
 def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     mechanism = Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 5.0, Clamp(2.0).sensitivity(7), honest_survivors=4)
-    fixed = choose_fixed_point(mechanism.grid, 6 * 10 * 2.0, mechanism.std_of_sum(6), 21)
+    fixed = choose_fixed_point(mechanism.grid, 6 * 10 * 2.0, mechanism.compute_std_of_sum(6), 21)
     members = [3 * number + 1 for number in range(6)]
     roster = {number: identity(number).public_key for number in members}
     terms = Terms(

@@ -309,7 +309,7 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
 
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:
-    with pytest.raises(InputError, match="the training alone would spend the budget"):
+    with pytest.raises(InputError, match="DP-SGD alone would spend the privacy budget"):
         find_sigma_beside_training(Budget(1.0, 1e-5), SgdRoundPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
 
 
@@ -376,7 +376,7 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
         ({"privacy": None, "epsilon": None, "delta": None}, "dp-sgd needs --privacy record"),
         ({"calibration": "paper"}, "--calibration paper has no formula"),
         ({"sample_rate": 1.5}, "sample rate must be above 0 and at most 1, found: 1.5"),
-        ({"sgd_noise": 0.1}, "the training alone would spend the budget"),
+        ({"sgd_noise": 0.1}, "DP-SGD alone would spend the privacy budget"),
         ({"method": "fedavg"}, "cannot be used with DP-SGD"),
         ({"body": ("mlp:8", "mlp:9,8")}, "needs one body for all clients"),
         ({"body_training": "frozen"}, "these settings need --body-training dp-sgd: sample_rate"),

@@ -10,7 +10,13 @@ from dp_accounting.pld import PLDAccountant
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.privacy.accounting import Event, TrainingRound, add_if_within_budget, compute_spending, noise_distance
+from fedlog.privacy.accounting import (
+    Event,
+    TrainingRound,
+    add_if_within_budget,
+    bound_distance_from_gaussian,
+    compute_spending,
+)
 from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import bound_noise_distance
@@ -61,7 +67,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
     # The grid's cost grows with e^epsilon: what is promised is the smallest epsilon that holds, not the budget's.
     promised = compute_spending(log, 1e-5).epsilons[-1]
     assert promised <= epsilon * (1 + 1e-6)
-    assert accountant.get_delta(promised) + (1 + math.exp(promised)) * noise_distance(log) <= 1e-5
+    assert accountant.get_delta(promised) + (1 + math.exp(promised)) * bound_distance_from_gaussian(log) <= 1e-5
 
 
 def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
@@ -76,9 +82,9 @@ def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
 
 
 def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:
-    with pytest.raises(InputError, match=r"the training alone .* have epsilon .*, and the budget is epsilon 3"):
+    with pytest.raises(InputError, match=r"DP-SGD alone .* have epsilon .*, and the budget is epsilon 3"):
         _planned(3.0, 0.9)
-    with pytest.raises(InputError, match=r"the training alone .*, and of epsilon 60 the grid .* leaves 18.5"):
+    with pytest.raises(InputError, match=r"DP-SGD alone .*, and of epsilon 60 the grid .* leaves 18.5"):
         _planned(60.0, 0.3)
     plan = SgdRoundPlan(5.0, 1.0, 0.1, 50)
     with pytest.raises(InputError, match="leaves no room for the grid"):

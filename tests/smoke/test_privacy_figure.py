@@ -51,7 +51,7 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
         assert guard.releases == 40
         level = VERIFIED_LEVEL if row.name.startswith("verify") else int(row.name.rpartition("-")[2])
         mechanism = guard.mechanism
-        assert mechanism.std_of_sum(CLIENTS) / mechanism.sensitivity == pytest.approx(level, rel=2e-3), row.name
+        assert mechanism.compute_std_of_sum(CLIENTS) / mechanism.sensitivity == pytest.approx(level, rel=2e-3), row.name
         seen += 1
     assert seen == 2 * len(LEVELS) + 3
 

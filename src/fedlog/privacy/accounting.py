@@ -45,7 +45,7 @@ class RandomSource(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy object that was sent, with all facts that are needed to compute its privacy cost."""
+    """One noisy object that was sent, with everything that is needed to compute its privacy cost."""
 
     round: int
     """The round; 0 is the opening exchange."""
@@ -81,16 +81,18 @@ class Release:
             raise InputError(f"{where}: expected 0 <= wrap_probability < 1, found: {self.wrap_probability!r}")
         _check_grid(where, self.noise, self.grid)
         if self.shares > 1 and self.trust is not Trust.DISTRIBUTED:
-            raise InputError(f"{where}: only distributed noise has several shares, found: {self.shares}")
+            raise InputError(
+                f"{where}: expected one share of noise unless the noise is distributed, found: {self.shares} shares"
+            )
 
 
 def _check_grid(where: str, noise: NoiseKind, grid: float | None) -> None:
     if noise is NoiseKind.DISCRETE and grid is None:
-        raise InputError(f"{where}: discrete noise needs a grid, found none")
+        raise InputError(f"{where}: expected the grid step of the discrete noise, found none")
     if noise is not NoiseKind.DISCRETE and grid is not None:
-        raise InputError(f"{where}: floating-point noise has no grid, found: {grid!r}")
+        raise InputError(f"{where}: expected no grid step for floating-point noise, found: {grid!r}")
     if grid is not None and not (math.isfinite(grid) and grid > 0):
-        raise InputError(f"{where}: grid must be a finite number above 0, found: {grid!r}")
+        raise InputError(f"{where}: the grid step must be a finite number above 0, found: {grid!r}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ class TrainingRound:
     def __post_init__(self) -> None:
         where = f"training of round {self.round}, exchange {self.exchange!r}"
         if not (0 < self.noise_multiplier < math.inf and 0 < self.clip < math.inf and 0 < self.sample_rate <= 1):
-            raise InputError(f"{where}: noise, clip and sample rate must be above 0, the rate at most 1, found: {self}")
+            raise InputError(
+                f"{where}: noise multiplier, clip and sample rate must be above 0, the rate at most 1, found: {self}"
+            )
         if self.round < 0 or self.steps < 1 or self.coordinates < 1:
             raise InputError(f"{where}: steps and coordinates must be at least 1, and round 0 or more, found: {self}")
         _check_grid(where, self.noise, self.grid)
@@ -137,7 +141,7 @@ class TrainingRound:
 
 @dataclass(frozen=True)
 class UnboundedLoss:
-    """Something that was sent, or may have been, without noise: no epsilon bounds its privacy cost."""
+    """Something that was sent, or may have been sent, without noise: no epsilon bounds its privacy cost."""
 
     round: int
     exchange: str
@@ -155,7 +159,7 @@ _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 @dataclass(frozen=True)
 class Spending:
-    """The privacy spent after each release of a run, and the guarantee for all of them."""
+    """The epsilon spent after each release of a run, and the guarantee for all releases together."""
 
     releases: tuple[Event, ...]
     epsilons: tuple[float, ...]
@@ -167,7 +171,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class _Loss:
-    """The privacy loss of several releases together; `+` composes two losses, even of dependent releases."""
+    """The privacy loss of several releases together; `+` composes two losses (adaptive composition)."""
 
     mu_squared: float = 0.0
     divergence: float = 0.0
@@ -177,7 +181,7 @@ class _Loss:
 
     @staticmethod
     def from_event(release: Event) -> _Loss:
-        """The privacy loss of one recorded event."""
+        """Compute the privacy loss of one recorded event."""
         if isinstance(release, UnboundedLoss):
             return _Loss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
@@ -206,19 +210,19 @@ class _Loss:
 
     @property
     def noise_distance(self) -> float:
-        """A bound on the total-variation distance between the noise as drawn and the Gaussian noise of the analysis.
+        """A bound on the total-variation distance between the noise as drawn and exact Gaussian noise.
 
-        Divergences add up over coordinates and releases, and Pinsker's inequality turns their sum into a distance. The
-        costs of shares and of wrapping are distances already, and are added.
+        KL divergences add up over coordinates and releases, and Pinsker's inequality turns their sum into a distance.
+        The costs of noise shares and of wrap-around are distances already, and are added.
         """
         return self.distance + math.sqrt(self.divergence / 2)
 
-    def epsilon(self, formula: Calibration, delta: float) -> float:
-        """The epsilon of this loss at delta, by this formula; inf if nothing bounds it."""
+    def find_epsilon(self, formula: Calibration, delta: float) -> float:
+        """Return the epsilon of this loss at delta by this formula; inf if nothing bounds the loss."""
         if self.mu_squared == math.inf:
             return math.inf
         if self.trained is not None:
-            return self._renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
+            return self._find_renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
         if formula is Calibration.PAPER:
             return epsilon_by_paper(mu, delta)
@@ -227,12 +231,15 @@ class _Loss:
     def is_within(self, formula: Calibration, budget: Budget) -> bool:
         """Whether this loss, computed by this formula, is within the budget."""
         if formula is Calibration.PAPER:
-            return self.epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
+            return self.find_epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.
         # The grid's part of delta grows with epsilon, so the budget may hold at a smaller epsilon and not at its own.
-        return self._delta(budget.epsilon) <= budget.delta or self.epsilon(formula, budget.delta) <= budget.epsilon
+        return (
+            self._find_delta(budget.epsilon) <= budget.delta
+            or self.find_epsilon(formula, budget.delta) <= budget.epsilon
+        )
 
-    def _delta(self, epsilon: float) -> float:
+    def _find_delta(self, epsilon: float) -> float:
         if self.mu_squared == math.inf:
             return 1.0
         if self.trained is None:
@@ -241,10 +248,10 @@ class _Loss:
             delta = delta_from_curve(self.trained + gaussian_curve(self.mu_squared), epsilon)
         return delta + delta_used_by_grid(epsilon, self.noise_distance)
 
-    def _renyi_epsilon(self, curve: Curve, delta: float) -> float:
-        """The smallest epsilon for this delta, rounded up by at most a millionth; inf if there is none."""
+    def _find_renyi_epsilon(self, curve: Curve, delta: float) -> float:
+        """Return the smallest epsilon at this delta by Rényi moments, rounded up by a millionth; inf if none exists."""
         epsilon = epsilon_from_curve(curve, delta)
-        while self._delta(epsilon) > delta:
+        while self._find_delta(epsilon) > delta:
             left = delta - delta_used_by_grid(epsilon, self.noise_distance)
             if left <= 0:
                 return math.inf
@@ -253,13 +260,13 @@ class _Loss:
         return epsilon
 
 
-def noise_distance(releases: Sequence[Event]) -> float:
-    """A bound on the total-variation distance between the noise of these releases and exact Gaussian noise."""
+def bound_distance_from_gaussian(releases: Sequence[Event]) -> float:
+    """Bound the total-variation distance between the noise of these releases and exact Gaussian noise."""
     return sum((_Loss.from_event(release) for release in releases), _Loss()).noise_distance
 
 
 def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
-    """The epsilon at `delta` after each release of a run, and the guarantee for all of them."""
+    """Compute the epsilon at `delta` after each release of a run, and the guarantee for all releases together."""
     Budget(1.0, delta)  # refuses a wrong delta, also if there is nothing to add up
     if not releases:
         return Spending((), (), None, ())
@@ -269,15 +276,15 @@ def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
 def compute_spending_under_promise(
     releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """The epsilon at `delta` after each release, and the guarantee for all, for one protected unit and trust model.
+    """Compute the epsilon at `delta` after each release, and the guarantee for all, under this unit and trust model.
 
-    `counted` holds for each release the event whose cost is added up; its sensitivity may be larger.
+    `counted` holds one event for each release, whose cost is added up in its place; its sensitivity may be larger.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
     losses = accumulate(_Loss.from_event(release) for release in counted)
     formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
-    epsilons = tuple(loss.epsilon(formula, delta) for loss in losses)
+    epsilons = tuple(loss.find_epsilon(formula, delta) for loss in losses)
     last = epsilons[-1]
     guarantee = Guarantee(
         epsilon=None if unit is Unit.PAPER or last == math.inf else last,
@@ -296,7 +303,7 @@ class BudgetSpentError(RunError):
 
 
 def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """The releases with the upcoming one, if the budget covers them all; else BudgetSpentError.
+    """Return the releases with the upcoming one appended; raise BudgetSpentError if the budget does not cover all.
 
     A run calls this before each release, with all its recorded releases: a resumed run does not get a new budget.
     """
@@ -309,7 +316,7 @@ def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Bud
 
 
 def check_within_budget(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
-    """Raise BudgetSpentError if the budget does not cover all of these releases; the last is the new one."""
+    """Raise BudgetSpentError if the budget does not cover all of these releases; the last one is the new release."""
     if found := explain_missing_guarantee(together):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
@@ -317,7 +324,7 @@ def check_within_budget(together: Sequence[Event], formula: Calibration, budget:
         )
     loss = sum((_Loss.from_event(release) for release in together), _Loss())
     if not loss.is_within(formula, budget):
-        after = loss.epsilon(formula, budget.delta)
+        after = loss.find_epsilon(formula, budget.delta)
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: round {together[-1].round} would bring epsilon to "
             f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(together) - 1} releases",
@@ -326,13 +333,13 @@ def check_within_budget(together: Sequence[Event], formula: Calibration, budget:
 
 
 def explain_missing_guarantee(releases: Sequence[Event]) -> str | None:
-    """Why there is no guarantee, in words; None if an epsilon bounds the cost of everything that was sent."""
+    """Say in words why there is no guarantee; return None if an epsilon bounds the cost of all releases."""
     reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, UnboundedLoss))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
 def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
-    """The promises under which the releases were made, as pairs of protected unit and trust model."""
+    """Find under which promises, pairs of protected unit and trust model, the releases were made."""
     known = {(release.unit, release.trust) for release in releases if not isinstance(release, UnboundedLoss)}
     return known or ({_UNKNOWN_PROMISE} if releases else set())
 

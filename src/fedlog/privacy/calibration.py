@@ -30,9 +30,9 @@ _PRIVATE_SIDE = 1e-12
 
 
 def log_delta(epsilon: float, mu: float) -> float:
-    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if even the logarithm does not fit a float."""
+    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if it is too small for a float."""
     if epsilon < 0 or mu < 0 or math.isnan(epsilon) or math.isnan(mu):
-        raise InputError(f"epsilon and mu must not be negative, found: {epsilon!r}, {mu!r}")
+        raise InputError(f"epsilon and mu must not be negative, found: epsilon {epsilon!r}, mu {mu!r}")
     if mu == 0 or epsilon == math.inf:
         return -math.inf
     if mu == math.inf:
@@ -55,7 +55,7 @@ def _mills_ratio(t: float) -> float:
 
 
 def _mills_ratio_drop(x: float, mu: float) -> float:
-    """R(x) - R(x + mu) for mu below 1, as the integral of -R'(t) = 1 - t R(t): a plain difference would lose digits."""
+    """The difference R(x) - R(x + mu) of Mills ratios for mu < 1, as an integral: subtracting would lose digits."""
     t = x + mu * (_NODES + 1) / 2
     direct = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
     inverse = 1 / np.maximum(t, _SERIES_FROM) ** 2
@@ -68,7 +68,7 @@ def _mills_ratio_drop(x: float, mu: float) -> float:
 
 
 def compute_delta(epsilon: float, mu: float) -> float:
-    """The smallest delta that a mu-GDP mechanism meets at epsilon."""
+    """Compute the smallest delta for which a mu-GDP mechanism is (epsilon, delta)-private."""
     return min(1.0, math.exp(log_delta(epsilon, mu)))
 
 
@@ -86,10 +86,10 @@ def largest_mu(budget: Budget) -> float:
 
 
 def compute_epsilon(mu: float, delta: float, noise_distance: float = 0.0) -> float:
-    """The smallest epsilon that a mu-GDP mechanism meets at delta; inf if there is none.
+    """Compute the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-private; inf if there is none.
 
-    `noise_distance` bounds the total-variation distance between the noise that is really drawn and exact Gaussian
-    noise. It uses up (1 + exp(epsilon)) * noise_distance of delta.
+    `noise_distance` bounds the total-variation distance between the noise as drawn and exact Gaussian noise. It uses
+    up (1 + exp(epsilon)) * noise_distance of delta.
     """
     epsilon = _compute_gaussian_epsilon(mu, delta)
     if noise_distance == 0 or epsilon == math.inf:
@@ -125,29 +125,29 @@ def _compute_gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_distance: float = 0.0) -> float:
-    """The smallest standard deviation of the noise with which this many Gaussian releases stay within the budget."""
+    """The smallest noise standard deviation with which this number of Gaussian releases stays within the budget."""
     _check_plan(releases, sensitivity)
     mu = max(largest_mu(kept) for kept in list_alternative_budgets(budget, noise_distance))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
 def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
-    """The part of delta that discrete noise uses up because it is `noise_distance` away from Gaussian noise."""
+    """The part of delta that discrete noise uses up because its distribution is `noise_distance` from a Gaussian."""
     return (1 + math.exp(min(epsilon, 700.0))) * noise_distance
 
 
 def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """Budgets for Gaussian noise: if it meets any of them, discrete noise of the same std meets the given budget.
+    """List budgets for Gaussian noise, each of which suffices: discrete noise of the same std then meets `budget`.
 
     Discrete noise lies on a grid, which costs a part of delta that grows with e^epsilon. So if epsilon is large, it may
-    be cheaper to meet a smaller epsilon. InputError if the grid costs more than delta in every alternative.
+    be cheaper to meet a smaller epsilon. Raise InputError if the grid costs more than delta in every alternative.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
     kept = {float(e): budget.delta - delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
     found = [Budget(epsilon, left) for epsilon, left in kept.items() if left > 0]
     if not found:
         raise InputError(
-            f"delta {budget.delta:g} leaves no room for the grid of the discrete noise: it alone needs "
+            f"delta {budget.delta:g} leaves no room for the grid of the discrete noise, which alone needs a delta of "
             f"{delta_used_by_grid(min(budget.epsilon, 10.0), noise_distance):.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
@@ -161,7 +161,7 @@ def sigma_by_paper(budget: Budget, releases: int, sensitivity: float) -> float:
 
 
 def epsilon_by_paper(mu: float, delta: float) -> float:
-    """The epsilon by the FedLog paper's Theorem 4 for mu = sqrt(k) * sensitivity / sigma; it is not a guarantee."""
+    """The epsilon of the FedLog paper's Theorem 4 for mu = sqrt(k) * sensitivity / sigma; it is not a guarantee."""
     if mu == 0:
         return 0.0
 
@@ -181,7 +181,7 @@ def _check_plan(releases: int, sensitivity: float) -> None:
 
 
 def _find_root(rising: Callable[[float], float], start: float) -> float:
-    """The root of a rising function, searched from `start` in both directions."""
+    """Find the root of an increasing function, starting the search at `start` in both directions."""
     low = high = start
     step = 1.0
     while rising(low) > 0:

@@ -37,25 +37,25 @@ _MAX_DISTANCE = 2**31
 
 
 def choose_grid(std: float) -> float:
-    """The grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
+    """Return the grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
     if not (math.isfinite(std) and std > 0):
         raise InputError(f"the standard deviation must be a finite number above 0, found: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
 
 
 def count_grid_steps(std: float, grid: float) -> int:
-    """The standard deviation in whole grid steps, rounded up so that there is never less noise than asked for."""
+    """Return the noise std as a whole number of grid steps, rounded up so that there is never too little noise."""
     steps = math.ceil(std / grid)
     if not 4 <= steps <= _MAX_STEPS:
         raise InputError(
-            f"the noise must span 4 to {_MAX_STEPS} grid steps, found: {std / grid:g} (std {std:g}, grid {grid:g})",
+            f"the noise std must be 4 to {_MAX_STEPS} grid steps, found: {std / grid:g} (std {std:g}, step {grid:g})",
             hint="use choose_grid(std) as the grid",
         )
     return steps
 
 
 def bound_rounding_divergence(steps: float) -> float:
-    """A bound on KL(discrete Gaussian || rounded Gaussian) for one coordinate with a std of `steps` grid steps.
+    """Bound KL(discrete Gaussian || rounded Gaussian) for one coordinate with a std of `steps` grid steps.
 
     With u uniform on [-1/2, 1/2], the rounded mass at k is the normal density there times
     E[exp(-u^2 / 2s^2) cosh(k u / s^2)]. By Jensen and ln cosh z >= z^2/2 - z^4/12, the divergence is at most
@@ -68,9 +68,10 @@ def bound_rounding_divergence(steps: float) -> float:
 
 @lru_cache
 def bound_share_divergence(steps: float, shares: int) -> float:
-    """A bound on |log probability ratio| between a sum of `shares` discrete Gaussians and one of equal variance.
+    """Bound |log probability ratio| between a sum of `shares` discrete Gaussians and one discrete Gaussian.
 
-    It holds for one coordinate. `steps` is the std of one share in grid steps. Kairouz, Liu and Steinke (2021):
+    The sum and the single Gaussian have the same variance. The bound holds for one coordinate; `steps` is the std of
+    one share in grid steps. Kairouz, Liu and Steinke (2021):
     10 * sum_{k < shares} exp(-2 pi^2 steps^2 k / (k + 1)).
     """
     if steps < 0.5:
@@ -95,7 +96,7 @@ def draw_discrete_gaussian(count: int, steps: int, source: Source = os.urandom) 
 
 
 def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
-    """Try `tries` draws of a discrete Laplace distribution with integer scale, and return the accepted ones."""
+    """Attempt `tries` draws of a discrete Laplace distribution with integer scale; return the accepted draws."""
     remainder = _draw_below(np.full(tries, scale, dtype=np.int64), source)
     remainder = remainder[_draw_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
     magnitude = remainder + scale * _count_successes_of_one_over_e(len(remainder), source)
@@ -105,7 +106,7 @@ def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
 
 
 def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
-    """For each of `count` tries: toss a coin of probability 1/e until it fails, and count the successes."""
+    """Toss a coin with success probability 1/e until it fails, and count the successes; do so `count` times."""
     successes = np.zeros(count, dtype=np.int64)
     running = np.arange(count)
     while len(running):
@@ -116,7 +117,7 @@ def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
 
 
 def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
-    """For each element, True with probability exactly exp(-numerator / denominator)."""
+    """Draw for each element a Boolean that is True with probability exactly exp(-numerator / denominator)."""
     whole, rest = np.divmod(numerator, denominator)
     outcome = _draw_bernoulli_fraction_exp(rest, denominator, source)
     running = np.flatnonzero(outcome & (whole > 0))
@@ -130,10 +131,10 @@ def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Sour
 
 
 def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
-    """For each element, True with probability exactly exp(-numerator / denominator), for fractions of at most 1.
+    """Draw as `_draw_bernoulli_exp` does, for fractions gamma = numerator / denominator of at most 1.
 
-    After von Neumann: toss coins of probability gamma/1, gamma/2, ... until one fails. The first failure is at an odd
-    place with probability 1 - gamma + gamma^2/2! - ... = exp(-gamma).
+    After von Neumann: toss coins with probability gamma/1, gamma/2, ... until one fails. The number of the first coin
+    that fails is odd with probability 1 - gamma + gamma^2/2! - ... = exp(-gamma).
     """
     odd = np.ones(len(numerator), dtype=bool)
     running = np.arange(len(numerator))
@@ -147,7 +148,7 @@ def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, sou
 
 
 def _draw_below(bound: Integers, source: Source) -> Integers:
-    """For each bound, a uniform integer in [0, bound), by rejection: a plain remainder would favour small numbers."""
+    """Draw for each bound a uniform integer in [0, bound), by rejection: a remainder would favour small numbers."""
     limit = bound.astype(np.uint64)
     drawn = np.empty(len(bound), dtype=np.uint64)
     missing = np.arange(len(bound))

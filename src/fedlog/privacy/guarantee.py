@@ -94,7 +94,7 @@ class Budget:
 
 
 def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
-    """The text of a warning if delta is above 1 / (the number of protected units), else None."""
+    """Return a warning if delta is above 1 / (the number of protected units), else None."""
     if protected < 1:
         raise InputError(f"the number of protected units must be at least 1, found: {protected}")
     if delta * protected <= 1:
@@ -107,7 +107,7 @@ def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An (epsilon, delta) with everything that gives it a meaning; `epsilon` is None if nothing is promised."""
+    """An (epsilon, delta) guarantee with its unit, trust model and releases; `epsilon` is None without a promise."""
 
     epsilon: float | None
     delta: float
@@ -121,16 +121,19 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         if self.unit is Unit.PAPER and self.epsilon is not None:
-            raise InputError(f"mode paper guarantees no epsilon, found: {self.epsilon!r}", hint="use nominal_epsilon")
+            raise InputError(
+                f"expected no epsilon for unit paper, which guarantees nothing, found: {self.epsilon!r}",
+                hint="use nominal_epsilon",
+            )
 
     @property
     def neighbours(self) -> str:
-        """Which two data sets count as neighbours in this guarantee, in words."""
+        """A description of which two data sets count as neighbours in this guarantee."""
         return NEIGHBOURS[self.unit, self.trust]
 
     @property
     def trusted(self) -> str:
-        """Whom the protected people must trust, in words."""
+        """A description of whom the protected people must trust."""
         return TRUSTED[self.trust]
 
     def __str__(self) -> str:
@@ -154,7 +157,7 @@ class Guarantee:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The guarantee as JSON values."""
+        """Return the guarantee as JSON values."""
         return {
             "epsilon": self.epsilon,
             "nominal_epsilon": self.nominal_epsilon,

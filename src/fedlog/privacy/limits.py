@@ -18,7 +18,7 @@ ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits on statistics: the clip of records or of the whole message, and the noise added afterwards."""
+    """How large a client's statistics can be if it clips its records or its whole message, and then adds noise."""
 
     clip: Clip | None = None
     message_norm: float | None = None
@@ -28,21 +28,21 @@ class Limits:
     """By how much a count may be too small: a message that is scaled down is then rounded towards zero."""
 
     def check_statistics(self, sums: Tensor) -> None:
-        """Raise InputError for statistics (n_class, m) beyond the clip, and for negative counts without noise."""
+        """Raise InputError if statistics (n_class, m) exceed what the clip allows, or an exact count is negative."""
         sums = sums.to(torch.float64)
         stray = NOISE_REACH * self.noise_std
         counts = sums[:, 0]
         if not self.noise_std and bool((counts < 0).any()):
             entry = int((counts < 0).nonzero()[0, 0])
             found = float(counts[entry])
-            raise InputError(f"the count of class {entry} must not be negative without noise, found: {found:g}")
+            raise InputError(f"the record count of class {entry} must not be negative without noise, found: {found:g}")
         if self.message_norm is not None:
             # The norm of d noise entries is within a few std of sqrt(d) * std.
             noise = self.noise_std * (sums.numel() ** 0.5 + NOISE_REACH)
             found = float(sums.norm())
             if not found <= self.message_norm * (1 + self.rounding) + noise:
                 raise InputError(
-                    f"the message's norm must be at most {self.message_norm:g} before noise, found: {found:g}"
+                    f"the message's L2 norm must be at most {self.message_norm:g} before noise, found: {found:g}"
                 )
         if self.clip is not None:
             # The summed features of k records of a class cannot be larger than k times the clip.
@@ -52,12 +52,12 @@ class Limits:
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(
-                    f"the statistics of class {at} are beyond the clip: these features need {float(needed[at]):g} "
-                    f"records, the count is {float(counts[at]):g}"
+                    f"the feature sums of class {at} are beyond the clip: clipped features need at least "
+                    f"{float(needed[at]):g} records for them, found a count of: {float(counts[at]):g}"
                 )
 
     def check_second_moments(self, sums: Tensor, second: Tensor) -> None:
-        """Raise InputError for second moments beyond the clip: the squared features of a record sum to at most R^2."""
+        """Raise InputError if second moments are too large for records clipped to L2 norm R (R^2 for each record)."""
         if not isinstance(self.clip, L2Clip):
             return
         width = sums.shape[1] - 1

@@ -36,7 +36,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The noise of each release: who adds it and how much, and the sensitivity that it covers."""
+    """The noise of each release: who adds it, its standard deviation, and the sensitivity that it covers."""
 
     unit: Unit
     trust: Trust
@@ -51,11 +51,13 @@ class Mechanism:
     def __post_init__(self) -> None:
         if not (self.sigma > 0 and self.sensitivity > 0 and math.isfinite(self.sigma * self.sensitivity)):
             raise InputError(
-                f"sigma and sensitivity must be finite and above 0, found: {self.sigma!r}, {self.sensitivity!r}"
+                f"sigma and sensitivity must be finite and above 0, found: sigma {self.sigma!r}, sensitivity "
+                f"{self.sensitivity!r}"
             )
         if self.trust is not Trust.DISTRIBUTED and self.honest_survivors != 1:
             raise InputError(
-                f"only distributed noise has honest survivors, found: {self.honest_survivors} with {self.trust} noise"
+                f"expected honest survivors only with distributed noise, found: {self.honest_survivors} with "
+                f"{self.trust} noise"
             )
         if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
             raise InputError(
@@ -72,7 +74,7 @@ class Mechanism:
 
     @property
     def shares(self) -> int:
-        """The number of noise draws on which the guarantee rests, see `count_hiding_noise_draws`."""
+        """The number of clients' noise draws on which the guarantee rests; see `count_hiding_noise_draws`."""
         return count_hiding_noise_draws(self.trust, self.honest_survivors)
 
     @property
@@ -80,18 +82,18 @@ class Mechanism:
         """The std of the noise that the server adds to the sum of messages."""
         return self.sigma if self.trust is Trust.CENTRAL else 0.0
 
-    def std_of_sum(self, clients: int) -> float:
-        """The std of all noise in the sum of this many clients' messages."""
+    def compute_std_of_sum(self, clients: int) -> float:
+        """Compute the std of all noise in the sum of the messages of this many clients."""
         return math.hypot(self.server_std, math.sqrt(clients) * self.client_std)
 
     @property
     def grid(self) -> float:
-        """The grid step: all values and all noise are multiples of it."""
+        """The grid step: all values and all noise are multiples of this number."""
         return choose_grid(max(self.client_std, self.server_std))
 
 
 class Sampler(Protocol):
-    """A way to draw noise, and the facts about it that are recorded."""
+    """A source of noise, with the properties that the release log records."""
 
     @property
     def kind(self) -> NoiseKind: ...
@@ -108,7 +110,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class FloatSampler:
-    """Fast Gaussian noise from a key, the same in every run: for simulation only, since it hides nothing."""
+    """Draws fast Gaussian noise from a key: for simulation only, since whoever knows the seed can subtract it."""
 
     key: Key
     kind: NoiseKind = field(default=NoiseKind.FLOAT, init=False)
@@ -116,13 +118,13 @@ class FloatSampler:
     grid: None = field(default=None, init=False)
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
-        """Draw float64 noise of this shape; every call draws the same, so each message needs its own key."""
+        """Draw float64 noise of this shape; every call draws the same noise, so each message needs its own key."""
         return std * torch.randn(shape, generator=self.key.torch(), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class DiscreteSampler:
-    """Exact discrete Gaussian noise on a grid, from the system's cryptographic source."""
+    """Draws exact discrete Gaussian noise on a grid, from the system's cryptographic source."""
 
     grid: float
     source: Source = os.urandom
@@ -130,7 +132,7 @@ class DiscreteSampler:
 
     @property
     def entropy(self) -> RandomSource:
-        """Where the randomness comes from; any source but the system's counts as a seed."""
+        """Where the randomness comes from; any source except the system's counts as a seed."""
         return RandomSource.SYSTEM if self.source is os.urandom else RandomSource.SEED
 
     def draw(self, shape: torch.Size, std: float) -> Tensor:
@@ -140,7 +142,7 @@ class DiscreteSampler:
 
 
 def compute_client_sensitivity(norm: float, trust: Trust) -> float:
-    """How far one client can change a release if its message is clipped to L2 norm `norm`.
+    """Compute how far (in L2 norm) one client can change a release if its message is clipped to norm `norm`.
 
     Adding or removing a client changes a sum by one message. In local mode one message is replaced by another, so the
     change can be twice as large.
@@ -149,14 +151,14 @@ def compute_client_sensitivity(norm: float, trust: Trust) -> float:
 
 
 def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
-    """The number of noise draws that hide a client: in a secure sum those of the other honest clients, else one."""
+    """Count the noise draws that hide a client: one, or in a secure sum those of all other honest survivors."""
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 
 def bound_noise_distance(releases: int, coordinates: int, shares: int = 1, wrap_probability: float = 0.0) -> float:
-    """An upper bound on the total-variation distance between planned discrete noise and exact Gaussian noise.
+    """Bound the total-variation distance between planned discrete noise and exact Gaussian noise.
 
-    `releases` is the number of releases, or of steps of DP-SGD.
+    `releases` is the number of releases, or the number of steps of DP-SGD.
     """
     wraps = releases * wrap_probability
     sums = releases * coordinates * math.expm1(bound_share_divergence(float(STEPS_PER_STD), shares))
@@ -175,7 +177,7 @@ def plan_noise(
     honest_survivors: int = 1,
     wrap_probability: float = 0.0,
 ) -> Mechanism:
-    """The mechanism with the least noise that keeps this number of releases within the budget.
+    """Plan the mechanism with the least noise that keeps this number of releases within the budget.
 
     Calibration `paper` uses the formula of the FedLog paper's Theorem 4, which adds too much noise at every usual
     budget; before each release the exact loss is still checked. Unit `paper` has no guarantee with either calibration.
@@ -192,14 +194,14 @@ def plan_noise(
 def sum_clipped_moments(
     features: Tensor, labels: Tensor, n_class: int, clip: Clip, grid: float, detail: Detail = Detail.MEANS
 ) -> Moments:
-    """The moments of records; each record is clipped and rounded towards zero to the grid before it is added.
+    """Sum the moments of records; each record is clipped and rounded towards zero to the grid before it is added.
 
     `features` (n, m - 1) are without the constant. Features that are not finite count as 0: an error that depends on a
-    record would reveal something about it.
+    record would reveal something about that record.
     """
     if grid > 1:
-        raise InputError(f"the grid step must be at most 1, the constant feature, found: {grid:g}")
-    clipped = round_towards_zero(clip(_zero_if_not_finite(features)), grid)
+        raise InputError(f"the grid step must be at most 1 (the value of the constant feature), found: {grid:g}")
+    clipped = round_towards_zero(clip(_replace_not_finite_by_zero(features)), grid)
     first = Statistics.of(clipped, labels, n_class)
     shape = find_second_moments_shape(detail, n_class, features.shape[1])
     if shape is None:
@@ -212,19 +214,19 @@ def sum_clipped_moments(
 
 
 def clip_client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
-    """A client's message, clipped as a whole to L2 norm `norm` and rounded towards zero to the grid."""
-    return round_towards_zero(clip_message(_zero_if_not_finite(sums), norm), grid)
+    """Clip a client's whole message to L2 norm `norm`, and round it towards zero to the grid."""
+    return round_towards_zero(clip_message(_replace_not_finite_by_zero(sums), norm), grid)
 
 
-def _zero_if_not_finite(values: Tensor) -> Tensor:
+def _replace_not_finite_by_zero(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.detach().to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def round_towards_zero(values: Tensor, grid: float) -> Tensor:
-    """The values, each rounded towards zero to a multiple of the grid step."""
+    """Round each value towards zero to a multiple of the grid step."""
     return torch.trunc(values / grid) * grid
 
 
 def add_noise(sums: Tensor, std: float, sampler: Sampler) -> Tensor:
-    """The sums with new noise of this std in every entry, also for classes without records."""
+    """Return the sums with new noise of this std in every entry, also for classes without records."""
     return sums.to(torch.float64) + sampler.draw(sums.shape, std)

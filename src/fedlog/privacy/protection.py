@@ -46,7 +46,7 @@ RECORDS_OF_A_CLIENT = 2**16
 
 @dataclass(frozen=True)
 class ContributionBound:
-    """The bound on how much one protected unit can add: a clip for records, or a norm for whole messages."""
+    """How much one protected unit can add to the statistics: a clip of each record, or a norm of the whole message."""
 
     clip: Clip | None = None
     message_norm: float | None = None
@@ -70,29 +70,32 @@ class Protection:
 
     @property
     def encoding(self) -> FixedPoint:
-        """The encoding of values for the secure sum; InputError if the noise is not distributed."""
+        """The fixed-point encoding of values for the secure sum; InputError if the noise is not distributed."""
         if self.fixed_point is None:
-            raise InputError(f"expected distributed noise for a secure sum, found: {self.mechanism.trust}")
+            raise InputError(
+                f"expected distributed noise for a secure sum, found: {self.mechanism.trust} noise",
+                hint="--trust distributed goes with --aggregation secure",
+            )
         return self.fixed_point
 
     @property
     def limits(self) -> Limits:
-        """The limits that the server checks a client's message against."""
+        """The limits against which the server checks a client's message."""
         # Counts are whole numbers, and so multiples of the grid. But if a message is scaled down to its norm, a count
         # may lose up to one grid step by rounding, while the features lose nothing.
         cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
         return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
 
     def sum_moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
-        """A client's first and second moments, each record clipped, without noise."""
+        """Sum a client's first and second moments, with each record clipped and without noise."""
         if self.bound.clip is None:
             return Moments.of(features, labels, n_class, detail)
         return sum_clipped_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The message as it leaves the client: clipped, rounded to the grid, with the client's noise.
+        """Return the message as it leaves the client: clipped, rounded to the grid, with the client's noise.
 
-        InputError for a message with anything but statistics: an exact count, for example, would be a leak.
+        Raise InputError for a message with anything but statistics: an exact count, for example, would be a leak.
         """
         expected = {Kind.STATISTICS: 1, Kind.MOMENTS: 2}
         shapes = [tuple(array.shape) for array in message.arrays]
@@ -110,13 +113,13 @@ class Protection:
         return Message(message.kind, split_into_shapes(torch.trunc(sums / grid).to(torch.int64), shapes))
 
     def to_feature_units(self, upload: Contribution) -> Contribution:
-        """The upload in units of the features instead of grid steps, with the std of its client's noise."""
+        """Convert an upload from grid steps to units of the features, and note the std of the client's noise."""
         if self.mechanism.trust is not Trust.LOCAL:
             upload = replace(upload, arrays=tuple(steps * self.mechanism.grid for steps in upload.arrays))
         return replace(upload, noise_std=self.mechanism.client_std)
 
     def add_server_noise(self, total: Contribution, key: Key) -> Contribution:
-        """The sum with the server's noise if the mechanism is central, else the sum itself."""
+        """Return the sum with the server's noise if the noise is central, else the unchanged sum."""
         if not self.mechanism.server_std:
             return total
         sums = torch.cat([array.reshape(-1) for array in total.arrays])
@@ -125,7 +128,7 @@ class Protection:
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
     def make_training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
-        """The event to record before results of this exchange's training are sent; None without DP-SGD."""
+        """Make the event to record before results of this exchange's training are sent; None without DP-SGD."""
         if self.training is None:
             return None
         plan, sampler = self.training.plan, self.training.sampler(Key(0))
@@ -141,7 +144,7 @@ class Protection:
         )
 
     def make_release_event(self, round_number: int, exchange: str) -> Release:
-        """The event to record before the noisy messages of this exchange are sent."""
+        """Make the event to record before the noisy messages of this exchange are sent."""
         mechanism, sampler = self.mechanism, self.sampler(Key(0))
         return Release(
             round=round_number,
@@ -175,10 +178,10 @@ def make_protection(
     training: SgdTraining | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
-    """The protection that keeps a run with `releases` releases of statistics of this shape within the budget.
+    """Make the protection that keeps a run with this number of releases of statistics within the budget.
 
-    `shape` is (n_class, m). If `detail` asks for second moments, each release also holds them, with the same noise and
-    one common sensitivity.
+    `shape` is that of the statistics, (n_class, m). If `detail` asks for second moments, each release also holds second
+    moments, with the same noise and one common sensitivity.
     """
     sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
@@ -202,14 +205,14 @@ def make_protection(
     fixed_point = None
     if trust is Trust.DISTRIBUTED:
         largest = RECORDS_OF_A_CLIENT * mechanism.sensitivity if bound.message_norm is None else bound.message_norm
-        std = mechanism.std_of_sum(clients)
+        std = mechanism.compute_std_of_sum(clients)
         fixed_point = choose_fixed_point(mechanism.grid, clients * largest, std, coordinates, WRAP_PROBABILITY)
     sampler = choose_sampler(noise, mechanism.grid)
     return Protection(budget, mechanism, bound, releases, coordinates, sampler, fixed_point, training)
 
 
 def split_into_shapes(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    """The vector cut into arrays of these shapes."""
+    """Split the vector into arrays of these shapes."""
     parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
@@ -237,7 +240,7 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
 
 
 def choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
-    """A function that makes the source of noise from a key; discrete noise lies on this grid and needs no key."""
+    """Return a function that makes a noise sampler from a key; discrete noise lies on this grid and needs no key."""
     if noise is NoiseSource.FLOAT:
         return FloatSampler
     sampler = DiscreteSampler(grid)

@@ -45,10 +45,10 @@ _Entry = TypeVar("_Entry")
 
 
 def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
-    """The epsilon at `delta` after each release in all runs of a site, and the guarantee for all of them.
+    """Compute the epsilon at `delta` after each release in all runs of a site, and the guarantee for all releases.
 
-    If some runs protect whole clients and others single records, the guarantee is for single records. It holds only if
-    all parties that any of the runs trusts are honest.
+    If some runs protect whole clients and others single records, the guarantee is for single records. The guarantee
+    holds only if every party is honest that any of the runs trusts.
     """
     if len(promises := find_promises(releases)) < 2:
         return compute_spending(releases, delta)
@@ -57,9 +57,9 @@ def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spe
 
 
 def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """The releases of all runs of a site and the upcoming one, if the site's limit covers them; else BudgetSpentError.
+    """Return the releases of all runs of a site, with the upcoming one appended.
 
-    `budget` is the site's limit.
+    Raise BudgetSpentError if these releases together exceed `budget`, the site's limit.
     """
     together = (*releases, upcoming)
     if len(find_promises(together)) == 1:
@@ -77,7 +77,8 @@ def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
     """
     if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
         raise InputError(
-            "a run with --privacy paper has no guarantee, so it cannot be added up with other runs of this site"
+            "a run with --privacy paper has no guarantee, so it cannot be added up with other runs of this site",
+            hint="use --privacy record or --privacy client",
         )
     return tuple(
         replace(release, sensitivity=2 * release.sensitivity)
@@ -97,9 +98,12 @@ class ReleaseLog:
 
     @property
     def budget(self) -> Budget:
-        """The privacy budget that the log states; InputError if it states none."""
+        """The privacy budget that the log states; InputError if the log states none."""
         if self.limit is None:
-            raise InputError("this release log states no budget: only exact statistics were released")
+            raise InputError(
+                "expected a budget in the release log, found none: only exact statistics were released",
+                hint="give the log of a run with --privacy",
+            )
         return self.limit
 
     @property
@@ -109,25 +113,25 @@ class ReleaseLog:
 
 
 def format_budget_line(budget: Budget | None) -> str:
-    """The log line that states the budget, or that a site's log has no budget yet."""
+    """Format the log line that states the budget; for None, the line that states that there is no budget yet."""
     stated = {"event": "no budget", "version": _VERSION}
     return json.dumps(stated if budget is None else {**stated, "event": "budget", **asdict(budget)})
 
 
 def format_release_line(event: Event) -> str:
-    """The log line of one event: a release, a round of DP-SGD, or an unbounded loss."""
+    """Format the log line of one event: a release, a round of DP-SGD, or an unbounded loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
-    """The release log in this text; InputError names the first line that cannot be read in full.
+    """Parse a release log; raise InputError, which names the line, if a line cannot be read.
 
-    A last line that is cut off counts as an unbounded loss: the release that it announced may have left.
+    A last line that is cut off counts as an unbounded loss: the release that it announced may have been sent.
     """
     lines, cut_off = _split_lines(text)
     if not lines:
         raise InputError(
-            f"{where}: expected a budget in line 1, found no whole line",
+            f"{where}: expected a budget in line 1, found no complete line",
             hint="restore the file from a copy: without it nobody knows what was released before",
         )
     budget: Budget | None = None
@@ -142,19 +146,23 @@ def parse_log(text: str, where: str) -> ReleaseLog:
 
 
 def read_log(path: Path) -> ReleaseLog:
-    """The release log in this file; InputError if there is no such file, or it cannot be read."""
+    """Read the release log in this file; raise InputError if the file is missing or cannot be read."""
     try:
         return parse_log(path.read_text(encoding="utf-8"), str(path))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
-            f"no release log: {path}", hint="give the folder of a run that was started with --privacy"
+            f"expected a release log, found none: {path}",
+            hint="give the folder of a run that was started with --privacy",
         ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a release log: {error}") from None
+        raise InputError(
+            f"{path}: expected a release log, found a file that is not text: {error}",
+            hint="restore the file from a copy",
+        ) from None
 
 
 def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
-    """Create or read the release log of a run; InputError if a resumed run has another budget than before."""
+    """Create or read the release log of a run; raise InputError if a resumed run has another budget than before."""
     with _lock_log(path):
         if not path.exists():
             _create_log(path, [format_budget_line(budget)])
@@ -169,10 +177,10 @@ def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
 
 
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
-    """Add a release to a run's log, on disk when this returns; BudgetSpentError if the budget does not cover it.
+    """Add a release to a run's log on disk; raise BudgetSpentError if the budget does not cover the release.
 
-    Call it before the noisy object leaves. A crash in between then wastes budget; in the other order it would hide a
-    release.
+    Call this before the noisy object is sent. A crash in between then wastes budget; in the other order, a crash would
+    leave a release unrecorded.
     """
     with _lock_log(path):
         log = read_log(path)
@@ -189,7 +197,7 @@ class ReleaseRecorder:
     events: tuple[Event, ...] = ()
 
     def record(self, upcoming: Event, budget: Budget) -> None:
-        """Record a release before it leaves; BudgetSpentError if the budget does not cover it."""
+        """Record a release before it is sent; raise BudgetSpentError if the budget does not cover it."""
         if self.path is None:
             self.events = add_if_within_budget(self.events, upcoming, budget)
         else:
@@ -197,7 +205,7 @@ class ReleaseRecorder:
 
 
 def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to a site's log of all runs; BudgetSpentError if all releases together exceed the limit.
+    """Add a release to a site's log of all runs; raise BudgetSpentError if all releases together exceed the limit.
 
     `limit` is the site's present limit; `earlier` are the releases from before the log existed.
     """
@@ -209,7 +217,7 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
 
 
 def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to the log of a site without a limit, unchecked; it counts if a limit is set later.
+    """Add a release to the log of a site without a limit; the release counts if a limit is set later.
 
     `earlier` are the releases from before the log existed.
     """
@@ -220,7 +228,7 @@ def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, e
 
 
 def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier: Sequence[Event]) -> None:
-    """Add unbounded losses to a site's log of all runs; skip a loss if one with the same reason is there.
+    """Add unbounded losses to a site's log of all runs, except losses whose reason is in the log already.
 
     `earlier` are the releases from before the log existed.
     """
@@ -235,14 +243,14 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
-    """Write a new release log from the copy `source` and the releases that the copy lacks, in one step."""
+    """Write a new release log from the backup `source` and the releases that the backup lacks, in one step."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock_log(path):
         _create_log(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
 
 
 def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Read a site's log, or create it with the `earlier` releases, and make `budget` its present budget."""
+    """Read a site's log, or create it with the `earlier` releases; append `budget` if the log states another."""
     if not path.exists():
         _create_log(path, [format_budget_line(budget), *map(format_release_line, earlier)])
     log = read_log(path)
@@ -257,7 +265,7 @@ def _lock_log(path: Path) -> AbstractContextManager[None]:
 
 
 def _create_log(path: Path, lines: Sequence[str]) -> None:
-    """Write a new log in one step: half a log would understate what was spent."""
+    """Write a new log in one step: an incomplete log would understate the privacy that was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -270,14 +278,14 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def _split_lines(text: str) -> tuple[list[str], list[UnboundedLoss]]:
-    """The complete lines, and an unbounded loss for a last line that is cut off, if there is one."""
+    """Return the complete lines, and an unbounded loss if the last line is cut off."""
     *lines, rest = text.split("\n")
     reason = f"line {len(lines) + 1} of its record was cut off after {len(rest)} characters"
     return lines, [UnboundedLoss(0, "unknown", reason)] if rest else []
 
 
 def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
-    """The budget or the event in a line; None if the first line says that there is no budget yet."""
+    """Parse the budget or the event in a line; return None if the first line states that there is no budget yet."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
@@ -287,8 +295,8 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
-            f"{where}: not an event whose privacy cost this version can compute: {error}",
-            hint="use the version of fedlog that wrote it: to leave out an event would understate what was spent",
+            f"{where}: expected an event whose privacy cost this version can compute, found: {error}",
+            hint="use the version of fedlog that wrote it: to skip an event would understate the privacy spent",
         ) from None
 
 
@@ -296,19 +304,19 @@ def _read_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | No
     name = str(entry.pop("event", None))
     if name == "budget" or (first and name == "no budget"):
         if (version := entry.pop("version")) != _VERSION:
-            raise ValueError(f"expected version {_VERSION}, found: {version!r}")
+            raise ValueError(f"expected version {_VERSION} of the release log, found: {version!r}")
         if name == "budget":
-            return _convert(entry, Budget)
+            return _convert_entry(entry, Budget)
         _require_exact_fields(entry, set())
         return None
     if first or name not in _EVENTS:
         raise ValueError(f"expected event {'budget' if first else ' or '.join(_EVENTS)!r}, found: {name!r}")
     if name == Release.kind:
         entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
-    return _convert(entry, _EVENTS[name])
+    return _convert_entry(entry, _EVENTS[name])
 
 
-def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
+def _convert_entry(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
     _require_exact_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
     return msgspec.convert(entry, kind)
 
@@ -316,4 +324,4 @@ def _convert(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
 def _require_exact_fields(entry: dict[str, object], names: set[str]) -> None:
     """Raise ValueError unless the entry has exactly these fields."""
     if entry.keys() != names:
-        raise ValueError(f"fields {sorted(entry.keys() ^ names)} missing or unknown")
+        raise ValueError(f"expected the fields {sorted(names)}, missing or unknown: {sorted(entry.keys() ^ names)}")

@@ -53,14 +53,14 @@ def _compute_log_moment(order: int, sample_rate: float, noise_multiplier: float)
 
 
 def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: int) -> Curve:
-    """The Rényi divergences R(alpha) of `steps` steps of DP-SGD on Poisson samples of records.
+    """The Rényi divergences R(alpha) of this number of DP-SGD steps on Poisson samples of records.
 
     The noise of a step has a std of `noise_multiplier` times the clip.
     """
     if not (0 < sample_rate <= 1 and noise_multiplier > 0 and math.isfinite(noise_multiplier) and steps >= 0):
         raise InputError(
-            "DP-SGD needs a sample rate above 0 and at most 1, noise above 0 and 0 or more steps, "
-            f"found: sample rate {sample_rate!r}, noise {noise_multiplier!r}, steps {steps!r}"
+            "DP-SGD needs a sample rate above 0 and at most 1, a noise multiplier above 0, and 0 or more steps, "
+            f"found: sample rate {sample_rate!r}, noise multiplier {noise_multiplier!r}, steps {steps!r}"
         )
     return steps * np.array(_compute_curve_of_one_step(sample_rate, noise_multiplier))
 

@@ -42,7 +42,9 @@ class SgdRoundPlan:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise InputError(f"the noise of DP-SGD must be a finite number above 0, found: {self.noise_multiplier!r}")
+            raise InputError(
+                f"the noise multiplier of DP-SGD must be a finite number above 0, found: {self.noise_multiplier!r}"
+            )
         if not (math.isfinite(self.clip) and self.clip > 0):
             raise InputError(f"the gradient clip of DP-SGD must be a finite number above 0, found: {self.clip!r}")
         if not 0 < self.sample_rate <= 1:
@@ -52,16 +54,16 @@ class SgdRoundPlan:
 
     @property
     def std(self) -> float:
-        """The std of the noise on the sum of clipped gradients."""
+        """The standard deviation of the noise on the sum of clipped gradients."""
         return self.noise_multiplier * self.clip
 
     @property
     def grid(self) -> float:
-        """The grid step: clipped gradients are rounded to multiples of it before they are summed."""
+        """The grid step: clipped gradients are rounded to multiples of this number before they are summed."""
         return choose_grid(self.std)
 
     def clip_gradients(self, gradients: Tensor) -> Tensor:
-        """The records' gradients (n, d), each clipped and rounded to the grid; one that is not finite becomes 0."""
+        """Clip each record's gradient (n, d) and round it to the grid; a gradient that is not finite becomes 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
@@ -70,10 +72,10 @@ class SgdRoundPlan:
 def find_training_noise(
     budget: Budget, share: float, sample_rate: float, steps: int, noise_distance: float = 0.0
 ) -> float:
-    """The smallest noise multiplier with which these steps of DP-SGD alone spend at most `share` of epsilon.
+    """Find the smallest noise multiplier with which these steps of DP-SGD spend at most this share of epsilon.
 
-    `noise_distance` is the distance of the discrete noise from Gaussian noise, see `bound_noise_distance`. A large
-    epsilon is first lowered until the grid costs half of delta: a larger one could not be met with less noise.
+    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. If epsilon
+    is so large that the grid would cost over half of delta, a smaller epsilon is used: it needs no more noise.
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:
@@ -89,7 +91,7 @@ def find_training_noise(
 def find_sigma_beside_training(
     budget: Budget, plan: SgdRoundPlan, rounds: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
-    """The smallest noise std with which the releases and all rounds of DP-SGD together stay within the budget."""
+    """Find the smallest noise std with which the releases and all rounds of DP-SGD together stay within the budget."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
     beside_grid = list_alternative_budgets(budget, noise_distance)
     open_to_releases = [
@@ -101,9 +103,9 @@ def find_sigma_beside_training(
         if kept.epsilon < budget.epsilon:
             limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
         raise InputError(
-            f"the training alone would spend the budget: {plan.steps * rounds} steps at rate {plan.sample_rate:g} "
-            f"with noise {plan.noise_multiplier:g} have epsilon {epsilon_from_curve(trained, kept.delta):.4g} at delta "
-            f"{kept.delta:.3g}, and {limit}",
+            f"DP-SGD alone would spend the privacy budget: {plan.steps * rounds} steps at sample rate "
+            f"{plan.sample_rate:g} with noise multiplier {plan.noise_multiplier:g} have epsilon "
+            f"{epsilon_from_curve(trained, kept.delta):.4g} at delta {kept.delta:.3g}, and {limit}",
             hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
         )
 
@@ -131,7 +133,7 @@ def _find_root_of_falling_function(falling: Callable[[float], float], smallest: 
 
 @dataclass(frozen=True)
 class SgdTraining:
-    """All DP-SGD training of a run: the plan of a round, and how many rounds there are."""
+    """The DP-SGD training of a whole run: the settings of a round, and the number of rounds."""
 
     plan: SgdRoundPlan
     coordinates: int
@@ -142,10 +144,9 @@ class SgdTraining:
 
 
 def draw_poisson_sample(records: int, rate: float, key: Key | None) -> Tensor:
-    """The positions of the records in the sample of one step; each record is drawn with probability `rate`.
+    """Draw the sample of one step: positions of records, each drawn independently with probability `rate`.
 
-    Without a key they are drawn from the system's cryptographic source. The guarantee holds only if the sample is
-    secret.
+    Without a key, the system's cryptographic source is used. The guarantee holds only if the sample stays secret.
     """
     if key is not None:
         return torch.nonzero(torch.rand(records, generator=key.torch(), dtype=torch.float64) < rate)[:, 0]

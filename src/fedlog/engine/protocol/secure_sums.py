@@ -201,7 +201,7 @@ class SecureSums:
         finally:
             self.turns += traffic.turns
         if sorted(following) == members:
-            book(Step.KEYS, Direction.UP, self._make_early_keys(terms.next_round(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._make_early_keys(terms.make_next_terms(), traffic.helped))
         self.survivors = found.survivors
         return decode_sum(found, self.protection, shapes)
 
@@ -214,14 +214,14 @@ class SecureSums:
     def _make_terms(self, members: list[int], coordinates: int, value_bytes: int) -> Terms:
         for number in members:
             if number not in self._identities:
-                self._identities[number] = SigningIdentity.new(number, os.urandom)
+                self._identities[number] = SigningIdentity.create(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
         honest = self.honest or choose_survivors(None, len(members))
         roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _make_clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
-        check = SharedSignatureChecks().check
+        check = SharedSignatureChecks().check_once
         return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom, check) for n in members}
 
 

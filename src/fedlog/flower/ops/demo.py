@@ -209,7 +209,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
     moments = [guard.sum_moments(compute_features(rows), rows.labels, len(CLASSES), Detail.MEANS) for rows in train]
     return PooledRecords(
         reduce(add, moments).statistics,
-        guard.mechanism.std_of_sum(len(SITES)),
+        guard.mechanism.compute_std_of_sum(len(SITES)),
         torch.cat([compute_features(rows) for rows in tests]),
         torch.cat([rows.labels for rows in tests]),
     )

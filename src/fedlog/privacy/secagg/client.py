@@ -62,7 +62,7 @@ class AgreedState:
 
 @dataclass(frozen=True)
 class SumClient:
-    """One client in one round of a secure sum."""
+    """One client in one round of a secure sum; each method answers one step of the protocol."""
 
     terms: Terms
     identity: SigningIdentity
@@ -71,12 +71,12 @@ class SumClient:
     check_signature: crypto.CheckSignature = crypto.check_signature
 
     def make_keys(self) -> tuple[KeysState, bytes]:
-        """Step `keys`: make new secrets, and return them with the signed public keys to send."""
+        """Answer step `keys`: make new secrets for this round, and return them with the signed public keys to send."""
         state = KeysState(self.entropy(32), self.entropy(32), self.entropy(32))
-        return state, self._sign_reply(Step.KEYS, encode(self._public_keys(state)))
+        return state, self._sign_reply(Step.KEYS, encode(self._derive_public_keys(state)))
 
     def share_secrets(self, state: KeysState, blob: bytes) -> tuple[SharesState, bytes]:
-        """Step `shares`: split the secrets into shares, and encrypt one for each other client on the list of keys."""
+        """Answer step `shares`: split the secrets into shares, and encrypt one for each client on the list of keys."""
         key_list = decode(messages.KeyList, blob)
         keys = self._check_keys(key_list, state)
         me = self.identity.number
@@ -91,8 +91,8 @@ class SumClient:
                 continue
             outgoing, opening[number] = cipher.derive_keys(
                 public.cipher,
-                crypto.cipher_key_purpose(self.terms, me, number),
-                crypto.cipher_key_purpose(self.terms, number, me),
+                crypto.make_cipher_key_context(self.terms, me, number),
+                crypto.make_cipher_key_context(self.terms, number, me),
             )
             sealed[number] = crypto.encrypt(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
         view = messages.digest_keys(key_list)
@@ -107,7 +107,7 @@ class SumClient:
         return following, self._sign_reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
 
     def mask_vector(self, state: SharesState, blob: bytes, vector: Words) -> tuple[MaskedState, bytes]:
-        """Step `masked`: hide the vector under a mask for each peer and a private mask, which are never used again."""
+        """Answer step `masked`: hide the vector under a mask for each other client and a private mask."""
         if vector.shape != (self.terms.coordinates,):
             raise RefusalError(f"expected a vector of {self.terms.coordinates} words, found shape: {vector.shape}")
         delivery = decode(messages.SealedShareDelivery, blob)
@@ -128,7 +128,9 @@ class SumClient:
         masked = vector + crypto.make_mask(self.terms, state.seed)
         agreement = crypto.KeyAgreement(state.mask_secret)
         for number in delivery.sealed:
-            (key,) = agreement.derive_keys(state.mask_keys[number], crypto.mask_key_purpose(self.terms, me, number))
+            (key,) = agreement.derive_keys(
+                state.mask_keys[number], crypto.make_mask_key_context(self.terms, me, number)
+            )
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
         view = messages.digest_peers(state.key_view, shares)
@@ -136,14 +138,14 @@ class SumClient:
         return MaskedState(view, shares), self._sign_reply(Step.MASKED, body)
 
     def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:
-        """Step `agree`: sign the list of survivors, if there are enough of them."""
+        """Answer step `agree`: sign the list of survivors (clients whose vectors arrived) if it is long enough."""
         survivors = decode(messages.Survivors, blob)
         self._check_survivors(survivors.members, state)
         view = messages.digest_survivors(state.peer_view, survivors)
         return AgreedState(survivors.members, view, state.shares), self._sign_reply(Step.AGREE, view)
 
     def reveal_shares(self, state: AgreedState, blob: bytes) -> bytes:
-        """Step `unmask`: return the shares that unmask the sum, if enough survivors have signed the same list."""
+        """Answer step `unmask`: return the shares that unmask the sum, if enough survivors signed the same list."""
         agreements = decode(messages.SurvivorSignatures, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
@@ -159,8 +161,8 @@ class SumClient:
         )
         return self._sign_reply(Step.UNMASK, encode(body))
 
-    def _public_keys(self, state: KeysState) -> messages.PublicKeys:
-        """The public keys that belong to this round's secrets, and a commitment to the seed of the private mask."""
+    def _derive_public_keys(self, state: KeysState) -> messages.PublicKeys:
+        """Derive the public keys of this round's secrets, and a commitment to the seed of the private mask."""
         return messages.PublicKeys(
             crypto.derive_public_key(state.cipher_secret),
             crypto.derive_public_key(state.mask_secret),
@@ -168,7 +170,7 @@ class SumClient:
         )
 
     def _sign_reply(self, step: Step, body: bytes) -> bytes:
-        """Mark the step as answered and sign the reply: a restart must not send two vectors under the same masks."""
+        """Mark the step as answered on disk, then sign the reply: no restart can use the same masks for two vectors."""
         self.used.mark_answered(self.terms.round_name, step.name.lower())
         return messages.sign_envelope(self.terms, self.identity, step, body)
 
@@ -181,7 +183,7 @@ class SumClient:
             body, signature = signed[:-64], signed[-64:]
             self.check_signature(self.terms, Step.KEYS, number, body, signature)
             keys[number] = messages.decode_keys(body)
-        if keys.get(self.identity.number) != self._public_keys(state):
+        if keys.get(self.identity.number) != self._derive_public_keys(state):
             raise RefusalError("the list of keys does not contain the keys that this client sent")
         return keys
 
@@ -197,7 +199,7 @@ class SumClient:
 
 
 def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vector: Words) -> tuple[object, bytes]:
-    """The client's next state and its reply in this step; `RefusalError` if the client is at another step."""
+    """Return the client's next state and reply in this step; raise RefusalError if the client is at another step."""
     match step, state:
         case Step.KEYS, None:
             return client.make_keys()

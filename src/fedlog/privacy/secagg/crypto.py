@@ -28,14 +28,14 @@ _STREAM_NONCE = bytes(16)
 
 @dataclass(frozen=True)
 class SigningIdentity:
-    """A client's number and long-term signing key; its public half is on the roster."""
+    """A client's number and long-term signing key, whose public key is on the roster."""
 
     number: int
     secret: bytes
 
     @staticmethod
-    def new(number: int, entropy: Source) -> SigningIdentity:
-        """A new identity with a random key."""
+    def create(number: int, entropy: Source) -> SigningIdentity:
+        """Create an identity with a random signing key."""
         return SigningIdentity(number, entropy(32))
 
     @cached_property
@@ -48,20 +48,20 @@ class SigningIdentity:
         return self._key.public_key().public_bytes_raw()
 
     def sign(self, terms: Terms, step: Step, body: bytes) -> bytes:
-        """The signature of this body, 64 bytes, valid for this step of this round only."""
-        return self._key.sign(_bytes_to_sign(terms, step, self.number, body))
+        """Sign this body: return 64 bytes that are valid for this step of this round only."""
+        return self._key.sign(_join_bytes_to_sign(terms, step, self.number, body))
 
     def __repr__(self) -> str:
         return f"SigningIdentity({self.number})"
 
 
 def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
-    """Raise `RefusalError` unless the sender is on the roster and signed that body for this step of this round."""
+    """Raise `RefusalError` unless the sender is on the roster and signed this body for this step of this round."""
     if sender not in terms.roster:
         raise RefusalError(f"client {sender} is not on the roster")
     try:
         Ed25519PublicKey.from_public_bytes(terms.roster[sender]).verify(
-            signature, _bytes_to_sign(terms, step, sender, body)
+            signature, _join_bytes_to_sign(terms, step, sender, body)
         )
     except (InvalidSignature, ValueError):
         raise RefusalError(f"the signature under the {step.name.lower()} message of client {sender} is wrong") from None
@@ -72,33 +72,33 @@ CheckSignature = Callable[[Terms, Step, int, bytes, bytes], None]
 
 @dataclass(frozen=True)
 class SharedSignatureChecks:
-    """Checks each signature once for all clients in one process, which would each check the same ones.
+    """Checks each signature once for all clients in one process, instead of once for each client.
 
-    For the simulator only: a client of a real federation checks every signature by itself.
+    This is for the simulator only: a client of a real federation checks every signature by itself.
     """
 
     right: set[tuple[bytes, Step, int, bytes, bytes]] = field(default_factory=set)
 
-    def check(self, terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
-        """As `check_signature`, but a signature that was right before is not computed again."""
+    def check_once(self, terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
+        """Check as `check_signature` does, but skip a signature that was found to be right before."""
         signed = (terms.digest, step, sender, body, signature)
         if signed not in self.right:
             check_signature(terms, step, sender, body, signature)
             self.right.add(signed)
 
 
-def _bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
+def _join_bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
     return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
 
 
 def derive_public_key(secret: bytes) -> bytes:
-    """The X25519 public key of a 32-byte secret."""
+    """Derive the X25519 public key of a 32-byte secret."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
 class KeyAgreement:
-    """A client's secret for key agreements with many other clients; it is loaded only once."""
+    """A client's X25519 secret, loaded once for key agreements with many other clients."""
 
     secret: bytes
 
@@ -106,36 +106,36 @@ class KeyAgreement:
     def _key(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.secret)
 
-    def derive_keys(self, public: bytes, *purposes: bytes) -> list[bytes]:
-        """For each purpose, a key of 32 bytes that only this client and the owner of the public key can compute."""
+    def derive_keys(self, public: bytes, *contexts: bytes) -> list[bytes]:
+        """Derive for each context a 32-byte key that only this client and the owner of the public key can compute."""
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
-            raise RefusalError("expected a client's X25519 public key, found: bytes that are not one") from None
-        return [HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(shared) for purpose in purposes]
+            raise RefusalError("expected a client's X25519 public key, found bytes that are not a valid key") from None
+        return [HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(shared) for context in contexts]
 
     def __repr__(self) -> str:
         return "KeyAgreement(...)"
 
 
-def mask_key_purpose(terms: Terms, one: int, other: int) -> bytes:
-    """The context bytes for deriving the mask key that two clients share; both clients compute the same bytes."""
+def make_mask_key_context(terms: Terms, one: int, other: int) -> bytes:
+    """Make the context from which two clients derive their common mask key; each of the two makes the same bytes."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
-def cipher_key_purpose(terms: Terms, sender: int, receiver: int) -> bytes:
-    """The context bytes for deriving the key that encrypts messages from `sender` to `receiver`."""
+def make_cipher_key_context(terms: Terms, sender: int, receiver: int) -> bytes:
+    """Make the context from which the key is derived that encrypts messages from `sender` to `receiver`."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
 def encrypt(key: bytes, text: bytes) -> bytes:
-    """The bytes encrypted with this key, so that `decrypt` notices any change."""
+    """Encrypt the bytes with this key (authenticated: `decrypt` detects any change)."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
 
 
 def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
-    """The decrypted shares from this sender; `RefusalError` if a single bit was changed."""
+    """Decrypt the shares from this sender; raise RefusalError if a single bit was changed."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
@@ -143,11 +143,11 @@ def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
 
 
 def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:
-    """A digest of a client's seed, 32 bytes: it shows later that the seed is the same, and does not reveal it."""
+    """Return a 32-byte commitment to a client's seed: it does not reveal the seed, but proves it later."""
     return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
 
 
 def make_mask(terms: Terms, key: bytes) -> Words:
-    """The mask made from a key: one word for each coordinate, from the ChaCha20 key stream."""
+    """Make the mask of a key: one word for each coordinate, from the ChaCha20 key stream."""
     stream = Cipher(algorithms.ChaCha20(key, _STREAM_NONCE), mode=None).encryptor()
     return unpack_words(stream.update(bytes(terms.coordinates * terms.value_bytes)), terms.value_bytes)

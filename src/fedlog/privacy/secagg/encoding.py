@@ -22,7 +22,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class RefusalError(RunError):
-    """A message of a secure sum cannot be used; the state of its receiver has not changed."""
+    """A message of a secure sum was refused; the state of its receiver has not changed."""
 
 
 class RoundFailedError(RunError):
@@ -38,7 +38,7 @@ Numbers = TypeVar("Numbers", bound=Sequence[int])
 
 
 def encode(value: _Value) -> bytes:
-    """The bytes of a value; `decode` with its type gives it back."""
+    """Encode a message or state as bytes; `decode` with its type restores the value."""
     parts: list[bytes] = []
     for entry in fields(value):
         item = getattr(value, entry.name)
@@ -56,7 +56,7 @@ def encode(value: _Value) -> bytes:
 
 
 def decode(kind: type[T], blob: bytes) -> T:
-    """The value of type `kind` in these bytes; `RefusalError` if they hold anything else."""
+    """Decode a value of type `kind`; raise RefusalError if the bytes hold anything else."""
     reader, types = Reader(blob), _find_field_types(kind)
     try:
         values = {entry.name: _read_item(reader, types[entry.name]) for entry in fields(kind)}

@@ -27,7 +27,9 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.grid) and self.grid > 0 and 1 <= self.value_bytes <= _MAX_BYTES):
-            raise InputError(f"fixed point needs a grid above 0 and 1 to {_MAX_BYTES} bytes a value, found: {self}")
+            raise InputError(
+                f"a fixed-point encoding needs a grid step above 0 and 1 to {_MAX_BYTES} bytes per value, found: {self}"
+            )
 
     @property
     def half_range(self) -> int:
@@ -35,17 +37,17 @@ class FixedPoint:
         return 1 << (8 * self.value_bytes - 1)
 
     def to_words(self, values: NDArray[np.float64]) -> Words:
-        """The values as words (whole numbers of grid steps, modulo a power of two), rounded towards zero.
+        """Encode values as words (whole numbers of grid steps, modulo a power of two), rounded towards zero.
 
-        A value out of range raises no error, and one that is not finite counts as 0: in a private run, an error that
-        depends on the data would be a leak.
+        An out-of-range value raises no error, and a value that is not finite counts as 0: in a private run, an error
+        that depends on the data would be a leak.
         """
         steps = np.trunc(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) / self.grid)
         # fmod keeps the conversion defined; 2^62 is a multiple of every modulus here.
         return np.fmod(steps, 2.0**62).astype(np.int64).astype(np.uint64)
 
     def to_words_checked(self, values: NDArray[np.float64], parties: int) -> Words:
-        """The values as words; InputError if a sum of `parties` such vectors could wrap around.
+        """Encode values as words; raise InputError if a sum of `parties` such vectors could wrap around.
 
         The error depends on the data, so call this only in a run without privacy.
         """
@@ -54,12 +56,12 @@ class FixedPoint:
             worst = float(np.max(np.abs(values)))
             raise InputError(
                 f"values must be below {bound:g} for a secure sum of {parties} clients, found: {worst:g}",
-                hint="use a coarser grid or more bytes a value",
+                hint="use a coarser grid or more bytes per value",
             )
         return self.to_words(values)
 
     def from_words(self, words: Words) -> NDArray[np.float64]:
-        """The values that `to_words` encoded; of all values with the same word, the one nearest to zero."""
+        """Decode words into values; of all values that `to_words` encodes as the same word, the one nearest to zero."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
         return signed.astype(np.float64) * self.grid
@@ -68,7 +70,7 @@ class FixedPoint:
 def choose_fixed_point(
     grid: float, sum_bound: float, std_of_sum: float, coordinates: int, wrap_probability: float = 2.0**-80
 ) -> FixedPoint:
-    """The encoding with the fewest bytes in which the noisy sum wraps around with at most the stated probability.
+    """Choose the encoding with the fewest bytes in which the noisy sum wraps around with at most this probability.
 
     `sum_bound` is the largest absolute value of a coordinate of the sum without noise: records times clamp, or clients
     times the message norm. Sums of discrete Gaussians have sub-Gaussian tails: one coordinate is beyond z * std with
@@ -85,18 +87,18 @@ def choose_fixed_point(
         if reach / grid + 1 < candidate.half_range:
             return candidate
     raise InputError(
-        f"a sum up to {reach:g} on a grid of {grid:g} needs more than {_MAX_BYTES} bytes a value",
+        f"a sum of up to {reach:g} with a grid step of {grid:g} needs more than {_MAX_BYTES} bytes per value",
         hint="bound the number of records, or use a coarser grid",
     )
 
 
 def pack_words(words: Words, value_bytes: int) -> bytes:
-    """The lowest `value_bytes` bytes of each word, little-endian."""
+    """Pack the lowest `value_bytes` bytes of each word, little-endian."""
     return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :value_bytes].tobytes()
 
 
 def unpack_words(blob: bytes, value_bytes: int) -> Words:
-    """The words in bytes from `pack_words`, or from a key stream."""
+    """Unpack words from bytes that `pack_words` made, or from a key stream."""
     padded = np.zeros((len(blob) // value_bytes, 8), dtype=np.uint8)
     padded[:, :value_bytes] = np.frombuffer(blob, dtype=np.uint8).reshape(-1, value_bytes)
     return padded.view("<u8").reshape(-1).astype(np.uint64)

@@ -16,7 +16,7 @@ SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
 @dataclass(frozen=True)
 class Envelope:
-    """A client's signed message of one step."""
+    """A client's signed message of one step of a secure sum."""
 
     sender: int
     step: int
@@ -35,7 +35,7 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class SealedShares:
-    """The body of a message of step `shares`: for each other client, shares of both secrets that only it can open."""
+    """The body of a message of step `shares`: encrypted shares of the sender's two secrets for each other client."""
 
     view: bytes
     """Digest of the list of keys that the sender got: all clients must have the same list."""
@@ -61,39 +61,39 @@ class UnmaskingShares:
 
 @dataclass(frozen=True)
 class KeyList:
-    """From the server: the signed keys of all clients, each as encoded `PublicKeys` followed by the signature."""
+    """The server's message with the public keys of all clients, each as encoded `PublicKeys` and a signature."""
 
     keys: dict[int, bytes]
 
 
 @dataclass(frozen=True)
 class SealedShareDelivery:
-    """From the server: the sealed shares meant for one client."""
+    """The server's message with the encrypted shares that other clients made for one client."""
 
     sealed: dict[int, bytes]
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """From the server: the clients whose masked vectors arrived."""
+    """The server's message with the list of survivors: the clients whose masked vectors arrived."""
 
     members: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class SurvivorSignatures:
-    """From the server: the survivors' signatures under the list of survivors."""
+    """The server's message with the survivors' signatures of the list of survivors."""
 
     signatures: dict[int, bytes]
 
 
 def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
-    """The bytes of a client's message, signed for this step of this round."""
+    """Sign a client's message for this step of this round, and encode it as an envelope."""
     return encode(Envelope(identity.number, int(step), body, identity.sign(terms, step, body)))
 
 
 def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
-    """The envelope in these bytes; `RefusalError` unless a client on the roster signed it for this step and round."""
+    """Decode a client's message; raise RefusalError unless a client on the roster signed it for this step and round."""
     envelope = decode(Envelope, blob)
     if envelope.step != step:
         raise RefusalError(f"expected a message of step {int(step)} ({step.name.lower()}), found: step {envelope.step}")
@@ -102,7 +102,7 @@ def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
 
 
 def decode_keys(body: bytes) -> PublicKeys:
-    """The public keys in the body of a message of step `keys`; `RefusalError` for wrong lengths."""
+    """Decode the public keys in the body of a message of step `keys`; raise RefusalError if a length is wrong."""
     keys = decode(PublicKeys, body)
     lengths = (len(keys.cipher), len(keys.mask), len(keys.commitment))
     if lengths != (32, 32, 32):
@@ -111,15 +111,15 @@ def decode_keys(body: bytes) -> PublicKeys:
 
 
 def digest_keys(key_list: KeyList) -> bytes:
-    """The SHA-256 digest of a list of keys; clients compare it to see that all got the same list."""
+    """Compute the SHA-256 digest of a list of keys; all messages of the next step must refer to the same list."""
     return hashlib.sha256(b"keys" + encode(key_list)).digest()
 
 
 def digest_peers(keys_digest: bytes, members: Iterable[int]) -> bytes:
-    """The SHA-256 digest of the list of clients that shared their secrets, and of the keys they used."""
+    """Compute the SHA-256 digest of the list of clients that shared their secrets, and of the keys they used."""
     return hashlib.sha256(b"peers" + keys_digest + encode(Survivors(tuple(sorted(members))))).digest()
 
 
 def digest_survivors(peers_digest: bytes, survivors: Survivors) -> bytes:
-    """The digest that survivors sign: the body of a message of step `agree`."""
+    """Compute the digest of the survivors that each survivor signs, the body of a message of step `agree`."""
     return hashlib.sha256(b"survivors" + peers_digest + encode(survivors)).digest()

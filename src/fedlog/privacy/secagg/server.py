@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecureSumResult:
-    """The result of a secure sum: the sum over the survivors, and their numbers."""
+    """The result of a secure sum: the sum over the survivors, and the survivors' client numbers."""
 
     total: Words
     survivors: tuple[int, ...]
@@ -54,7 +54,7 @@ class ServerRound:
 
 
 def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
-    """The state with one more client's message of the current step; `RefusalError` if it cannot be used."""
+    """Return the state with one more client's message of the current step; raise RefusalError if it is invalid."""
     envelope = messages.open_envelope(state.terms, state.step, blob)
     match state.step:
         case Step.KEYS:
@@ -75,9 +75,9 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
 
 
 def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
-    """Close the current step: return the next state and the bytes for each client.
+    """End the current step; return the state of the next step and the message for each client.
 
-    RoundFailedError if too few clients have answered.
+    Raise RoundFailedError if too few clients have answered.
     """
     match state.step:
         case Step.KEYS:
@@ -101,14 +101,14 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
                 state.agreed, encode(messages.SurvivorSignatures(chosen))
             )
         case Step.UNMASK:
-            raise RoundFailedError("the last step is closed with unmask_sum, found: close_step")
+            raise RoundFailedError("expected `unmask_sum` for the last step, found a call of `close_step`")
 
 
 def unmask_sum(state: ServerRound) -> SecureSumResult:
-    """The sum over the survivors, unmasked with the shares of the last step; `RoundFailedError` if that fails."""
+    """Unmask the sum over the survivors with the shares of the last step; raise RoundFailedError if that fails."""
     terms = state.terms
     if state.step is not Step.UNMASK:
-        raise RoundFailedError(f"a sum can be unmasked only in step unmask, found: step {state.step.name.lower()}")
+        raise RoundFailedError(f"expected step unmask to unmask the sum, found: step {state.step.name.lower()}")
     _require_enough_clients(len(state.unmasking), terms.threshold, "helped to unmask")
     secrets, doubted = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
@@ -120,10 +120,10 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
 
 
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
-    """The secrets that unmask the sum, by client, and the client whose shares had to be left out, if any.
+    """Return client -> the secret that removes its masks, and the client whose wrong shares were not used, if any.
 
-    One client with wrong shares can be left out if one more client than the threshold answered. Otherwise it could
-    make every sum fail.
+    One client with wrong shares can be left out if more clients than the threshold answered. Otherwise such a client
+    could make every sum fail.
     """
     helpers, needed = sorted(state.unmasking), state.terms.threshold
     try:
@@ -136,29 +136,31 @@ def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
 
 
 def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, bytes]:
-    """The secrets from the shares of these clients, each checked against what its owner published."""
+    """Rebuild all secrets from the shares of these clients; check each secret against what its owner published."""
     weights = compute_lagrange_weights([number + 1 for number in helpers])
     found: dict[int, bytes] = {}
     for number in state.masked:
         seed = combine_shares({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
         if seed is None or crypto.commit_to_seed(state.terms, number, seed) != _read_keys(state, number).commitment:
-            raise RoundFailedError(f"the shares of client {number}'s seed do not give the seed it committed to")
+            raise RoundFailedError(f"the shares of client {number}'s seed do not give the seed that it committed to")
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine_shares({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.derive_public_key(secret) != _read_keys(state, number).mask:
-            raise RoundFailedError(f"the shares of client {number}'s mask key do not give the key it published")
+            raise RoundFailedError(f"the shares of client {number}'s mask key do not give the key that it published")
         found[number] = secret
     return found
 
 
 def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Words:
-    """The sum of the masks that the survivors added for a client that dropped out before it sent its vector."""
+    """Sum the masks that the survivors share with a client that dropped out before it sent its vector."""
     terms = state.terms
     agreement = crypto.KeyAgreement(secret)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
-        (key,) = agreement.derive_keys(_read_keys(state, number).mask, crypto.mask_key_purpose(terms, number, dropped))
+        (key,) = agreement.derive_keys(
+            _read_keys(state, number).mask, crypto.make_mask_key_context(terms, number, dropped)
+        )
         pairwise = crypto.make_mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
     return total
@@ -175,7 +177,7 @@ def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, 
             f"client {envelope.sender} made its secret shares for another list of public keys than this round's"
         )
     if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
-        raise RefusalError(f"client {envelope.sender} did not share its secrets with everyone")
+        raise RefusalError(f"client {envelope.sender} did not send shares of its secrets to all other clients")
     if any(len(sealed) != messages.SEALED_BYTES for sealed in body.sealed.values()):
         raise RefusalError(
             f"expected encrypted shares of {messages.SEALED_BYTES} bytes from client {envelope.sender}, "
@@ -200,7 +202,7 @@ def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
 def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> messages.UnmaskingShares:
     body = decode(messages.UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
-        raise RefusalError(f"client {envelope.sender} sent shares to unmask, but did not sign the list of survivors")
+        raise RefusalError(f"client {envelope.sender} sent unmasking shares, but did not sign the list of survivors")
     if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
         raise RefusalError(f"client {envelope.sender} sent shares for another list of survivors than this round's")
     if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):
@@ -221,12 +223,12 @@ def _make_delivery(state: ServerRound, receiver: int) -> bytes:
 
 def _add_once(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
     if sender in held:
-        raise RefusalError(f"client {sender} has sent its message of this step before")
+        raise RefusalError(f"expected one message of this step from client {sender}, found a second one")
     return {**held, sender: item}
 
 
 def _require_enough_clients(found: int, needed: int, what: str) -> None:
     if found < needed:
         raise RoundFailedError(
-            f"too few clients {what}: {found}, needed: {needed}", hint="nothing was unmasked; try the round again"
+            f"too few clients {what}: {found}, needed: {needed}", hint="nothing was unmasked; repeat the round"
         )

@@ -15,9 +15,9 @@ SHARE_BYTES: Final = 33
 
 
 def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
-    """Split a secret: the share at each point is the value of a random polynomial that has the secret at 0."""
+    """Split a secret into shares, the values at these points of a random polynomial whose value at 0 is the secret."""
     if len(secret) != 32:
-        raise InputError(f"a secret to share must have 32 bytes, found: {len(secret)}")
+        raise InputError(f"expected a secret of 32 bytes, found: {len(secret)} bytes")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
         raise InputError(
             "a secret needs distinct points above 0, at least as many as the threshold, which is 1 or more; found: "
@@ -37,7 +37,7 @@ def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: 
 
 
 def compute_lagrange_weights(points: Sequence[int]) -> dict[int, int]:
-    """The Lagrange weight of each point for the value at 0; the same for all secrets shared at these points."""
+    """Compute point -> Lagrange weight for the value at 0; all secrets shared at these points have the same weights."""
     weights = {}
     for point in points:
         above, below = 1, 1
@@ -50,7 +50,7 @@ def compute_lagrange_weights(points: Sequence[int]) -> dict[int, int]:
 
 
 def combine_shares(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes | None:
-    """The secret from its shares at the points of `weights`; None if they are not shares of a 32-byte secret."""
+    """Combine the shares at the points of `weights` into the secret; None if they give no 32-byte secret."""
     total = 0
     for point, weight in weights.items():
         total += int.from_bytes(shares[point], "big") * weight

@@ -29,7 +29,7 @@ Early = Mapping[int, tuple[KeysState, bytes]]
 
 @dataclass
 class RoundTraffic:
-    """What happened in one simulated round of a secure sum."""
+    """What happened in a simulated round of a secure sum: refusals, turns, and the clients that helped to unmask."""
 
     refused: list[str] = field(default_factory=list)
     """Why messages were refused, and by whom."""
@@ -47,10 +47,10 @@ def run_secure_round(
     traffic: RoundTraffic | None = None,
     early: Early | None = None,
 ) -> SecureSumResult:
-    """Simulate a round of a secure sum and return the sum over the surviving clients; RoundFailedError if too few.
+    """Simulate a round of a secure sum and return the sum over the survivors; raise RoundFailedError if too few.
 
-    `courier` decides which messages arrive, and `traffic` is filled in. Clients in `early` have sent their keys before
-    and are not asked for them; if all clients are in `early`, the round has one turn less.
+    `courier` decides which messages arrive, and `traffic`, if given, is filled in. Clients in `early` have sent their
+    keys before, so that they are not asked for keys; if all clients are in `early`, the round has one turn less.
     """
     traffic = RoundTraffic() if traffic is None else traffic
     early = {} if early is None else early

@@ -14,7 +14,7 @@ from fedlog.privacy.secagg.encoding import encode
 
 
 class Step(IntEnum):
-    """The five steps of a secure sum, in order; in each the clients send one message and get one back."""
+    """The five steps of a secure sum, in order; in each step a client sends one message and receives one."""
 
     KEYS = 0
     SHARES = 1
@@ -28,7 +28,7 @@ FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own vec
 
 @dataclass(frozen=True)
 class Terms:
-    """The parameters of one round of a secure sum, agreed before it starts; a message is valid only under its terms."""
+    """The parameters of one round of a secure sum, agreed before it starts; messages under other terms are invalid."""
 
     session: bytes
     """16 random bytes for the whole run."""
@@ -54,7 +54,7 @@ class Terms:
         ):
             raise InputError(
                 "a secure sum needs a session of 16 bytes, a round of 0 or more, at least one coordinate and 1 to 7 "
-                f"bytes a value, found: {self}"
+                f"bytes per value, found: {self}"
             )
         for member, key in self.roster.items():
             if not 0 <= member < 2**32 - 1 or len(key) != 32:
@@ -65,40 +65,40 @@ class Terms:
         if self.honest < FEWEST:
             raise InputError(
                 f"a secure sum needs at least {FEWEST} honest survivors, found: {self.honest}",
-                hint="in a sum of two, each could subtract its own vector and learn the other's",
+                hint="let more clients take part: in a sum of two, each could compute the other's vector",
             )
         if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
             raise InputError(
                 f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and be at most {n}, "
                 f"found: {self.threshold}",
-                hint="otherwise a server could unmask two sums over different groups of survivors",
+                hint="`smallest_safe_threshold` computes it; with less, a server could unmask two different sums",
             )
         if self.fewest_survivors > n:
             raise InputError(
-                f"honest survivors and corrupted clients together must be at most all {n} clients, "
+                f"expected at most {n} honest survivors and corrupted clients together (all clients of the round), "
                 f"found: {self.honest} honest and {self.corrupted} corrupted"
             )
 
     @property
     def fewest_survivors(self) -> int:
-        """How many clients must survive: enough to unmask, and enough honest ones if all corrupted clients survive."""
+        """The fewest survivors: enough to unmask, and enough to include `honest` honest clients for certain."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
     def digest(self) -> bytes:
-        """The digest of the terms: 32 bytes that are different in every round."""
+        """The 32-byte digest of the terms, which is different in every round."""
         return hashlib.sha256(b"fedlog secagg 1\0" + encode(self)).digest()
 
     @property
     def round_name(self) -> str:
-        """The name of the round in the list of answered steps."""
+        """The name of this round in the list of steps that a client has answered."""
         return f"{self.session.hex()}-{self.round}"
 
-    def next_round(self) -> Terms:
-        """The terms of the round after this one, so that its keys can be sent ahead."""
+    def make_next_terms(self) -> Terms:
+        """Make the terms of the next round, so that clients can send their keys for it ahead of time."""
         return replace(self, round=self.round + 1)
 
 
 def smallest_safe_threshold(clients: int, corrupted: int) -> int:
-    """The smallest threshold for unmasking that is safe with this number of clients; it allows the most dropouts."""
+    """The smallest safe number of clients that can unmask a sum; this threshold allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1

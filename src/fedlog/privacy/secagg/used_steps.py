@@ -11,7 +11,7 @@ from fedlog.privacy.secagg.encoding import RefusalError
 
 
 class UsedSteps(Protocol):
-    """The steps that a client has answered; the list outlives the client's process."""
+    """The list of steps that a client has answered; it must outlive the client's process."""
 
     def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; `RefusalError` if it was answered before."""
@@ -26,7 +26,9 @@ class UsedStepsInMemory:
     def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; `RefusalError` if it was answered before."""
         if (round_name, step) in self.claimed:
-            raise RefusalError(f"step {step} of round {round_name} was answered before")
+            raise RefusalError(
+                f"expected a new step, found step {step} of round {round_name}, which was answered before"
+            )
         self.claimed.add((round_name, step))
 
 
@@ -37,7 +39,7 @@ class UsedStepsOnDisk:
     folder: Path
 
     def is_answered(self, round_name: str, step: str) -> bool:
-        """Whether the step was answered before, without marking it."""
+        """Whether the step was answered before; this does not mark the step."""
         return (self.folder / f"{round_name}-{step}").exists()
 
     def mark_answered(self, round_name: str, step: str) -> None:
