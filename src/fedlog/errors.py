@@ -12,7 +12,7 @@ from typing import Any
 
 
 class FedlogError(Exception):
-    """The base class of every error that this package raises on purpose; a failed run has exit code 1."""
+    """The base class of all errors that this package raises on purpose; the command line exits with `exit_code`."""
 
     exit_code = 1
 
@@ -23,7 +23,7 @@ class FedlogError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross from worker processes; the default would lose the hint.
-        return _rebuild, (type(self), self.message, self.hint)
+        return _rebuild_error, (type(self), self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
@@ -35,7 +35,7 @@ class FedlogError(Exception):
 
 
 class InputError(FedlogError):
-    """Something the user gave cannot be used: a name, a file, a number, a combination (exit code 2)."""
+    """Something that the user gave is invalid: a name, a file, a number or a combination of settings (exit code 2)."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def prefix_errors(where: str) -> Iterator[None]:
-    """Put `where`, such as a file's name, in front of InputErrors raised in the block, unless they name it already."""
+    """Put `where`, such as a file name, before the message of an InputError in the block, unless it is there."""
     try:
         yield
     except InputError as error:
@@ -57,7 +57,7 @@ def prefix_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def add_default_hint(hint: str) -> Iterator[None]:
-    """Add this hint to errors that are raised without one, in the `with` block or in the decorated function."""
+    """Add this hint to errors without a hint that are raised in the `with` block or in the decorated function."""
     try:
         yield
     except FedlogError as error:
@@ -66,9 +66,9 @@ def add_default_hint(hint: str) -> Iterator[None]:
 
 
 def get_first_line_of_error(error: Exception) -> str:
-    """The first line of an error's text, or the name of its class if it has no text."""
+    """Return the first line of an error's text, or the name of the error's class if the text is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _rebuild(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
+def _rebuild_error(kind: type[FedlogError], message: str, hint: str | None) -> FedlogError:
     return kind(message, hint=hint)

@@ -28,12 +28,12 @@ from fedlog.core.stats import Moments
 Array = NDArray[Any]
 
 
-def _to_tensor(values: ArrayLike) -> torch.Tensor:
+def _convert_to_tensor(values: ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
 
 
 class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
-    """The base class of the estimators: `partial_fit` sums records into `moments_`, `_solve` solves the head."""
+    """The base class of the estimators: `partial_fit` sums records into `moments_`, `_solve_head` solves the head."""
 
     moments_: Moments
 
@@ -69,17 +69,18 @@ class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(other)
         if not np.array_equal(getattr(self, "classes_", ()), getattr(other, "classes_", ())):
             raise ValueError(
-                "heads with different classes cannot be merged; hint: name all classes with partial_fit(X, y, classes=)"
+                "expected two estimators with the same classes to merge, found different classes; hint: name all "
+                "classes in the first call, partial_fit(X, y, classes=...)"
             )
         both = copy.copy(self)
-        return both._add(other.moments_)
+        return both._add_moments(other.moments_)
 
-    def _add(self, moments: Moments) -> Self:
+    def _add_moments(self, moments: Moments) -> Self:
         """Add these sums to the sums of earlier records, if there are any, and solve the head."""
         self.moments_ = self.moments_ + moments if hasattr(self, "moments_") else moments
-        return self._solve()
+        return self._solve_head()
 
-    def _solve(self) -> Self:
+    def _solve_head(self) -> Self:
         raise NotImplementedError
 
 
@@ -126,25 +127,30 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             self.classes_ = np.unique(y if classes is None else classes)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"labels that are not among the classes: {unknown[:5]}; hint: name all labels in classes=")
+            raise ValueError(
+                f"expected labels among the classes of the first call, found others: {unknown[:5]}; hint: name all "
+                "labels in the first call, partial_fit(X, y, classes=...)"
+            )
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
-        return self._add(Moments.of(_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head)))
+        return self._add_moments(
+            Moments.of(_convert_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
+        )
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """The logits of each class, before the softmax.
+        """Compute the logits (before the softmax) of each class for each record.
 
         Args:
             X: features, one row a record.
 
         Returns:
-            (n, classes); for two classes the difference, (n,).
+            (n, classes); with two classes (n,), the logit of the second class minus that of the first.
 
         """
         logits = self._compute_logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict(self, X: ArrayLike) -> Array:
-        """The most likely class of each record.
+        """Predict the most likely class of each record.
 
         Args:
             X: features, one row a record.
@@ -158,7 +164,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         return found
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The probability of each class for each record.
+        """Compute the probability of each class for each record.
 
         Args:
             X: features, one row a record.
@@ -182,7 +188,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         found: Array = np.asarray(values, dtype=np.float64) @ self.coef_.T + self.intercept_
         return found
 
-    def _solve(self) -> Self:
+    def _solve_head(self) -> Self:
         moments = self.moments_
         solved = {
             "lda": lambda: solve_linear_discriminant(moments, self.share),
@@ -196,7 +202,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
 
 
 class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
-    """Bayesian linear regression, computed from sums, with predictive intervals.
+    """A Bayesian linear regression with predictive intervals, computed from sums over records.
 
     Args:
         strength: the strength of the prior on the weights, in units of each feature's spread; None: the one with the
@@ -219,14 +225,14 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
 
         """
         X, y = validate_data(self, X, y, y_numeric=True, reset=not hasattr(self, "moments_"))
-        return self._add(sum_regression_moments(_to_tensor(X), _to_tensor(y)))
+        return self._add_moments(sum_regression_moments(_convert_to_tensor(X), _convert_to_tensor(y)))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The expected target of each record.
+        """Predict the expected target of each record.
 
         Args:
             X: features, one row a record.
-            return_std: whether to return the scales of their Student distributions too.
+            return_std: whether to return the scales of the targets' Student t distributions as well.
 
         Returns:
             (n,) targets; with `return_std` a pair of targets and scales.
@@ -237,7 +243,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
-        """For each record, the interval that holds its target with probability `level`.
+        """Predict for each record the interval that holds its target with probability `level`.
 
         Args:
             X: features, one row a record.
@@ -253,9 +259,9 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
 
     def _check_features(self, X: ArrayLike) -> torch.Tensor:
         check_is_fitted(self)
-        return _to_tensor(validate_data(self, X, reset=False))
+        return _convert_to_tensor(validate_data(self, X, reset=False))
 
-    def _solve(self) -> Self:
+    def _solve_head(self) -> Self:
         self.posterior_ = solve_regression(self.moments_, self.strength)
         self.coef_, self.intercept_ = self.posterior_.weights.numpy(), self.posterior_.intercept
         return self

@@ -25,7 +25,7 @@ from fedlog.settings.fields import find_setting_info
 from fedlog.settings.flags import add_flags, read_given_settings
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, list_deployed_settings, spec_as_values, spec_from_toml, spec_from_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json, list_deployed_settings, make_spec, read_spec_file
 from fedlog.settings.training import AdamMoments, Decay, Optimiser, Recipe
 
 SETTINGS = fields(RunSpec)
@@ -76,9 +76,9 @@ def test_flags_files_and_programs_mean_the_same_run(tmp_path: Path) -> None:
     by_program = RunSpec(
         data="circle", rounds=2, body=("mlp:4",), moments=AdamMoments.RUN, decay=Decay.COSINE, weight_decay=0.25
     )
-    assert by_flags == spec_from_toml(tmp_path / "run.toml") == by_program
+    assert by_flags == read_spec_file(tmp_path / "run.toml") == by_program
     run = resolve(by_program)
-    assert spec_from_values(json.loads(json.dumps(spec_as_values(run.spec))), "here") == run.spec
+    assert make_spec(json.loads(json.dumps(convert_spec_to_json(run.spec))), "here") == run.spec
     assert run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
 
 
@@ -151,7 +151,7 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
 
 
 def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
-    with pytest.raises(InputError, match="record or client privacy"):
+    with pytest.raises(InputError, match="expected --privacy record or client in a deployment"):
         make_plan(RunSpec(privacy=Unit.PAPER, epsilon=1.0, delta=1e-5, clip="l2:2"), "trial", lambda: 3)
     with pytest.raises(InputError, match="exact calibration"):
         make_plan(RunSpec(**PRIVATE, calibration=Calibration.PAPER), "trial", lambda: 3)
@@ -172,7 +172,7 @@ def test_what_only_the_simulator_can_promise_is_refused_at_sites() -> None:
 )
 def test_a_mistake_names_the_setting_what_is_expected_and_where(values: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(InputError) as refused:
-        spec_from_values(values, "here")
+        make_spec(values, "here")
     assert refused.value.message.startswith(said)
     assert hint in (refused.value.hint or "")
 
@@ -201,11 +201,11 @@ from fedlog.engine.training.tasks import adam_arguments
 from fedlog.flower.protocol.plan import format_plan_settings, make_plan, read_plan, read_plan_settings
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, spec_from_toml
+from fedlog.settings.spec import RunSpec, read_spec_file
 from pathlib import Path
 
 Path("run.toml").write_text("beta2 = 0.5")
-spec = spec_from_toml(Path("run.toml"))
+spec = read_spec_file(Path("run.toml"))
 top = Parser()
 add_arguments(top)
 typed = RunSpec(**read_given_settings(top.parse_args(["run", "server", "--beta2", "0.5"])))

@@ -189,7 +189,7 @@ def test_names_are_guessed_or_listed_and_imported_or_refused() -> None:
     for wrong in ("no_such:thing", "pathlib:Nothing", ":x"):
         with pytest.raises(InputError, match=f"body {wrong} cannot be imported"):
             import_callable(wrong, "body")
-    with pytest.raises(InputError, match="body sys:path cannot be called: list found"):
+    with pytest.raises(InputError, match="body sys:path to be a function or a class, found: list"):
         import_callable("sys:path", "body")
 
 

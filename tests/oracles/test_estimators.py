@@ -54,7 +54,7 @@ def test_sites_merge_to_the_pooled_regression_and_intervals_cover() -> None:
 def test_what_is_wrong_is_said() -> None:
     X, y = load_iris(return_X_y=True)
     started = FedLogHead().partial_fit(X[:40], y[:40], classes=[0, 1])
-    with pytest.raises(ValueError, match="not among the classes"):
+    with pytest.raises(ValueError, match="expected labels among the classes of the first call, found others"):
         started.partial_fit(X[100:], y[100:])
     with pytest.raises(ValueError, match="different classes"):
         started.merge(FedLogHead().fit(X, y))

@@ -10,7 +10,7 @@ from fedlog.experiments.run.execute import CONFIG, SUMMARY
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.tables.cells import Cell
 from fedlog.files.json_text import write_json
-from fedlog.settings.spec import spec_as_values
+from fedlog.settings.spec import convert_spec_to_json
 
 
 def write_run(
@@ -18,7 +18,9 @@ def write_run(
 ) -> None:
     """A finished run with these accuracies, so many bits each way a round, and the opening's down before the first."""
     cell.folder.mkdir(parents=True)
-    write_json(cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": spec_as_values(cell.spec), "made_with": {}})
+    write_json(
+        cell.folder / CONFIG, {"digest": cell.spec.digest, "spec": convert_spec_to_json(cell.spec), "made_with": {}}
+    )
     for at, accuracy in enumerate(accuracies):
         record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
         records.append_round(cell.records, record)

@@ -80,7 +80,7 @@ MISTAKES = [
     ("--device fpu", "device fpu cannot be used", "cpu"),
     ("--device meta", "device meta cannot be used", "cpu"),
     ("--device hpu", "device hpu cannot be used", "cpu"),
-    ("--method os:path", "method os:path cannot be called: module found", "function"),
+    ("--method os:path", "method os:path to be a function or a class, found: module", "function"),
     ("--codec f31", "unknown codec: f31", "f32"),
     ("--backend bloc", "invalid choice: 'bloc'", "did you mean block?"),
     ("--metod fedlog", "unknown option: --metod", "did you mean --method?"),

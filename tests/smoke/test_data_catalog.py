@@ -179,7 +179,7 @@ def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPat
     assert all(len(shard.validation) for shard in federation.shards)
     for name, says in (
         ("own_data:wrong", "expected a function that returns a fedlog Federation, found: str"),
-        ("own_data:number", "cannot be called: int found"),
+        ("own_data:number", "to be a function or a class, found: int"),
         ("own_data:missing", "cannot be imported"),
         ("no_such_module:toy", "cannot be imported"),
     ):

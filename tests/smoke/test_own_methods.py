@@ -23,7 +23,7 @@ from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, spec_from_toml
+from fedlog.settings.spec import RunSpec, read_spec_file
 
 # In a module that knows neither `ModelPlan` nor `FirstHead`, whose names are among the inherited annotations.
 INHERITING = """
@@ -140,7 +140,7 @@ def test_a_long_name_becomes_a_file_name_of_its_own(own_module: ModuleType, caps
 def test_one_experiment_said_in_two_ways_is_one_run(tmp_path: Path) -> None:
     lines = ('data = "digits"', 'partition = "dirichlet"', "dirichlet_alpha = 1", "participation = 1")
     (tmp_path / "whole.toml").write_text("\n".join(lines))
-    written = resolve(spec_from_toml(tmp_path / "whole.toml"))
+    written = resolve(read_spec_file(tmp_path / "whole.toml"))
     typed_in = RunSpec(data="digits", partition="dirichlet", dirichlet_alpha=1.0, participation=1.0)
     assert written.digest == resolve(typed_in).digest
     assert written.digest == resolve(replace(typed_in, refused_share=0)).digest

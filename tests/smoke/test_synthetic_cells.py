@@ -18,7 +18,7 @@ from fedlog.experiments.workers.cell_process import Outcome, execute_task, make_
 from fedlog.files.json_text import write_json
 from fedlog.report.paper import figures
 from fedlog.report.paper.grid_tables import make_synthetic_table
-from fedlog.settings.spec import spec_as_values
+from fedlog.settings.spec import convert_spec_to_json
 
 FIGURE = EXPERIMENTS["figure-synthetic"]
 
@@ -93,7 +93,7 @@ def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
 def _write_sweep(cell: Cell) -> None:
     """A finished sweep with made-up numbers."""
     cell.folder.mkdir(parents=True)
-    write_json(cell.folder / "config.json", {"spec": spec_as_values(cell.spec)})
+    write_json(cell.folder / "config.json", {"spec": convert_spec_to_json(cell.spec)})
     lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.steps))
     cell.records.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
     write_json(cell.folder / "summary.json", {})

@@ -34,7 +34,7 @@ from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, spec_from_values
+from fedlog.settings.spec import RunSpec, make_spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -334,4 +334,4 @@ def _make_common_spec(data: Federation | str, choices: variants.VariantChoices, 
     of_options = [name for given in (choices.options or {}).values() for name in given]
     variants.check_options(choices.methods, [*settings, *of_recipes, *of_options])
     name = data.name if isinstance(data, Federation) else data
-    return spec_from_values({**separate_options(settings), "data": name}, "fedlog.compare")
+    return make_spec({**separate_options(settings), "data": name}, "fedlog.compare")

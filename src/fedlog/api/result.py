@@ -28,7 +28,7 @@ from fedlog.files.json_text import write_json
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.model import Model
 from fedlog.models.model_folder import list_model_names, load_model, load_models, locate_client_model, save_run_models
-from fedlog.settings.spec import RunSpec, spec_as_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json
 from fedlog.wire.bits_text import describe_bits
 
 if TYPE_CHECKING:
@@ -200,7 +200,11 @@ class Result:
             raise InputError(f"expected a new or empty folder, found files in: {path}", hint="choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         save_run_models(path / MODELS, dict(self.models))
-        config = {"digest": self.spec.digest, "spec": spec_as_values(self.spec), "made_with": dict(self.made_with)}
+        config = {
+            "digest": self.spec.digest,
+            "spec": convert_spec_to_json(self.spec),
+            "made_with": dict(self.made_with),
+        }
         write_json(path / CONFIG, config)
         for record in self.records:
             records.append_round(path / RECORDS, record)

@@ -26,7 +26,7 @@ from fedlog.models.catalog import name_body
 from fedlog.settings.fields import find_setting_types
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, spec_from_values
+from fedlog.settings.spec import RunSpec, make_spec
 
 Body = str | nn.Module | Callable[..., nn.Module]
 
@@ -113,7 +113,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
     name = registry.name_method(method)
     check_options([name], settings)
     given = separate_options(settings)
-    return apply_recipe(spec_from_values({**given, "data": data, "method": name}, "fedlog.run"), given)
+    return apply_recipe(make_spec({**given, "data": data, "method": name}, "fedlog.run"), given)
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:

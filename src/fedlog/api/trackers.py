@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.records import Summary
-from fedlog.settings.spec import spec_as_values
+from fedlog.settings.spec import convert_spec_to_json
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -85,7 +85,7 @@ class TensorBoard(_Tracker):
         # A resumed run replaces the rounds that an earlier process wrote.
         writer = SummaryWriter(self._folder, purge_step=1 if start.done else None, flush_secs=FLUSH_SECONDS)
         self._to_close.callback(writer.close)
-        settings = json.dumps(spec_as_values(start.run.spec), indent=1)
+        settings = json.dumps(convert_spec_to_json(start.run.spec), indent=1)
         writer.add_text("settings", f"```json\n{settings}\n```")
         self._begin(start, writer.add_scalar)
 
@@ -119,7 +119,7 @@ class MLflow(_Tracker):
         run = client.create_run(experiment, run_name=f"{start.method} on {start.data}").info.run_id
         self._to_close.callback(client.set_terminated, run, "FINISHED")
         client.set_tag(run, "fedlog.digest", start.run.digest)
-        spec = spec_as_values(start.run.spec)
+        spec = convert_spec_to_json(start.run.spec)
         options = spec.pop("options")
         for name, value in {**spec, **options}.items():
             if value is not None:

@@ -28,7 +28,7 @@ from fedlog.files.toml import read_toml
 from fedlog.settings.fields import Recorded, find_setting_info
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
-from fedlog.settings.spec import RunSpec, spec_from_toml
+from fedlog.settings.spec import RunSpec, read_spec_file
 
 
 def train_and_report(args: argparse.Namespace) -> int:
@@ -97,9 +97,9 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
         spec = replace(read_spec(args.resume), **given)
         # The stored number of processes was chosen for the CPU; on another device one process is enough.
         return (replace(spec, jobs=1) if spec.device != "cpu" and "jobs" not in given else spec), args.resume
-    device = given.get("device") or (spec_from_toml(args.config).device if args.config else "cpu")
+    device = given.get("device") or (read_spec_file(args.config).device if args.config else "cpu")
     start = RunSpec(jobs=count_cores() if device == "cpu" else 1)
-    spec = spec_from_toml(args.config, start) if args.config else start
+    spec = read_spec_file(args.config, start) if args.config else start
     spec = replace(spec, **{**given, "options": {**spec.options, **given.get("options", {})}})
     in_file = read_toml(args.config, "the configuration") if args.config else {}
     return apply_recipe(spec, given={*in_file, *given}), args.out or _choose_new_folder(spec)

@@ -23,7 +23,7 @@ LEAST_FREE_BYTES = 16 * 2**20
 
 
 def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
-    """Replace the file with this content; make its folder if there is none."""
+    """Write this content to the file, replacing it in one step; create its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A random name: two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -44,12 +44,12 @@ def is_draft(path: Path, name: str) -> bool:
 
 
 def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> None:
-    """Write a new file; FileExistsError if it exists, even if another process has created it a moment ago."""
+    """Write a new file; raise FileExistsError if it exists, even if another process has just created it."""
     # The mode is given here: a chmod afterwards would leave a moment in which others can open the file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with _name_file_in_errors(path):
-            _write_all(descriptor, _encode(content))
+            _write_all(descriptor, _encode_if_text(content))
             os.fsync(descriptor)
     except BaseException:
         with suppress(OSError):
@@ -60,13 +60,13 @@ def create_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> No
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to the file: the whole line or nothing."""
+    """Append one line to the file, either completely or not at all."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PUBLIC_MODE)
     try:
         before = os.fstat(descriptor).st_size
         with _name_file_in_errors(path):
             try:
-                _write_all(descriptor, _encode(f"{line}\n"))
+                _write_all(descriptor, _encode_if_text(f"{line}\n"))
                 os.fsync(descriptor)
             except BaseException:
                 with suppress(OSError):
@@ -92,7 +92,7 @@ def move_folder(draft: Path, folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force every file in a folder to the disk. Call it before writing a file that marks the folder as complete."""
+    """Force every file in a folder to the disk, before a file is written that marks the folder as complete."""
     for path in folder.iterdir():
         if path.is_dir():
             sync_folder(path)
@@ -102,14 +102,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Force a folder's list of file names to the disk: forcing a file's content does not do that."""
+    """Force a folder's list of file names to the disk, which forcing the content of a file does not do."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _sync_content(folder)
 
 
 @contextmanager
 def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Make system errors in the block name this file: by themselves they name its draft, or no file."""
+    """Put this file's name into system errors raised in the block, which would name a draft or no file."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _encode(content: str | bytes) -> bytes:
+def _encode_if_text(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 

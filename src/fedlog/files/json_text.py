@@ -11,7 +11,7 @@ from fedlog.files.durable import write_file
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values in a JSON text; ValueError if it is not JSON, or nested too deeply."""
+    """Parse a JSON text; raise ValueError if it is not valid JSON or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -24,10 +24,10 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path, missing: Any) -> Any:
-    """The content of the JSON file; `missing` if there is no such file."""
+    """Read the content of the JSON file; return `missing` if there is no such file."""
     return json.loads(path.read_text()) if path.exists() else missing
 
 
 def digest_json(values: Any) -> str:
-    """The SHA-256 of plain values, as 64 hex digits; equal values have equal digests."""
+    """Compute the SHA-256 digest of JSON values, as 64 hex digits; equal values have equal digests."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Locks that let in one process at a time, and that are released when their process ends, even if it is killed."""
+"""Locks that one process at a time can hold, and that are released when this process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ POLL_SECONDS = 0.05
 
 
 class LockTakenError(Exception):
-    """Another process held the lock for longer than this one was willing to wait."""
+    """Another process held the lock for longer than this process was willing to wait."""
 
 
 @contextmanager
 def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
     """Hold a lock on the file at `path` during the block; the file is created if need be and never removed.
 
-    LockTakenError if another process still holds the lock after `wait_seconds`; None waits forever. A forked process
-    shares the lock: if a run is killed, its workers hold the lock until they end. A process that locks the same file
-    twice waits for itself, forever.
+    Raise LockTakenError if another process still holds the lock after `wait_seconds`; None waits forever. A forked
+    process shares the lock: if a run is killed, its workers hold the lock until they end. A process that locks the same
+    file twice waits for itself, forever.
     """
     with _hold_lock(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
         yield
@@ -33,7 +33,7 @@ def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
 def lock_folder(folder: Path, wait_seconds: float | None = None) -> Iterator[None]:
     """Hold a lock on a folder during the block, as `lock_file` does on a file; the folder is created if need be.
 
-    The process that holds the lock may remove the folder: processes that wait for it notice that, and start again.
+    The process that holds the lock may remove the folder: waiting processes notice this, and create the folder again.
     """
 
     def open_folder() -> int:
@@ -71,7 +71,7 @@ def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | N
 
 
 def _is_still_there(descriptor: int, path: Path) -> bool:
-    """Whether the path still names what the descriptor has open: a lock on a removed file or folder is useless."""
+    """Whether the path still names the open file or folder of the descriptor: a lock on a removed one is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -13,19 +13,19 @@ from fedlog.errors import InputError
 
 
 def find_closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None if none is similar."""
+    """Find the known name that is most similar to this name; return None if no known name is similar."""
     found = get_close_matches(name, list(known), n=1)
     return found[0] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint for an unknown name: `did you mean ...?` with the most similar known name, or else `otherwise`."""
+    """Return the hint for an unknown name: "did you mean" the most similar known name, or `otherwise` if none is."""
     found = find_closest_name(name, known)
     return otherwise if found is None else f"did you mean {found}?"
 
 
 def hint_at_missing_path(path: Path) -> str:
-    """The hint for a missing path: a similar name in its folder, or else the folder where relative paths start."""
+    """Return the hint for a missing path: a similar name in its folder, or the folder where relative paths start."""
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
 
@@ -35,9 +35,9 @@ _GIVEN: dict[str, Callable[..., Any]] = {}
 
 
 def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
-    """The name of a function or class for settings and records; `import_callable` gives the object back for the name.
+    """Return the name of a function or class for settings and records: `name` if given, else `module:qualname`.
 
-    In another process that works only if the object can be imported. `name` is used in place of `module:qualname`.
+    `import_callable` turns the name into the object again; in another process, only if the object can be imported.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"
@@ -47,12 +47,12 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
 
 
 def was_passed_as_object(name: str) -> bool:
-    """Whether `name_callable` gave this name to an object in this process. If so, the name needs no import."""
+    """Whether `name_callable` stored an object under this name in this process, so that no import is needed."""
     return name in _GIVEN
 
 
 def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPATH?") -> Callable[..., Any]:
-    """Import the function or class that `package.module:name` names; errors call it `what`, e.g. "the method"."""
+    """Import the function or class `package.module:name`; errors call it `what`, for example "the method"."""
     if name in _GIVEN:
         return _GIVEN[name]
     module, _, attribute = name.partition(":")
@@ -61,5 +61,8 @@ def import_callable(name: str, what: str, hint: str = "is its folder on PYTHONPA
     except Exception as error:  # any error: a user's module may raise anything when it is imported
         raise InputError(f"{what} {name} cannot be imported: {error}", hint=hint) from error
     if not callable(found):
-        raise InputError(f"{what} {name} cannot be called: {type(found).__name__} found", hint="name a function")
+        raise InputError(
+            f"expected {what} {name} to be a function or a class, found: {type(found).__name__}",
+            hint="give package.module:name of a function or a class",
+        )
     return found  # type: ignore[no-any-return]

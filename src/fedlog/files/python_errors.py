@@ -1,4 +1,4 @@
-"""Rewrite errors for Python programs: messages name settings as flags, `--epsilon 1`; programs write `epsilon=1`."""
+"""Rewrite flags in error messages (`--epsilon 1`) as Python arguments (`epsilon=1`) for users of the Python API."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?
 
 
 def write_flags_as_arguments(text: str) -> str:
-    """The text with flags written as Python arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
-    return _FLAG.sub(_to_argument, text)
+    """Rewrite flags in a text as Python arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
+    return _FLAG.sub(_replace_flag_by_argument, text)
 
 
-def _to_argument(found: re.Match[str]) -> str:
+def _replace_flag_by_argument(found: re.Match[str]) -> str:
     flag, value, another = found.groups()
     if flag is None:
         return found.group()
@@ -47,7 +47,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 @contextmanager
 def keep_flags_in_errors() -> Iterator[None]:
-    """Let errors inside this `with` block name flags such as `--alpha`; elsewhere they name Python arguments."""
+    """Keep flags such as `--alpha` in errors inside this `with` block, also where they would be rewritten."""
     before = _flags_wanted.set(True)
     try:
         yield
@@ -57,7 +57,7 @@ def keep_flags_in_errors() -> Iterator[None]:
 
 @contextmanager
 def rewrite_flags_in_errors() -> Iterator[None]:
-    """Turn flags in errors inside this `with` block into Python arguments, unless `keep_flags_in_errors` is active."""
+    """Rewrite flags in errors inside this `with` block as Python arguments, unless `keep_flags_in_errors` is active."""
     try:
         yield
     except FedlogError as error:

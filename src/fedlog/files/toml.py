@@ -14,7 +14,7 @@ TomlValue = str | float | Sequence[str | float]
 
 
 def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
-    """The content of a TOML file. Errors call it `what`, e.g. "the schema"; `hint` helps if it cannot be read."""
+    """Read a TOML file. Errors call the file `what`, for example "the schema"; `hint` is for a file that is missing."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -25,7 +25,7 @@ def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[s
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The content of a TOML text; errors call the text `where`, e.g. by its file name."""
+    """Parse a TOML text; errors call the text `where`, for example by its file name."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -34,15 +34,15 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
             hint='write one NAME = VALUE on each line, and texts in quotes: method = "fedlog"',
         ) from None
     except RecursionError:
-        raise InputError(f"{where}: not valid TOML: nested too deeply") from None
+        raise InputError(f"{where}: not valid TOML: nested too deeply", hint="use fewer nested lists") from None
 
 
 def format_toml(values: Mapping[str, TomlValue]) -> str:
-    """The lines NAME = VALUE of a TOML file, one for each value."""
+    """Write the values as lines NAME = VALUE of a TOML file."""
     return "".join(f"{name} = {quote_toml(value)}\n" for name, value in values.items())
 
 
 def quote_toml(value: TomlValue) -> str:
-    """A text, a number, true or false, or a list of texts or numbers, in the notation of TOML."""
+    """Write a text, a number, true or false, or a list of texts or numbers in the notation of TOML."""
     # JSON is also TOML here, except for the character DEL: JSON does not escape it, and TOML requires that.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -13,7 +13,7 @@ from fedlog.settings.training import Recipe
 
 @dataclass(frozen=True)
 class DataSettings(Section):
-    """Which data a run uses and how they are divided among clients. None: the data set's default."""
+    """Which data a run uses, and how they are divided among clients; None means the default of the data set."""
 
     data: str = setting(
         "digits",
@@ -67,7 +67,7 @@ class DataSettings(Section):
 
 @dataclass(frozen=True)
 class ModelSettings(Section):
-    """The method, its options, and the bodies it trains."""
+    """The method of a run, its options, and the clients' bodies (networks below the head)."""
 
     method: str = setting(
         "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True

@@ -15,7 +15,7 @@ from fedlog.errors import InputError
 from fedlog.settings.fields import Recorded, find_setting_info
 from fedlog.settings.presets import apply_recipe, find_preset
 from fedlog.settings.resolve import resolve
-from fedlog.settings.spec import RunSpec, spec_as_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json
 
 # These are not part of a run's digest, but a repeated run needs them: they say where to find records and parameters.
 NEEDED = ("label", "schema", "site_column", "body_file")
@@ -23,7 +23,7 @@ NEEDED = ("label", "schema", "site_column", "body_file")
 
 @dataclass(frozen=True)
 class SettingDifference:
-    """One setting of a run, and the value it would have had by default."""
+    """A setting in which a run differs from its preset: its value, and the value by default."""
 
     name: str
     value: Any
@@ -42,7 +42,7 @@ class SettingDifference:
 
 
 def describe_value(value: Any) -> str:
-    """A setting's value as text for people: "not set" for None and empty lists."""
+    """Write a setting's value as text for people; None and empty lists become "not set"."""
     if value is None or value == []:
         return "not set"
     if isinstance(value, list | tuple):
@@ -51,8 +51,8 @@ def describe_value(value: Any) -> str:
 
 
 def find_differences(spec: RunSpec) -> list[SettingDifference]:
-    """The settings of a resolved run that differ from the preset of its data set and method."""
-    own, usual = spec_as_values(spec), spec_as_values(_make_default_run(spec))
+    """Find the settings of a resolved run that differ from the preset of its data set and method."""
+    own, usual = convert_spec_to_json(spec), convert_spec_to_json(_make_default_run(spec))
     found = []
     for entry in fields(RunSpec):
         name, known = entry.name, find_setting_info(entry)
@@ -72,18 +72,18 @@ def find_differences(spec: RunSpec) -> list[SettingDifference]:
 
 
 def _make_default_run(spec: RunSpec) -> RunSpec:
-    """The run that `fedlog run` makes if only this data set and method are given."""
+    """Make the run that `fedlog run` would make if only this data set and method were given."""
     bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())
     try:
         return resolve(bare).spec
     except InputError:  # for example a user's own method that cannot be imported here
         usual = find_preset(spec.data)
-        options = usual.options(spec.method) if spec.method in registry.METHODS else {}
+        options = usual.find_options(spec.method) if spec.method in registry.METHODS else {}
         return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
 
 
 def write_repeat_command(spec: RunSpec) -> str:
-    """The command that repeats a resolved run; for a federation made in Python, the call of `fedlog.run`."""
+    """Write the command that repeats a resolved run, or the call of `fedlog.run` for a federation made in Python."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         settings = "".join(f", {each.name}={each.value!r}" for each in found)
@@ -92,7 +92,7 @@ def write_repeat_command(spec: RunSpec) -> str:
 
 
 def write_flags(differences: Sequence[SettingDifference]) -> list[str]:
-    """The flags and values of a command line that sets these settings; a list becomes one flag for each value."""
+    """Write the flags and values that set these settings on a command line; a list becomes one flag per value."""
     words = []
     for each in differences:
         if each.is_option:

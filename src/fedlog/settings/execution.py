@@ -1,4 +1,4 @@
-"""Settings of the computation: device, processes, threads. They change results by rounding at most."""
+"""Settings of the computation (device, processes, threads), which change results by rounding at most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedlog.settings.fields import AtLeastOne, Section, local_setting
 
 
 class BackendChoice(StrEnum):
-    """How clients are trained: one after another (LOOP), stacked (BLOCK, MIXED, VMAP), or the fastest way (AUTO)."""
+    """How clients are trained: one after another (LOOP), many at once (BLOCK, MIXED, VMAP), or the fastest (AUTO)."""
 
     AUTO = "auto"
     BLOCK = "block"

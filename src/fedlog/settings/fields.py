@@ -28,7 +28,7 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Recorded(Enum):
-    """Whether a setting is part of a run's digest. A setting that is None is never part of it."""
+    """Whether a setting enters the digest that identifies a run's settings. A setting that is None never does."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"
@@ -39,7 +39,7 @@ class Recorded(Enum):
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """What is known about a setting besides its name, type and default: help text, where it is used and recorded."""
+    """The help text of a setting, whether it is recorded, and whether it is a flag or a setting of deployed runs."""
 
     help: str
     recorded: Recorded = Recorded.ALWAYS
@@ -52,9 +52,9 @@ class SettingInfo:
 
 
 def setting(default: Any, text: str, **more: Any) -> Any:
-    """A dataclass field with this default and help text; `more` are further fields of `SettingInfo`.
+    """Make a dataclass field with this default and help text; `more` are further fields of `SettingInfo`.
 
-    The default None means: not set.
+    A default of None means that the setting is not set.
     """
     info = SettingInfo(text, **more)
     if isinstance(default, dict):
@@ -70,7 +70,7 @@ local_setting = partial(setting, recorded=Recorded.NEVER)
 
 
 def find_setting_info(entry: Field[Any]) -> SettingInfo:
-    """The `SettingInfo` of a field, which `setting` stored in it."""
+    """Return the `SettingInfo` that `setting` stored in a dataclass field."""
     found: SettingInfo = entry.metadata["info"]
     return found
 
@@ -89,40 +89,40 @@ class Section:
             checked = defaults[entry.name] if value is entry.default else _check_setting(entry, value, hint)
             object.__setattr__(self, entry.name, checked)
 
-    def take_section(self, section: type[Value]) -> Value:
-        """The settings of one section as an object of its own; this class must inherit from it."""
+    def extract_section(self, section: type[Value]) -> Value:
+        """Return the settings of one section as an object of that class; this class must inherit from the section."""
         names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
         return section(**{name: getattr(self, name) for name in names})
 
 
 @cache
 def find_setting_types(kind: Any) -> dict[str, Any]:
-    """The type of each setting of a dataclass, by name; a type with bounds is an `Annotated`."""
+    """Return name -> type for each setting of a dataclass; a type with bounds is an `Annotated`."""
     hints = get_type_hints(kind, include_extras=True)
     return {entry.name: hints[entry.name] for entry in fields(kind)}
 
 
 @cache
 def _check_defaults(kind: Any) -> dict[str, Any]:
-    """The defaults of a section's settings, converted to their types: once, since most settings keep their default."""
+    """Return name -> default of a section's settings, checked and converted once because most keep their default."""
     hints = find_setting_types(kind)
     given = [entry for entry in fields(kind) if entry.default is not MISSING]
     return {entry.name: _check_setting(entry, entry.default, hints[entry.name]) for entry in given}
 
 
 def list_accepted_types(hint: Any) -> tuple[Any, ...]:
-    """The types in a type hint: the members of a union, or the type itself; each may still have bounds."""
+    """List the types that a type hint accepts: the members of a union, or the type itself, each with its bounds."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def find_value_type(hint: Any) -> Any:
-    """The type of a setting's value if it is set: without None, and without bounds."""
+    """Return the type that a setting's value has when it is set: the type hint without None and without bounds."""
     kind = next(kind for kind in list_accepted_types(hint) if kind is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def list_choices(hint: Any) -> tuple[str, ...]:
-    """The words that a setting accepts; empty if it accepts other values than a few words."""
+    """List the words that a setting accepts; return an empty tuple if the setting is not a choice of words."""
     kind = find_value_type(hint)
     if get_origin(kind) is Literal:
         return tuple(str(each) for each in get_args(kind))
@@ -130,7 +130,7 @@ def list_choices(hint: Any) -> tuple[str, ...]:
 
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
-    """The value converted to the setting's type; InputError if it does not fit the type or its bounds."""
+    """Convert the value to the setting's type; raise InputError if it does not fit the type or its bounds."""
     if isinstance(value, str) and get_origin(find_value_type(hint)) is tuple:
         value = (value,)  # one name stands for a list of one
     try:
@@ -144,7 +144,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 
 
 def _check_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
-    """The value converted to the setting's type; an InputError has the setting's help as hint, if it has no other."""
+    """Convert the value as `check_value` does; an InputError without a hint gets the setting's help text as hint."""
     try:
         return check_value(entry.name, value, hint)
     except InputError as error:
@@ -154,7 +154,7 @@ def _check_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
 
 
 def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
-    """The message about a wrong value, and a hint with the accepted words if there are any."""
+    """Return the error message about a wrong value, and a hint that lists the accepted words, if there are any."""
     words, kind, known = name.replace("_", " "), find_value_type(hint), list_choices(hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
@@ -180,14 +180,16 @@ def _describe_bounds(hint: Any) -> str:
 def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
     """Make a dataclass from the JSON values of a network message; `what` names these values in errors.
 
-    InputError for a missing or unknown field or a wrong type. Only fields that may be None can be left out.
+    Raise InputError for a missing or unknown field or a wrong type. Only fields that may be None can be missing.
     """
     hints = find_setting_types(kind)  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
-        raise InputError(f"expected {what}, found: {type(values).__name__}")
+        raise InputError(f"expected {what} as a JSON object, found: {type(values).__name__}")
     needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}
     if not needed <= set(values) <= set(hints):
-        raise InputError(f"expected {what} with {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}")
+        raise InputError(
+            f"expected {what} with the fields {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}"
+        )
     read = {}
     for name, value in values.items():
         part = find_value_type(hints[name])

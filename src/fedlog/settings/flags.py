@@ -25,7 +25,7 @@ NOTES = {"privacy": "docs/privacy.md says what each setting promises, and to who
 
 
 def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add a flag for each of these settings, and `--set` for the method's options. Flags not given stay None."""
+    """Add to the parser a flag for each of these settings, and `--set` for options of the method."""
     for title, sections in GROUPS.items():
         entries = [entry for section in sections for entry in fields(section) if entry.name in names]
         if not entries:
@@ -56,7 +56,7 @@ def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
 
 
 def read_given_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given on the command line, with the method's options under `options`."""
+    """Return the settings that were given on the command line; the method's options are under `options`."""
     known = find_setting_types(RunSpec)
     given = {name: value for name, value in vars(args).items() if name in known and value is not None}
     options: dict[str, Any] = dict(_read_option(text) for text in args.set)

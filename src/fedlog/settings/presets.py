@@ -31,12 +31,12 @@ class Preset:
     methods: Mapping[str, METHOD_OPTIONS] = field(default_factory=dict)
     batch_sizes: Mapping[str, int] = field(default_factory=dict)  # of methods whose table has another batch size
 
-    def options(self, method: str) -> dict[str, Any]:
-        """The options of a method on this data set."""
+    def find_options(self, method: str) -> dict[str, Any]:
+        """Return the default options of a method on this data set."""
         return {"epochs": self.epochs, "learning_rate": self.learning_rate, **self.methods.get(method, {})}
 
-    def batch_size_of(self, method: str) -> int:
-        """The batch size of a method on this data set."""
+    def find_batch_size(self, method: str) -> int:
+        """Return the default batch size of a method on this data set."""
         return self.batch_sizes.get(method, self.batch_size)
 
 
@@ -98,7 +98,7 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
 def find_preset(data: str) -> Preset:
-    """The default settings for this data set; `OWN_DATA` for a user's own data."""
+    """Find the default settings for this data set; a user's own data have the preset `OWN_DATA`."""
     return PRESETS.get(data, OWN_DATA)
 
 
@@ -133,12 +133,12 @@ TUNED: dict[str, TunedSettings] = {
 
 
 def choose_recipe(data: str) -> Recipe:
-    """The default recipe of a run: `paper` on the paper's data sets, else `tuned`."""
+    """Choose the default recipe of a run: `paper` on the paper's data sets, else `tuned`."""
     return Recipe.PAPER if data in PAPERS_DATA else Recipe.TUNED
 
 
 def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
-    """Fill in the settings of the specification's recipe, except those that the user has `given`.
+    """Set the settings of the recipe (`paper` or `tuned`), except those that the user has `given`.
 
     All options in the specification count as given. Runs with DP-SGD are not changed: DP-SGD keeps no moments and has
     no weight decay.

@@ -19,7 +19,7 @@ class BodyTraining(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How uploads are added up if the server must not see the upload of a single client."""
+    """How uploads are added up so that the server does not see the upload of a single client."""
 
     SECURE = "secure"
 
@@ -58,7 +58,7 @@ class PrivacySettings(Section):
 
 @dataclass(frozen=True)
 class SumSettings(Section):
-    """Settings of secure sums: whether they are used, how many honest clients they need, and simulated dropouts."""
+    """Settings of secure sums: whether to use them, how many honest clients they need, and simulated dropouts."""
 
     aggregation: Aggregation | None = setting(
         None, "secure: the server sees only the sum of the uploads", deployed=True

@@ -1,4 +1,4 @@
-"""The privacy promise of a run, and the rules for its settings, for the simulator and for Flower."""
+"""The privacy promise of a run, and the rules for privacy settings, for the simulator and for Flower."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Promise(Section):
 
     @property
     def needs_frozen_bodies(self) -> bool:
-        """Whether sites must not train their bodies: so it is if single records are protected."""
+        """Whether sites must not train their bodies, because the run protects single records."""
         return self.unit is Unit.RECORD
 
 
@@ -67,7 +67,7 @@ class DpSgd(Section):
     noise: float | None = None
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
-    def plan(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
+    def plan_training(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
         """Plan the DP-SGD of a whole run: noise, steps and sampler. A round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
@@ -81,12 +81,14 @@ class DpSgd(Section):
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """The promise that the settings ask for, or None without --privacy; `noise` is the default source of noise."""
+    """Return the privacy promise that the settings ask for, or None without --privacy; `noise` is the default."""
     if given.privacy is None:
         _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
     if given.epsilon is None or given.delta is None:
-        raise InputError(f"--privacy {given.privacy} needs a budget", hint="--epsilon 1 --delta 1e-5")
+        raise InputError(
+            f"--privacy {given.privacy} needs a budget of epsilon and delta", hint="--epsilon 1 --delta 1e-5"
+        )
     formula = Calibration.PAPER if given.privacy is Unit.PAPER else Calibration.EXACT
     return Promise(
         unit=given.privacy,
@@ -101,14 +103,14 @@ def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | Non
 
 
 def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | None:
-    """The settings of DP-SGD; None if the run does not use it."""
+    """Return the settings of DP-SGD; None if the run does not use DP-SGD."""
     if given.body_training is not BodyTraining.DP_SGD:
         _refuse_settings_without(given, _NEED_DP_SGD, "--body-training dp-sgd", "--body-training dp-sgd")
         return None
     if promise is None or promise.unit is not Unit.RECORD:
         raise InputError(
             f"--body-training dp-sgd needs --privacy record, found: {promise.unit if promise else 'no privacy'}",
-            hint="leave it out: --privacy client holds for bodies that are trained as usual",
+            hint="leave out --body-training: --privacy client protects bodies that are trained without noise",
         )
     if promise.calibration is Calibration.PAPER:
         raise InputError("--calibration paper has no formula for DP-SGD", hint="--calibration exact")
@@ -118,7 +120,7 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
 
 
 def resolve_secure_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SumSettings | None:
-    """The settings of the run's secure sums; None if the run has none."""
+    """Return the settings of the run's secure sums; None if the run has no secure sums."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
         _refuse_settings_without(
@@ -136,7 +138,7 @@ def resolve_secure_sums(given: SumSettings, promise: Promise | None, refused_sha
 
 
 def check_largest_share(share: float | None, promise: Promise | None, *, secure: bool) -> None:
-    """Refuse --largest-share in secure and private runs, in which the server may not weigh single uploads."""
+    """Raise InputError for --largest-share with secure sums or --privacy: the server cannot weigh single uploads."""
     if share is None:
         return
     if secure:
@@ -150,12 +152,12 @@ def check_largest_share(share: float | None, promise: Promise | None, *, secure:
         raise InputError(
             f"--largest-share {share:g} cannot be used with --privacy: each client's weight would depend on the "
             "others' counts, and the noise does not cover that",
-            hint="leave it out; --privacy client bounds each client's whole message by --message-norm",
+            hint="leave out --largest-share; --privacy client bounds each client's whole message by --message-norm",
         )
 
 
 def check_noise_fits_sums(promise: Promise | None, secure: bool) -> None:
-    """Refuse distributed noise without a secure sum, and any other noise with one."""
+    """Raise InputError for distributed noise without a secure sum, and for any other noise with a secure sum."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
         raise InputError(
             f"{promise.trust} noise {'cannot be used with' if secure else 'needs'} secure sums",
@@ -164,16 +166,16 @@ def check_noise_fits_sums(promise: Promise | None, secure: bool) -> None:
 
 
 def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
-    """Refuse a secure sum for a method that needs each client's upload separately."""
+    """Raise InputError for secure sums with a method that needs each client's upload separately."""
     if secure and algorithm.sums_in_the_open:
         raise InputError(
             f"method {algorithm.name} cannot be used with secure sums: it needs each client's upload separately",
-            hint="fed-lda or fed-ridge",
+            hint="use another method, for example fed-lda or fed-ridge",
         )
 
 
-def choose_survivors(honest: int | None, taking_part: int) -> int:
-    """The number of a round's clients that must survive: `honest` if given, else the smallest safe number."""
+def choose_number_of_survivors(honest: int | None, taking_part: int) -> int:
+    """Return how many clients must stay to the end of a secure sum: `honest`, or if None the smallest safe number."""
     if taking_part < FEWEST:
         raise InputError(
             f"a secure sum needs at least {FEWEST} clients in every round, found: {taking_part}",
@@ -183,13 +185,13 @@ def choose_survivors(honest: int | None, taking_part: int) -> int:
     if not FEWEST <= survivors <= taking_part:
         raise InputError(
             f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}",
-            hint="leave out --honest: over half of the clients must then be honest",
+            hint="leave out --honest; the default needs over half of the clients to be honest",
         )
     return survivors
 
 
 def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
-    """Refuse transport settings that reveal which classes clients hold, in a private run or with a secure sum."""
+    """Raise InputError for transport settings that would reveal clients' classes in a private run or a secure sum."""
     if promise is not None:
         transport.refuse_revealing_settings("a private run")
     if secure:
@@ -197,7 +199,7 @@ def check_transport(transport: Transport, promise: Promise | None, secure: bool)
 
 
 def apply_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
-    """The method, with frozen bodies if the run asks for them; InputError if the method cannot use DP-SGD."""
+    """Return the method, with frozen bodies if the run asks for that; raise InputError if it cannot use DP-SGD."""
     if training is BodyTraining.FROZEN:
         trains = any(exchange.phases for exchange in algorithm.schedule.round)
         return freeze_bodies(algorithm) if trains else algorithm
@@ -218,7 +220,7 @@ def plan_protection(
     survivors: int = 1,
     training: SgdTraining | None = None,
 ) -> Protection | None:
-    """The protection of a run's uploads; None for a run without a promise."""
+    """Plan the noise and clipping of a run's uploads; return None for a run without a privacy promise."""
     if promise is None:
         return None
     schedule = algorithm.schedule
@@ -247,15 +249,15 @@ def plan_protection(
 
 
 def make_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
-    """The limits that uploads are checked against in a run without privacy.
+    """Make the limits against which the server checks uploads in a run without privacy.
 
-    None without a clip, and for methods that predict numbers: without privacy their targets have no bound.
+    Return None without a clip, and for methods that predict numbers: without privacy their targets have no bound.
     """
     return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 
 
 def normalise_clip(clip: str | None) -> str | None:
-    """The clip in its usual form, so that `clamp:2` and `clamp:2.0` are the same experiment."""
+    """Write the clip in one standard form, so that `clamp:2` and `clamp:2.0` count as the same experiment."""
     if clip is None:
         return None
     parse_clip(clip)

@@ -47,7 +47,7 @@ from fedlog.settings.training import (
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run with every setting filled in; a part that is None is not used by the run."""
+    """A run with every setting filled in; privacy, DP-SGD and secure sums are None if the run does not use them."""
 
     spec: RunSpec
     """The same settings as one flat specification with all defaults filled in, for `config.json` and the digest."""
@@ -59,14 +59,14 @@ class ResolvedRun:
 
     @property
     def digest(self) -> str:
-        """A text that is equal for two runs exactly if they are the same experiment."""
+        """A short digest that two runs share exactly if they are the same experiment."""
         return self.spec.digest
 
 
 def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
-    """The run with all defaults of its data set and method; InputError for settings that contradict each other.
+    """Fill in all defaults of the run's data set and method; raise InputError for settings that contradict each other.
 
-    A `federation` made in Python is divided among clients already, so settings that divide data are refused with it.
+    A `federation` made in Python is already divided among clients, so settings that divide data are then refused.
     """
     defaults = find_preset(spec.data)
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normalise_clip(spec.clip))
@@ -82,12 +82,12 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     check_largest_share(spec.largest_share, promise, secure=sums is not None)
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
-        **vars(spec.take_section(RoundSettings)),
+        **vars(spec.extract_section(RoundSettings)),
         rounds=(registry.find_method_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
-        batch_size=defaults.batch_size_of(spec.method) if spec.batch_size is None else spec.batch_size,
+        batch_size=defaults.find_batch_size(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
-        optimiser=spec.take_section(Optimiser),
-        execution=spec.take_section(Execution),
+        optimiser=spec.extract_section(Optimiser),
+        execution=spec.extract_section(Execution),
     )
     data = make_data_spec(spec)
     if federation is None:
@@ -103,7 +103,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
             )
     written = replace(
         spec,
-        options=_resolve_options(spec.method, defaults.options(spec.method), list_given_options(spec)),
+        options=_resolve_options(spec.method, defaults.find_options(spec.method), list_given_options(spec)),
         carry=None,  # now one of the options
         codec_down=None if spec.codec_down == spec.codec else spec.codec_down,
         skip_below=spec.skip_below or None,
@@ -122,14 +122,14 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """The run with the digest of its data: of the user's own federation, or of the files of the data that it names."""
+    """Return the run with the digest of its data: of the federation `own`, or of the data files that the run names."""
     digest = digest_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
 def make_data_spec(spec: RunSpec) -> DataSpec:
-    """The data settings of a run's specification, before defaults are filled in."""
-    given = vars(spec.take_section(DataSettings)).items()
+    """Take the data settings out of a run's specification, before defaults are filled in."""
+    given = vars(spec.extract_section(DataSettings)).items()
     named = {name: value for name, value in given if name not in ("data", "data_sha256")}
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
     # If records are protected, a row's encoding must not depend on the other rows.
@@ -137,12 +137,12 @@ def make_data_spec(spec: RunSpec) -> DataSpec:
 
 
 def list_given_options(spec: RunSpec) -> Mapping[str, Any]:
-    """The method's options that were given, with `--carry` among them."""
+    """Return the options of the method that were given, including `--carry`."""
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of the method: the given value, else the preset's, else the method's default.
+    """Return all options of the method: the given value, else the preset's value, else the method's default.
 
     Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """
@@ -153,7 +153,7 @@ def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[st
 
 
 def _append_feature_maps(spec: RunSpec) -> RunSpec:
-    """The specification with its feature maps appended to the name of each body: `identity+project:64`."""
+    """Append the run's feature maps to the name of each body, as in `identity+project:64`."""
     asked = {"project": spec.project, "expand": spec.expand, "buckets": spec.buckets}
     maps = "".join(f"+{name}:{number}" for name, number in asked.items() if number is not None)
     if maps and not all(is_encoder(name) for name in spec.body):
@@ -162,7 +162,7 @@ def _append_feature_maps(spec: RunSpec) -> RunSpec:
 
 
 def _freeze_encoders(spec: RunSpec) -> RunSpec:
-    """The specification with `body_training` set to frozen if its body is an encoder."""
+    """Set `body_training` to frozen if the body is an encoder."""
     encoders = [name for name in spec.body if is_encoder(name)]
     if not encoders:
         return spec
@@ -183,7 +183,7 @@ def _check_bodies(spec: RunSpec) -> None:
     if frozen and (len(spec.body) > 1 or spec.initialisation is Initialisation.SEPARATE):
         raise InputError(
             "frozen bodies must be the same for all clients: features of different bodies cannot be added up",
-            hint="one body and --initialisation shared",
+            hint="give one --body, and --initialisation shared",
         )
 
 
@@ -191,7 +191,9 @@ def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
     if dp_sgd is None:
         return
     if len(spec.body) > 1:
-        raise InputError(f"DP-SGD needs one body for all clients, found: {', '.join(spec.body)}", hint="one --body")
+        raise InputError(
+            f"DP-SGD needs one body for all clients, found: {', '.join(spec.body)}", hint="give --body once"
+        )
     if spec.moments is not AdamMoments.EPOCH:
         raise InputError(f"DP-SGD cannot keep Adam's moments: --moments {spec.moments}", hint="leave out --moments")
     if spec.weight_decay:
@@ -201,7 +203,7 @@ def _check_dp_sgd(spec: RunSpec, dp_sgd: DpSgd | None) -> None:
 
 
 def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
-    """Refuse settings that would break the privacy promise."""
+    """Raise InputError for settings that would break the privacy promise."""
     if promise is None:
         return
     if promise.unit is Unit.RECORD:
@@ -233,8 +235,8 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
     if len(spec.body) > 1:
         raise InputError(
             f"--privacy client with {trust} noise needs the same body for all clients, found: {', '.join(spec.body)}; "
-            "with several, adding a client would change which body the others get",
-            hint="--trust local, or one body",
+            "with several bodies, adding a client would change which bodies the other clients get",
+            hint="--trust local, or give --body once",
         )
     if spec.participation < 1:
         # The draw depends on the number of clients, so adding a client would change other clients' messages too.
@@ -246,12 +248,12 @@ def _check_client_privacy(spec: RunSpec, trust: Trust) -> None:
 
 
 def _list_parameter_files(spec: RunSpec) -> list[Path]:
-    """The parameter files of a run: those in the names of bodies, then `body_file`."""
+    """List the parameter files of a run: the files in the names of bodies, then `body_file`."""
     return [Path(path) for path in (*map(find_path_in_name, spec.body), spec.body_file) if path]
 
 
 def _digest_files(files: list[Path]) -> str | None:
-    """The digest of these files together, with the weight files of ONNX files; None without files."""
+    """Compute one digest of all these files, including the weight files of ONNX files; return None without files."""
     found = hashlib.sha256()
     for path in files:
         try:

@@ -30,7 +30,7 @@ from fedlog.settings.training import Optimiser, RoundSettings
 
 @dataclass(frozen=True)
 class LengthSettings(Section):
-    """How long a run is, and how many uploads it may refuse. None: the preset of the data set."""
+    """The number of rounds, the batch size, and the share of unusable uploads; None means the data set's preset."""
 
     rounds: AtLeastOne | None = setting(
         None, "number of rounds (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
@@ -62,8 +62,8 @@ class RunSpec(
 
     @property
     def digest(self) -> str:
-        """A text that is equal for two resolved specifications exactly if they are the same experiment."""
-        values = spec_as_values(self)
+        """A short digest that two resolved specifications share exactly if they are the same experiment."""
+        values = convert_spec_to_json(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
@@ -79,20 +79,20 @@ def _is_recorded(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """The settings that both simulated runs and runs over Flower have."""
+    """List the settings that simulated runs and runs over Flower have in common."""
     return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 
-def spec_as_values(spec: RunSpec) -> dict[str, Any]:
-    """The specification as JSON values."""
+def convert_spec_to_json(spec: RunSpec) -> dict[str, Any]:
+    """Return the specification as JSON values."""
     values: dict[str, Any] = msgspec.to_builtins(spec)
     return {**values, "body": list(spec.body)}
 
 
-def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
-    """The specification `start`, changed to these values; `where` names their source in errors.
+def make_spec(values: Mapping[str, Any], where: str, start: RunSpec | None = None) -> RunSpec:
+    """Return the specification `start` (default: nothing set) with these values; `where` names the source in errors.
 
-    InputError for an unknown name or a wrong type.
+    Raise InputError for an unknown name or a wrong type.
     """
     known = find_setting_types(RunSpec)
     for name in values:
@@ -103,6 +103,6 @@ def spec_from_values(values: Mapping[str, Any], where: str, start: RunSpec | Non
         return replace(start or RunSpec(), **values)
 
 
-def spec_from_toml(path: Path, start: RunSpec | None = None) -> RunSpec:
-    """The specification `start`, changed to the values in a TOML file."""
-    return spec_from_values(read_toml(path, "the configuration"), str(path), start)
+def read_spec_file(path: Path, start: RunSpec | None = None) -> RunSpec:
+    """Return the specification `start` (default: nothing set) with the values in a TOML file."""
+    return make_spec(read_toml(path, "the configuration"), str(path), start)

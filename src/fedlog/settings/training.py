@@ -47,7 +47,7 @@ class Decay(StrEnum):
 
 
 class Recipe(StrEnum):
-    """Which default settings a run uses: the paper's, or tuned ones."""
+    """Which default settings a run uses: the paper's settings, or tuned settings."""
 
     PAPER = "paper"
     """Those of the paper's tables."""
@@ -65,7 +65,7 @@ class Judge(StrEnum):
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The kinds of held-out records to measure accuracy on; the first gives the accuracy of a run."""
+        """The kinds of held-out records on which accuracy is measured; the first kind gives the run's accuracy."""
         return (Judge.TEST, Judge.VALIDATION) if self is Judge.BOTH else (self,)
 
 
@@ -77,7 +77,7 @@ class Initialisation(StrEnum):
 
 
 class BroadcastForm(StrEnum):
-    """Whether the server broadcasts whole values, or differences to the last broadcast."""
+    """Whether the server broadcasts whole values, or only differences from the last broadcast."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
@@ -85,7 +85,7 @@ class BroadcastForm(StrEnum):
 
 
 class World(StrEnum):
-    """Which rows of the head a client gets: those of all classes, or only of the classes it holds."""
+    """Whether a client gets the head's rows of all classes, or only of the classes in its own records."""
 
     OPEN = "open"
     """Those of all classes."""
@@ -97,7 +97,7 @@ class World(StrEnum):
 class Optimiser(Section):
     """Settings of the optimiser, the same in the simulator and over Flower.
 
-    To add one, add a field here and use it in `engine/training`.
+    To add a setting, add a field here and use it in `engine/training`.
     """
 
     moments: AdamMoments = late_setting(
@@ -159,7 +159,7 @@ class RoundSettings(Section):
 
     @property
     def transport(self) -> Transport:
-        """How messages are sent, according to these settings; InputError if they contradict each other."""
+        """How messages are encoded and sent; InputError if these settings contradict each other."""
         from fedlog.wire.transport import Transport  # here, because codecs import PyTorch, and flags must not
 
         return Transport(
@@ -173,7 +173,7 @@ class RoundSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(RoundSettings):
-    """All settings of a run except its method, data and models; none is left open."""
+    """All settings of a run except its method, data and models; every setting has a value."""
 
     rounds: AtLeastOne = 10
     batch_size: AtLeastOne = 10

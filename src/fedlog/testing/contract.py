@@ -38,7 +38,7 @@ Check = Callable[[Trial], None]
 
 
 class MethodBrokenError(AssertionError):
-    """A method breaks the contract; the message names the check and what went wrong."""
+    """A method breaks the contract of all methods; the message names the check that failed, and why."""
 
 
 def check_method(method: str | registry.Factory, **options: Any) -> None:
@@ -63,7 +63,7 @@ def check_method(method: str | registry.Factory, **options: Any) -> None:
 
 
 def contract_checks() -> tuple[Check, ...]:
-    """The checks that `check_method` runs, in their order; each takes a `Trial`."""
+    """Return the checks that `check_method` runs, in order; each check takes a `Trial`."""
     return (
         check_description,
         check_same_seed_repeats,
@@ -84,7 +84,7 @@ def contract_checks() -> tuple[Check, ...]:
 
 
 def check_description(trial: Trial) -> None:
-    """Check the facts that a method states: its name, its exchanges in a round, and its lines of advice."""
+    """Check what a method states about itself: its name, its exchanges in a round, and its lines of advice."""
     algorithm = trial.make_algorithm()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
@@ -135,7 +135,7 @@ def check_arguments_unchanged(trial: Trial) -> None:
     kept = _copy_values(server)
     message = algorithm.broadcast(algorithm.begin(Key(3)))
     heard = algorithm.hear(message, {})
-    if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
+    if not _needs_all_broadcasts(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(server), heard)
     home = algorithm.join(_make_first_model(simulation))
     before_home, before_heard = _copy_values(home), _copy_values(heard)
@@ -163,9 +163,9 @@ def check_order_of_clients(trial: Trial) -> None:
 
 
 def check_unequal_clients(trial: Trial) -> None:
-    """Check a run in which clients have no record, one record or one class.
+    """Check that a run works if some clients have no record, one record or one class.
 
-    A client without records must not affect the others.
+    A client without records must not affect the models of the other clients.
     """
     federation = make_small_federation([0, 1, 7, 23], one_class=[2])
     whole = trial.make_simulation(federation)
@@ -230,7 +230,9 @@ def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[
             make(None)
         except InputError:
             return
-        raise AssertionError(f"the method says that all bodies must be the same, but it accepts {what}")
+        raise AssertionError(
+            f"the method declares that all clients need the same body, but it accepts {what}: correct `bodies`"
+        )
     if algorithm.schedule.opening is not None:
         try:
             make(None)
@@ -238,14 +240,16 @@ def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[
             if "first_head" not in registry.list_options(trial.method):
                 return
         else:
-            raise AssertionError(f"the method's opening exchange needs equal bodies, but it accepts {what}")
+            raise AssertionError(
+                f"the exchange before the first round needs the same body at all clients, but the method accepts {what}"
+            )
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
     assert len(run_all_rounds(simulation)) == 2
     _require_finite(read_models(simulation))
 
 
 def check_resume(trial: Trial) -> None:
-    """Check that a resumed run is exactly the same as an uninterrupted one."""
+    """Check that a run resumed from a checkpoint gives exactly the same results as an uninterrupted run."""
     federation = make_small_federation([4, 9, 13, 6])
     straight, before, after = (trial.make_simulation(federation, participation=0.75, rounds=4) for _ in range(3))
     expected = run_all_rounds(straight)
@@ -261,14 +265,14 @@ def check_resume(trial: Trial) -> None:
 
 
 def check_bits_counted(trial: Trial) -> None:
-    """Check that the bits by kind of message add up to all bits of a round."""
+    """Check that the bits of all kinds of messages add up to the total bits of a round."""
     for record in run_all_rounds(trial.make_simulation(make_small_federation([5, 8, 6]))):
         booked, sent = sum(record["bits_by_kind"].values()), record["bits_up"] + record["bits_down"]
         assert booked == sent, f"{sent} bits were sent, but {booked} were counted by kind of message"
 
 
 def check_test_records_unseen(trial: Trial) -> None:
-    """Check that neither the rounds nor the closing phase use test records."""
+    """Check that neither the rounds nor the closing phase (training after the last round) use test records."""
     federation = make_small_federation([5, 8, 12])
     one, other = (trial.make_simulation(each) for each in (federation, replace_test_records(federation)))
     run_all_rounds(one), run_all_rounds(other)
@@ -291,7 +295,7 @@ def check_last_exchange(trial: Trial) -> None:
 
 
 def check_backends_agree(trial: Trial) -> None:
-    """Check that every backend trains to the same parameters as the loop over clients, for shards of any size."""
+    """Check that every backend gives the same parameters as training clients one after another (the loop backend)."""
     federation = make_small_federation([0, 1, 7, 23], one_class=[2])
     stacked = [choice for choice in BackendChoice if choice not in (BackendChoice.LOOP, BackendChoice.MIXED)]
     for choices in (stacked, [BackendChoice.MIXED]):
@@ -305,9 +309,9 @@ def check_backends_agree(trial: Trial) -> None:
 
 
 def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -> None:
-    """Check that one backend gives the same parameters and features as the loop, in every phase of the method.
+    """Check that a backend gives the same parameters and features as the loop backend (one client after another).
 
-    The training starts from the state after the rounds of `simulation`.
+    Every phase of the method is checked, starting from the server's state after the rounds of `simulation`.
     """
     federation, bodies = simulation.federation, simulation.bodies
     engines = [trial.make_simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
@@ -331,14 +335,14 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
 
 
 def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """The training tasks of all clients, and a name, for each exchange and for the closing phase of a method."""
+    """Yield all clients' training tasks, with a name, for each exchange and for the closing phase of the method."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)
     start = _make_first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
-    if not _broadcasts_add_up(simulation):  # if broadcasts add up, the last one is useless alone
+    if not _needs_all_broadcasts(simulation):  # if broadcasts add up, the last one is useless alone
         heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
     schedule = algorithm.schedule
     for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
@@ -360,8 +364,8 @@ def _make_first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
     return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
 
 
-def _broadcasts_add_up(simulation: Simulation) -> bool:
-    """Whether a client can use a broadcast only if it has received all earlier ones."""
+def _needs_all_broadcasts(simulation: Simulation) -> bool:
+    """Whether a client can use a broadcast only if it has received all earlier broadcasts."""
     return simulation.algorithm.schedule.audience is Audience.EVERYONE
 
 

@@ -38,7 +38,10 @@ Models = dict[str, Model]
 
 
 def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
-    """A federation of clients c0, c1, ... with these numbers of training records; those in `one_class` have class 1."""
+    """Make a federation of clients c0, c1, ... with these numbers of training records.
+
+    Clients whose numbers are in `one_class` have records of class 1 only.
+    """
     generator = Key(5).child("small").torch()
     inputs, labels, shards = [], [], []
     start = 0
@@ -64,7 +67,7 @@ def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -
 
 
 def replace_classes_by_numbers(federation: Federation) -> Federation:
-    """The federation with numbers to predict instead of classes; they depend on the class and the first input."""
+    """Return the federation as a regression: the target is a number made from the class and the first input."""
     train, test = (
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
         for pool in (federation.train, federation.test)
@@ -74,7 +77,7 @@ def replace_classes_by_numbers(federation: Federation) -> Federation:
 
 
 def replace_test_records(federation: Federation) -> Federation:
-    """The federation with other test records: noise as inputs, and changed labels."""
+    """Return the federation with other test records: noise as inputs, and changed labels."""
     labels = (federation.test.labels + 1) % N_CLASS
     noise = torch.randn(federation.test.inputs.shape, generator=Key(6).torch())
     return replace(federation, test=Records(noise, labels))
@@ -82,14 +85,14 @@ def replace_test_records(federation: Federation) -> Federation:
 
 @cache
 def make_small_body(name: str = "mlp:6,5") -> Body:
-    """A body from the catalog for 4 inputs; by default two layers and 5 features."""
+    """Make a body (network below the head) from the catalog for 4 inputs; by default two layers and 5 features."""
     return make_body(name, (4,))
 
 
 def make_dropout_body(choice: BackendChoice) -> Body:
-    """A small body that ends with dropout: losses must get the features before it.
+    """Make a small body that ends with dropout, to check that losses get the features before dropout.
 
-    For the mixed backend it has a layer that no block supports.
+    For the mixed backend, the body has a layer that stacked training does not support.
     """
     activation = nn.Softsign if choice is BackendChoice.MIXED else nn.ReLU
 
@@ -142,17 +145,17 @@ class Trial:
 
 
 def run_all_rounds(simulation: Simulation) -> list[dict[str, Any]]:
-    """Run all remaining rounds and return the record of each, without its seconds."""
+    """Run all remaining rounds and return each round's record, without the seconds it took."""
     return [drop_seconds(record) for record in simulation.rounds()]
 
 
 def drop_seconds(record: RoundRecord) -> dict[str, Any]:
-    """A round's record as plain values, without its seconds."""
+    """Return a round's record as a dictionary, without the seconds it took."""
     return {name: value for name, value in asdict(record).items() if name != "seconds"}
 
 
 def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
-    """The model of every client by name, after the closing phase if `closing`."""
+    """Return client name -> model; if `closing`, after the closing phase (training after the last round)."""
     phases = simulation.algorithm.schedule.closing if closing else ()
     with tempfile.TemporaryDirectory() as folder:
         simulation.workers.save_models(phases, Path(folder))
@@ -160,7 +163,7 @@ def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
 
 
 def find_largest_gap(one: Models, other: Models) -> float:
-    """The largest difference between the models of a client; infinite if clients or parameter names differ."""
+    """Return the largest absolute difference of a parameter; infinite if clients or parameter names differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")
     return max(

@@ -33,7 +33,7 @@ from fedlog.privacy.secagg.server import SecureSumResult
 from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
-from fedlog.settings.promise import choose_survivors
+from fedlog.settings.promise import choose_number_of_survivors
 from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
@@ -216,7 +216,7 @@ class SecureSums:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.create(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
-        honest = self.honest or choose_survivors(None, len(members))
+        honest = self.honest or choose_number_of_survivors(None, len(members))
         roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 

@@ -20,7 +20,7 @@ from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import make_body as make_body
 from fedlog.settings.fields import find_setting_types
 from fedlog.settings.presets import apply_recipe, find_preset
-from fedlog.settings.spec import RunSpec, spec_from_values
+from fedlog.settings.spec import RunSpec, make_spec
 from fedlog.wire.codec import find_codec
 
 SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of each method"
@@ -95,7 +95,7 @@ def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
     shared = {name: value for name, value in spec.options.items() if name in options}
-    return spec_from_values({**settings, "options": {**shared, **own}}, "the comparison", spec)
+    return make_spec({**settings, "options": {**shared, **own}}, "the comparison", spec)
 
 
 def check_options(methods: Iterable[str], names: Iterable[str]) -> None:

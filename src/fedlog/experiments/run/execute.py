@@ -42,7 +42,7 @@ from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.resolve import ResolvedRun, add_data_digest, resolve
-from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
 from fedlog.wire.ledger import Direction
 
 SECONDS_TO_WAIT_FOR_LOCK = 10.0
@@ -161,7 +161,7 @@ def read_spec(folder: Path) -> RunSpec:
     """The resolved specification of the run in the folder; InputError if it holds no run."""
     path = folder / CONFIG
     try:
-        return spec_from_values(parse_json(path.read_text())["spec"], str(path))
+        return make_spec(parse_json(path.read_text())["spec"], str(path))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
@@ -228,7 +228,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
     """Write `config.json`: the run's settings, its backends and the software versions."""
-    written = {"digest": spec.digest, "spec": spec_as_values(spec), "backends": simulation.engine.name_backends()}
+    written = {"digest": spec.digest, "spec": convert_spec_to_json(spec), "backends": simulation.engine.name_backends()}
     write_json(folder / CONFIG, {**written, "made_with": list_software_versions()})
 
 

@@ -14,7 +14,7 @@ from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, warn_of_la
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_or_resume_log
 from fedlog.settings.privacy import BodyTraining, SumSettings
-from fedlog.settings.promise import choose_survivors, plan_protection
+from fedlog.settings.promise import choose_number_of_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
@@ -35,7 +35,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
         from fedlog.engine.training.dp_sgd import require_opacus
 
         require_opacus()
-        training = run.dp_sgd.plan(run.promise, algorithm, plan, run.settings.rounds)
+        training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
     survivors = 1 if run.sums is None else _count_survivors(run.sums, run.settings, clients)
     return plan_protection(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
@@ -54,7 +54,7 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
 
 def _count_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> int:
-    return choose_survivors(sums.honest, max(1, round(settings.participation * clients)))
+    return choose_number_of_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
 def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:

@@ -34,7 +34,7 @@ from fedlog.files.json_text import write_json
 from fedlog.models.body import HEAD, Params, draw_initial_head, logits
 from fedlog.models.catalog import make_body
 from fedlog.settings.resolve import make_data_spec
-from fedlog.settings.spec import RunSpec, spec_as_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport
@@ -133,7 +133,8 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
     (folder / SUMMARY).unlink(missing_ok=True)
     (folder / RECORDS).unlink(missing_ok=True)
     write_json(
-        folder / CONFIG, {"digest": spec.digest, "spec": spec_as_values(spec), "made_with": list_software_versions()}
+        folder / CONFIG,
+        {"digest": spec.digest, "spec": convert_spec_to_json(spec), "made_with": list_software_versions()},
     )
     federation = load_federation(make_data_spec(spec))
     train = [federation.train.at(shard.train) for shard in federation.shards]

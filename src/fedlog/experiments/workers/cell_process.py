@@ -29,7 +29,7 @@ from fedlog.experiments.run.execute import KeptFiles, execute, lock_run_folder
 from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, ExperimentKind
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
-from fedlog.settings.spec import RunSpec, spec_as_values, spec_from_values
+from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
 
 def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
     """A task as a line of JSON: do this kind of `work` for each run, given by its name, folder and settings."""
-    listed = [{"name": run, "folder": str(path.resolve()), "spec": spec_as_values(spec)} for run, path, spec in runs]
+    listed = [
+        {"name": run, "folder": str(path.resolve()), "spec": convert_spec_to_json(spec)} for run, path, spec in runs
+    ]
     # The data folder is not in the specification: its file is committed and must not name a folder of this machine.
     where = None if data_dir is None else str(data_dir.resolve())
     return json.dumps({"cell": name, "work": work, "runs": listed, "data_dir": where})
@@ -119,7 +121,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
     for run in task["runs"]:
         folder = Path(run["folder"])
         with _note_failure(failed, run["name"]):
-            spec = spec_from_values(run["spec"], run["name"])
+            spec = make_spec(run["spec"], run["name"])
             if task["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
             elif task["work"] == ExperimentKind.SYNTHETIC.name:

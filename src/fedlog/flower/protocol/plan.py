@@ -26,7 +26,7 @@ from fedlog.settings.presets import OWN_DATA, apply_recipe
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import list_given_options
-from fedlog.settings.spec import RunSpec, list_deployed_settings, spec_from_values
+from fedlog.settings.spec import RunSpec, list_deployed_settings, make_spec
 from fedlog.settings.training import BroadcastForm, Decay, Optimiser, World
 from fedlog.wire.transport import Transport
 
@@ -49,7 +49,7 @@ class SumRules(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        promise_rules.choose_survivors(self.honest, self.sites)
+        promise_rules.choose_number_of_survivors(self.honest, self.sites)
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,12 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             skip_below=spec.skip_below or None,
             largest_share=spec.largest_share,
             batch_size=OWN_DATA.batch_size if spec.batch_size is None else spec.batch_size,
-            optimiser=spec.take_section(Optimiser),
+            optimiser=spec.extract_section(Optimiser),
             clip=promise_rules.normalise_clip(spec.clip) if promise is None else None,
             promise=promise,
-            secure=None if sums is None else SumRules(promise_rules.choose_survivors(sums.honest, sites), sites),
+            secure=None
+            if sums is None
+            else SumRules(promise_rules.choose_number_of_survivors(sums.honest, sites), sites),
         )
     )
 
@@ -199,7 +201,7 @@ def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
             hint="""for example options = '{"epochs": 3}'""",
         ) from None
     values = {name: value for name, value in given.items() if name in known}
-    spec = spec_from_values({**values, "options": options}, "the app's settings")
+    spec = make_spec({**values, "options": options}, "the app's settings")
     # Without a recipe the settings come from a complete plan, and nothing has to be filled in.
     return apply_recipe(spec, given=values) if "recipe" in values else spec
 

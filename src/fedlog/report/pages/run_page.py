@@ -13,7 +13,7 @@ from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import SettingDifference, describe_value, find_differences, write_repeat_command
-from fedlog.settings.spec import spec_as_values
+from fedlog.settings.spec import convert_spec_to_json
 from fedlog.wire.bits_text import describe_bits
 
 
@@ -143,7 +143,7 @@ def _list_notes(facts: RunFacts) -> list[str]:
 def _list_other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
     """(name, value) of each setting that is not in `differences`, except settings without a value."""
     changed = {each.name for each in differences}
-    values = spec_as_values(facts.spec)
+    values = convert_spec_to_json(facts.spec)
     values |= values.pop("options")
     return [
         (name, describe_value(value))
