@@ -28,7 +28,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
 
 
 def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
-    """(file name without suffix, table) for each table about the run, the runs or the results in the folder."""
+    """Yield (file name without suffix, table) for each table about the run, or the runs, in the folder."""
     if any((folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(folder)):
         for section in make_experiment_pages(folder):
             for number, table in enumerate(section.tables, start=1):
@@ -46,7 +46,7 @@ def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
 
 
 def _make_rounds_table(facts: RunFacts) -> TextTable:
-    """A table of the accuracy, bits and seconds of each round."""
+    """Make a table of the accuracy, bits and seconds of each round."""
     rows = tuple(
         (
             f"{line.round}",
@@ -62,7 +62,7 @@ def _make_rounds_table(facts: RunFacts) -> TextTable:
 
 
 def _make_clients_table(facts: RunFacts) -> TextTable:
-    """A table of each client's accuracy, the lowest first."""
+    """Make a table of each client's accuracy, the lowest first."""
     rows = tuple(
         (client.name, _format_percent(client.accuracy), _format_percent(client.alone), f"{client.test_records}")
         for client in facts.clients
@@ -71,7 +71,7 @@ def _make_clients_table(facts: RunFacts) -> TextTable:
 
 
 def _make_runs_table(folder: Path) -> TextTable:
-    """A table of the accuracy and bits of each run below the folder, finished or not."""
+    """Make a table of the accuracy and bits of each run below the folder, finished or not."""
     rows = []
     for path in find_run_folders(folder):
         facts = read_run(path)

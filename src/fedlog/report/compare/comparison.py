@@ -1,4 +1,4 @@
-"""A comparison as tables, as JSON values, as CSV, and as a figure of accuracy against bits."""
+"""Show a comparison as tables, as JSON values, as CSV, and as a figure of accuracy against bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PANELS_IN_A_ROW = 4  # panels side by side
 
 
 def make_methods_table(findings: Findings) -> TextTable:
-    """A table with one row for each variant: accuracies, gains over training alone, bits and seconds."""
+    """Make a table with one row for each variant of a method: accuracies, gains over training alone, bits, seconds."""
     beside = OTHER_MEASURES if findings.is_unbalanced else ()
     rows = [
         {
@@ -49,7 +49,7 @@ def make_methods_table(findings: Findings) -> TextTable:
 
 
 def make_sites_table(findings: Findings) -> TextTable:
-    """A table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
+    """Make a table with one row for each site: its data rows, its accuracy alone, and the gain of each variant."""
     others = [results for results in findings.results.values() if results.label != findings.local_label]
     alone = None if findings.local_label is None else findings.results[findings.local_label]
     training = next(iter(findings.runs.values())).scores.training
@@ -68,7 +68,7 @@ def make_sites_table(findings: Findings) -> TextTable:
 
 
 def make_comparison_json(findings: Findings, advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
-    """The whole comparison as JSON values; accuracies and gains are shares, not per cent."""
+    """Return the whole comparison as JSON values; accuracies and gains are shares from 0 to 1, not per cent."""
     return {
         "data": findings.data,
         "advice": {**asdict(advice), "kind": advice.kind.value},
@@ -80,7 +80,7 @@ def make_comparison_json(findings: Findings, advice: Advice, notes: Sequence[str
 
 
 def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
-    """The comparison for spreadsheets: one row for each variant over all sites, and one for each of its sites."""
+    """Return the rows of a spreadsheet: for each variant of a method, one row over all sites, and one for each site."""
     rows = []
     for results in findings.results.values():
         beside = {name: None if value is None else value.value for name, value in results.other_measures.items()}
@@ -94,7 +94,7 @@ def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _flatten_estimates(results: VariantResults | SiteResults) -> dict[str, float | None]:
-    """Accuracy, gain and gain on test rows, each as three values: NAME, NAME_low and NAME_high."""
+    """Return accuracy, gain and gain on test rows, each as three entries: NAME, NAME_low and NAME_high."""
     named = {"accuracy": results.accuracy, "gain": results.gain, "gain_on_test": results.gain_on_test}
     return {
         f"{name}{suffix}": getattr(found, end, None)
@@ -104,7 +104,7 @@ def _flatten_estimates(results: VariantResults | SiteResults) -> dict[str, float
 
 
 def format_comparison_as_csv(findings: Findings) -> str:
-    """The comparison as CSV, with the columns of `make_spreadsheet_rows`."""
+    """Return the comparison as CSV, with the columns of `make_spreadsheet_rows`."""
     rows, written = make_spreadsheet_rows(findings), io.StringIO()
     writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -113,7 +113,7 @@ def format_comparison_as_csv(findings: Findings) -> str:
 
 
 def format_table_as_text(table: TextTable) -> str:
-    """The table with aligned columns, for a terminal."""
+    """Return the table as text with aligned columns, for a terminal."""
     lines = [table.columns, *table.rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(table.columns))]
     aligned = [
@@ -127,7 +127,7 @@ def format_table_as_text(table: TextTable) -> str:
 
 
 def format_estimate(estimate: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
-    """A share in per cent or points with half the width of its interval: `91.3 ± 1.2`; for None, `missing`."""
+    """Format a share in per cent with half the width of its interval, as `91.3 ± 1.2`; return `missing` for None."""
     if estimate is None:
         return missing
     half = "" if estimate.half_width is None else f" ± {100 * estimate.half_width:.1f}"
@@ -135,7 +135,7 @@ def format_estimate(estimate: Estimate | None, sign: str = "", missing: str = "n
 
 
 def draw_comparison(findings: Findings) -> Figure:
-    """A matplotlib figure of test accuracy against bits (log axis), for all sites together and for each one."""
+    """Draw test accuracy against bits (log axis) with matplotlib: a panel for all sites together, and one for each."""
     from fedlog.report.parts.matplotlib_figure import ShownFigure
 
     sites = findings.sites[:MOST_SITES]

@@ -34,7 +34,7 @@ NO_GAIN = Style("training alone", "ink", "dashed")
 
 @dataclass(frozen=True)
 class ComparisonSection:
-    """The texts, plots and tables of one comparison, as a section of a page."""
+    """A section of a page: the texts, plots and tables of one comparison."""
 
     name: str
     title: str
@@ -58,7 +58,7 @@ def write_comparison_page(path: Path, comparisons: Sequence[tuple[Findings, Advi
 def make_comparison_section(
     findings: Findings, advice: Advice, notes: Sequence[str], number: int = 1
 ) -> ComparisonSection:
-    """The section of one comparison; `number` makes the names of its figures unique on the page."""
+    """Make the section of one comparison; `number` makes the names of its figures unique on the page."""
     styles = choose_styles({label: findings.find_method(label) for label in findings.labels})
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
@@ -80,7 +80,7 @@ def make_comparison_section(
 
 
 def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
-    """The table with the labels of variants replaced by the names that the figures show."""
+    """Return a copy of the table that has the display names of the figures instead of the variants' labels."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
     rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
@@ -88,9 +88,9 @@ def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
 
 
 def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
-    """A plot of test accuracy by bits: the last round with its interval and, if known, the rounds before it.
+    """Plot test accuracy by bits: the last round with its interval and, if recorded, the rounds before it.
 
-    A method that sends nothing is a horizontal line.
+    A method that sends nothing is drawn as a horizontal line.
     """
     known = {label: (one, one.accuracy) for label, one in findings.results.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
@@ -128,9 +128,9 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
 
 
 def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
-    """The points of the curve before the final result, which has accuracy `end` and is drawn separately.
+    """Return the points of a curve without the final result (accuracy `end`), which is drawn separately.
 
-    The last round is included only if its accuracy differs from `end`: a method may train on after the last round.
+    The last round stays if its accuracy is not `end`, because some methods train once more after the last round.
     """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
@@ -144,7 +144,7 @@ def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
 def _explain_missing_rounds(
     findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """A note on why methods show only their last round: evaluation on validation rows, or deleted records."""
+    """Return a note that says why the curves of some methods are missing; () if none is missing."""
     bare = [label for label in sending if not paths.get(label)]
     if not bare:
         return ()
@@ -158,12 +158,12 @@ def _explain_missing_rounds(
 
 
 def _find_evaluated_rows(findings: Findings) -> str:
-    """Which rows the accuracy after each round was measured on: `test` or `validation`."""
+    """Return `test` or `validation`: the rows on which the accuracy after each round was measured."""
     return next(iter(findings.runs.values())).spec.judge.parts[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
-    """The mean curve of each variant over its seeds, except for variants whose records of rounds were deleted."""
+    """Read each variant's accuracy curve, averaged over seeds; variants without records of rounds are left out."""
     curves = {}
     for label in findings.labels:
         runs = []
@@ -178,7 +178,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
 
 
 def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
-    """A plot of each method's gain over training alone at each site, on validation rows; None without gains."""
+    """Plot each method's gain over training alone at each site, on validation rows; None if there are no gains."""
     others = [label for label in findings.labels if label != findings.local_label]
     sites = findings.sites[:MOST_SITES]
     if findings.local_label is None or not others:
@@ -220,6 +220,6 @@ def _shorten_name(name: str) -> str:
 
 
 def _find_interval_ends(estimate: Estimate, least: float = -100.0) -> tuple[float, float]:
-    """The ends of the interval in per cent or points, limited to the range from `least` to 100."""
+    """Return the ends of the estimate's interval in per cent, limited to the range from `least` to 100."""
     half = estimate.half_width or 0.0
     return max(least, 100 * (estimate.value - half)), min(100.0, 100 * (estimate.value + half))

@@ -1,7 +1,7 @@
-"""The tables of `docs/bits.md`, made from the records under `results/` and `benchmarks/records/`.
+"""Make the tables of `docs/bits.md` from the records under `results/` and `benchmarks/records/`.
 
-Compressed runs are compared with uncompressed ones: their bits, their final accuracy, and whether a tenth of the bits
-is enough.
+They compare runs that send compressed messages with uncompressed runs: the bits, the final accuracy, and whether a
+tenth of the bits is enough.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GOAL_LOSS = 0.3  # and at most this loss of accuracy, in points
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
-    """Replace the tables in the page and return its path in a list; do nothing if there is no such page."""
+    """Replace the tables in `docs/bits.md` and return the page's path in a list; do nothing if there is no page."""
     if not page.exists():
         return []
     for name, table in make_bits_tables(results).items():
@@ -43,7 +43,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 
 
 def make_bits_tables(results: Path) -> dict[str, TextTable]:
-    """All tables of the page, by the name that marks where each one stands in it."""
+    """Make all tables of `docs/bits.md`, by the name in the mark at which the page shows each table."""
     found = {each.name: collect_runs(each, results) for each in BITS}
     whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
@@ -62,7 +62,7 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
 def find_uncompressed_runs(
     data: str, method: str, finished: FinishedRuns, table_1: FinishedRuns
 ) -> dict[int, RunResult]:
-    """The uncompressed runs (`f32`) by seed; for other seeds, the first rounds of the runs of Table 1."""
+    """Return the uncompressed runs (codec `f32`) by seed; seeds without one get the first rounds of the Table 1 run."""
     seeds = finished.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in table_1.runs.get(method, []) if run.seed in seeds}
     own = {run.seed: run for run in finished.runs.get(f"{method}-{UNCOMPRESSED}", [])}
@@ -70,7 +70,7 @@ def find_uncompressed_runs(
 
 
 def shorten_run(run: RunResult, rounds: int) -> RunResult:
-    """The run as if it had ended after this many rounds."""
+    """Return a copy of the run that ends after this many rounds."""
     kept = run.rounds[:rounds]
     up, down = run.opening_bits
     summary = replace(
@@ -86,14 +86,17 @@ def shorten_run(run: RunResult, rounds: int) -> RunResult:
 def compute_share_of_bits(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> float | None:
-    """The bits in `costs` divided by those of uncompressed runs on the same seeds; None without a common seed."""
+    """Divide the bits in `costs` by the bits of uncompressed runs with the same seeds; None without a common seed."""
     both = [seed for seed in costs if seed in uncompressed]
     full = sum(uncompressed[seed].compute_cost_to_reach(threshold).bits_both_ways for seed in both)
     return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
 
 
 def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> Mean | None:
-    """The mean difference in final accuracy to uncompressed runs, over clients and seeds; None for fewer than two."""
+    """Return the mean difference in final accuracy to uncompressed runs, over pairs of a client and a seed.
+
+    None if there are fewer than two such pairs.
+    """
     found = [
         100 * (a - b)
         for run in runs
@@ -105,7 +108,7 @@ def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int,
 
 
 def describe_difference(difference: Mean | None) -> str:
-    """`-0.12 (-0.30 to +0.06)`: a mean difference in points and its 95 % interval; blank for None."""
+    """Format a mean difference in points with its 95 % interval, as `-0.12 (-0.30 to +0.06)`; blank for None."""
     if difference is None:
         return ""
     low, high = difference.interval
@@ -113,7 +116,7 @@ def describe_difference(difference: Mean | None) -> str:
 
 
 def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, FinishedRuns]) -> TextTable:
-    """A table of our bits until the threshold, those of the paper, and whether we reached the goal for bits."""
+    """Make a table of the bits until the accuracy threshold, ours and the paper's, and whether our goal is met."""
     rows = []
     for data in ROUNDS:
         runs_of, table = finished[data].runs, table_1[data]
@@ -155,20 +158,20 @@ def _make_bits_to_goal_row(
 
 
 def _format_mean_bits(bits: Sequence[int]) -> str:
-    """The mean of these numbers of bits, with its unit."""
+    """Return the mean of these numbers of bits as text with a unit."""
     return describe_bits(float(np.mean(bits)))
 
 
 def _mark_missed(costs: Mapping[int, Cost]) -> str:
-    """An asterisk if a seed never reached the threshold, else an empty text."""
+    """Return an asterisk if a seed never reached the accuracy threshold, else an empty text."""
     return "" if all(cost.reached for cost in costs.values()) else " *"
 
 
 def judge_goal(share: float | None, lowest: float | None) -> str:
-    """`reached`, `bits only`, `accuracy only` or `missed`: whether the goals for bits and accuracy are reached.
+    """Return which of the two goals (few bits, little loss) are met: `reached`, `bits only`, `accuracy only`, `missed`.
 
-    `share` is the share of the bits of `f32`; `lowest` is the lower end of the interval of the accuracy difference.
-    Blank if one of them is None.
+    `share` is the bits divided by those of uncompressed runs; `lowest` is the lower end of the interval of the
+    difference in accuracy. Blank if one of the two is None.
     """
     if share is None or lowest is None:
         return ""
@@ -181,7 +184,7 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
 def make_bits_and_accuracy_table(
     data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns
 ) -> TextTable:
-    """A table of bits until the threshold and of final accuracy, by method and by codec and form of broadcasts."""
+    """Make a table of the bits until the accuracy threshold and the final accuracy, by method and way of sending."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
@@ -220,9 +223,10 @@ def _make_bits_and_accuracy_row(
 def _make_lossless_rows(
     method: str, uncompressed: Mapping[int, RunResult], short: FinishedRuns, threshold: float
 ) -> list[dict[str, str]]:
-    """A list with one table row, for the lossless codec `rows`; empty without runs.
+    """Return the table row for the lossless codec `rows`, in a list; an empty list if it was not run.
 
-    Its models are those of `f32`. Its bits are computed from runs of two rounds, because every round costs the same.
+    This codec changes no model, so accuracies are those of `f32`. Bits are scaled up from runs of two rounds, because
+    every round costs the same.
     """
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
@@ -239,7 +243,7 @@ def _make_lossless_rows(
 def _format_cost_cells(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
-    """The table cells for seeds, rounds, bits up, down and both ways, and the share of the bits of `f32`."""
+    """Format the table cells for seeds, rounds, bits up, bits down, their sum, and its share of the bits of `f32`."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
         "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed(costs),
@@ -251,7 +255,7 @@ def _format_cost_cells(
 
 
 def make_codec_table(finished: FinishedRuns) -> TextTable:
-    """A table of the bytes that a client sends and receives in the last round of a short run, by codec and method."""
+    """Make a table, by codec and method, of the bytes that a client sends and receives in the last of two rounds."""
     rows = []
     for name in CODECS:
         cells = []
@@ -278,7 +282,7 @@ def _format_bytes_of_client(bits_of_all_clients: int) -> str:
 
 
 def make_participation_table(finished: FinishedRuns) -> TextTable:
-    """A table of accuracies and bits, by how the server treats clients that skip a round."""
+    """Make a table of accuracies and bits, by what the server keeps of clients that skip a round."""
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
@@ -297,7 +301,7 @@ def make_participation_table(finished: FinishedRuns) -> TextTable:
 
 
 def make_loopback_table(path: Path) -> TextTable:
-    """A table of the bytes of a message over Flower on one machine: payload, and what the transport adds."""
+    """Make a table of the bytes of a message over Flower on one machine: its payload, and what the transport adds."""
     stored = read_json(path, {"ways": []})
     rows = (
         {
@@ -313,7 +317,7 @@ def make_loopback_table(path: Path) -> TextTable:
 
 
 def make_entropy_table(path: Path) -> TextTable:
-    """A table of the bits sent for each entry and the entropy of its code, by round and direction."""
+    """Make a table, by round and direction, of the bits sent for each array entry, and of the entropy of its code."""
     stored = read_json(path, {"rounds": []})
     rows = (
         {

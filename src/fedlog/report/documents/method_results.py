@@ -65,7 +65,7 @@ class MethodResults:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """The accuracies, in the order of the seeds."""
+        """The accuracies in per cent, in the order of the seeds."""
         return tuple(self.by_seed.values())
 
     def __str__(self) -> str:
@@ -76,12 +76,15 @@ class MethodResults:
 
 
 def read_method_results(folder: Path) -> MethodResults:
-    """The results of one method, read from the summaries of its runs in the folder."""
+    """Read the results of one method from the summaries of its runs in the folder."""
     runs: Sequence[dict[str, float]] = [
         json.loads(path.read_text()) for path in sorted(folder.glob("seed-*/summary.json"))
     ]
     if not runs:
-        raise InputError(f"no records in {folder}", hint="run this in the project's folder, or give --results")
+        raise InputError(
+            f"expected records of finished runs, found none in: {folder}",
+            hint="run this in the project's folder, or give --results",
+        )
     by_seed = {int(run["seed"]): 100 * run["accuracy_mean_over_clients"] for run in runs}
     return MethodResults(by_seed, int(runs[0]["bits_up"] + runs[0]["bits_down"]))
 
@@ -115,7 +118,7 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
 
 
 def _read_experiment(folder: Path) -> dict[str, MethodResults]:
-    """The results of every method with a finished run in the folder, by the method's name."""
+    """Read the results of every method that has a finished run in the folder, by the method's name."""
     runs = sorted({path.parents[1] for path in folder.glob("*/seed-*/summary.json")})
     return {path.name: read_method_results(path) for path in runs}
 
@@ -123,7 +126,7 @@ def _read_experiment(folder: Path) -> dict[str, MethodResults]:
 def _format_section(
     shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str], stem: str
 ) -> str:
-    """The results for the page of one method, in Markdown: a table and a picture."""
+    """Return the results that one method's page shows, in Markdown: a table and a picture."""
     lines = ["## Results", ""]
     if not shown:
         return "\n".join([*lines, "No record of it on our tables."])
@@ -147,7 +150,7 @@ def _format_section(
 
 
 def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
-    """The results for the list of methods, in Markdown: a table of all methods for each experiment, the best first."""
+    """Return one Markdown table for each experiment, with all methods, the most accurate first."""
     lines = ["## Every method on digits", ""]
     for setting, figures in shown:
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
@@ -162,7 +165,7 @@ def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, 
 
 
 def _format_regression_section(results: Path) -> str | None:
-    """The results of the method that predicts numbers, in Markdown; None if they are not recorded."""
+    """Return the results of the method that predicts numbers, in Markdown; None if there are no records of it."""
     path = results / REGRESSION_RECORD[1]
     if not path.exists():
         return None
@@ -181,14 +184,14 @@ def _format_regression_section(results: Path) -> str | None:
 
 
 def _insert_section(text: str, block: str) -> str:
-    """The page's text with `block` between the marks START and END; marks that are missing are added at the end."""
+    """Put `block` between the marks START and END of a page's text; append the marks if the text has none."""
     before, start, rest = text.partition(START)
     after = rest.partition(END)[2] if start else "\n"
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
 def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str]) -> str:
-    """A picture of accuracy against bits for all methods, as SVG; those in `methods` are drawn larger."""
+    """Draw accuracy against bits for all methods, and return the SVG; the methods in `methods` are drawn larger."""
     figure = ShownFigure((3.7 * len(panels), 3.2))
     for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
@@ -231,7 +234,7 @@ def _set_bits_axis(axes: Axes) -> None:
 
 
 def write_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the overview into README.md and docs/what-it-gains.md, and its picture; do nothing without these pages."""
+    """Write the table of the main methods into README.md and docs/what-it-gains.md, if these exist, and its picture."""
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
         return []
@@ -243,12 +246,12 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
 
 
 def _read_overview(results: Path, method: str) -> list[MethodResults]:
-    """The results of the method in each experiment of the overview."""
+    """Read the results of the method in each experiment that the overview in README.md shows."""
     return [read_method_results(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
 
 
 def make_main_methods_table(results: Path) -> TextTable:
-    """The table of the overview: one row for each main method, one column for each experiment."""
+    """Make the table of README.md: one row for each main method, one column for each experiment."""
     rows = tuple(
         (find_style(method).label, *(str(cell) for cell in _read_overview(results, method)))
         for method in OVERVIEW_METHODS
@@ -257,7 +260,7 @@ def make_main_methods_table(results: Path) -> TextTable:
 
 
 def describe_paired_gains(results: Path) -> str:
-    """A sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
+    """Return a sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
     parts = []
     for other in ("local", "fedavg"):
         pairs = zip(_read_overview(results, "fedlog"), _read_overview(results, other), strict=True)
@@ -271,7 +274,7 @@ def describe_paired_gains(results: Path) -> str:
 
 
 def _draw_overview(results: Path) -> str:
-    """A picture of accuracy against bits in each experiment, as SVG; training alone, which sends nothing, is a line."""
+    """Draw accuracy against bits in each experiment, and return the SVG; training alone sends nothing and is a line."""
     figure = ShownFigure((11, 3.6))
     panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
     for method in OVERVIEW_METHODS:

@@ -1,4 +1,4 @@
-"""The settings of `--recipe tuned`, chosen from grids of eight settings each, and their table in docs/running.md."""
+"""Choose the settings of `--recipe tuned` from grids of eight settings, and write their table in docs/running.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """The setting chosen for one method, and its gain in each grid over the first row, the authors' optimiser."""
+    """The setting chosen for one method, and its gain in each grid over the authors' optimiser (the first row)."""
 
     chosen: Row  # of the first grid
     gains: dict[str, float]  # data set -> points
@@ -34,14 +34,14 @@ class RecipeChoice:
 
 
 def choose_settings(results: Path) -> dict[str, RecipeChoice]:
-    """The chosen setting of each method, for methods whose runs in all grids are finished."""
+    """Choose a setting for each method whose runs in all grids are finished; return the choices by method."""
     grids = [collect_runs(grid, results) for grid in RECIPE_GRIDS]
     found = {method: _choose_setting(method, grids) for method in TABLE_METHODS}
     return {method: choice for method, choice in found.items() if choice is not None}
 
 
 def _choose_setting(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
-    """The setting with the highest mean accuracy over the grids; None if a run is missing.
+    """Choose the setting with the highest mean accuracy over the grids; None if a run is missing.
 
     Settings with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
     impossible with different bodies and which sites refuse, so it cannot be a default.
@@ -63,7 +63,7 @@ def _choose_setting(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice 
 
 
 def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
-    """A table with the tuned settings of each method, and what they gained in each grid."""
+    """Make a table with the tuned settings of each method, and the points that they gained in each grid."""
     rows = tuple(
         (
             find_style(method).label,
@@ -81,5 +81,5 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
-    """Replace the table in the page and return its path in a list; do nothing if there is no such page."""
+    """Replace the table of tuned settings in the page; return the page's path in a list, or [] if there is no page."""
     return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).to_markdown())

@@ -26,7 +26,7 @@ ACCURACY_STAYS_AT_SITES = "How well each model does is known to its site alone: 
 
 @dataclass(frozen=True)
 class DeployedSite(ClientFacts):
-    """One site: what it reported about the model that it keeps, and in how many rounds it took part."""
+    """One site of a deployed run: the results that it reported for its model, and in how many rounds it took part."""
 
     body: str = ""  # empty until the site has reported
     error: float | None = None  # root mean squared error, if a number is predicted
@@ -38,7 +38,7 @@ class DeployedSite(ClientFacts):
 
 @dataclass(frozen=True)
 class DeployedRound:
-    """One round as the server recorded it; its bits are those sent since the start of the run."""
+    """One round as the server recorded it; `bits_up` and `bits_down` are totals since the start of the run."""
 
     number: int
     new_head: bool  # whether the round changed the head: enough sites answered and the noise was not too large
@@ -78,7 +78,7 @@ class DeployedRun:
 
     @property
     def measure(self) -> str:
-        """The name of the measure: accuracy or, if a number is predicted, the share inside intervals."""
+        """What the page measures: accuracy or, if numbers are predicted, the share of targets inside intervals."""
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 
@@ -121,7 +121,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
 
 
 def make_deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
-    """(file name without suffix, table) for the two tables of a deployed run: its rounds and its sites."""
+    """Yield (file name without suffix, table) for the two tables of a deployed run: its rounds and its sites."""
     rounds = tuple(
         (f"{each.number}", f"{each.bits_up}", f"{each.bits_down}", f"{each.seconds:.2f}") for each in facts.rounds
     )
@@ -155,7 +155,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
 
 
 def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
-    """The run as a row of a table of runs; `link` is the address of its page."""
+    """Make the row of this run for a table of runs; `link` is the address of the run's page."""
     rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
     accuracy = facts.compute_mean_over_sites("accuracy")
     return RunRow(
@@ -171,7 +171,7 @@ def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
 
 
 def _make_headline(facts: DeployedRun) -> dict[str, str]:
-    """The parts of the headline: the mean accuracy, the bits, and the accuracy of training alone."""
+    """Return the texts of the headline by name: the mean accuracy, the bits, and the accuracy of training alone."""
     alone = facts.compute_mean_over_sites("alone")
     return {
         "reached": page_top.describe_result(
@@ -224,7 +224,7 @@ def _list_notes(facts: DeployedRun) -> list[str]:
 
 
 def _plot_bits_by_round(facts: DeployedRun) -> Plot:
-    """A plot of the bits sent by the end of each round, up and down."""
+    """Plot the bits sent by the end of each round, up and down."""
     unit, size = choose_unit(facts.bits)
     last = facts.rounds[-1]
     return _plot_by_round(
@@ -241,7 +241,7 @@ def _plot_bits_by_round(facts: DeployedRun) -> Plot:
 
 
 def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
-    """A plot of how long each round took, and how long its slowest site took."""
+    """Plot how long each round took, and how long the slowest site of the round took."""
     whole = [(each.number, each.seconds) for each in facts.rounds]
     slowest = [(each.number, s) for each in facts.rounds if (s := each.slowest_seconds) is not None]
     series = [_make_series("the whole round", 2, whole, describe_duration)]
@@ -260,12 +260,12 @@ def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
 def _make_series(
     name: str, number: int, values: Sequence[tuple[int, float]], describe: Callable[[float], str], unit: float = 1
 ) -> Series:
-    """A line through these (round, value) pairs, in the style with this number; values are divided by `unit`."""
+    """Make a line of a plot from (round, value) pairs; `number` chooses its style, and values are divided by `unit`."""
     marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
     return Series(name.replace(" ", "-"), find_numbered_style(number, name), marks)
 
 
 def _plot_by_round(name: str, title: str, alternative: str, unit: str, series: tuple[Series, ...]) -> Plot:
-    """A plot of these lines over the rounds; the first line has a point for every round."""
+    """Plot these lines over the rounds; the first line must have a point for every round."""
     y = make_linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)])
     return Plot(name, title, alternative, make_rounds_axis(int(series[0].points[-1].x)), y, series)

@@ -1,4 +1,4 @@
-"""The web server of `fedlog watch`: pages that update during a run, for this machine only, with a secret address."""
+"""The web server of `fedlog watch`: it serves pages that update during a run, at a secret address of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Pages:
-    """The pages that a server offers: one for the watched folder, and one for each run in it."""
+    """The pages that the web server offers: one for the watched folder, and one for each run in the folder."""
 
     folder: Path
     list_runs: Callable[[Path], list[Path]]  # the folders of the runs below a folder, at any depth
@@ -42,12 +42,12 @@ class Pages:
 
 
 def make_pages_of_runs(folder: Path) -> Pages:
-    """The pages to serve for the folder of a run, or for a folder with many runs."""
+    """Make the pages to serve for the folder of a run, or for a folder with many runs."""
     return Pages(folder, find_run_folders, _render_folder, _list_files)
 
 
 def _render_folder(folder: Path, live: Live) -> str:
-    """The HTML for the folder: the page of its run or, if it holds several, the list of all runs."""
+    """Return the HTML for the folder: the page of a run if it is a run's folder, else the list of the runs in it."""
     if (folder / CONFIG).exists():
         return render_run(read_run(folder), live)
     return render_runs(
@@ -56,7 +56,7 @@ def _render_folder(folder: Path, live: Live) -> str:
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
-    """The files that the folder's page is made from; for a single run, also those of the baselines next to it."""
+    """List the files that the folder's page is made from; for a single run, also those of its baseline runs."""
     runs = find_run_folders(folder)
     if (folder / CONFIG).exists():
         runs += [Path(baseline.run_dir) for baseline in find_baselines(folder, read_spec(folder)).values()]
@@ -64,7 +64,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A web server for these pages, on a random port of this machine; it can only be reached from this machine."""
+    """A web server for these pages on a random port; only programs on this machine can reach it."""
 
     daemon_threads = True  # a browser's open connection must not keep the program alive
 
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Send a page, or only the version of its records; send 404 if the address is unknown or has a wrong token."""
+        """Answer with a page, or with the version of its records; 404 if the address is unknown or the token wrong."""
         folder, what = self._find_page()
         if folder is None or what not in ("", "version"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")
 
     def _find_page(self) -> tuple[Path | None, str]:
-        """(folder of the page, last part of the address); the folder is None if address, host or token is wrong."""
+        """Return the page's folder (None if host, token or address is wrong) and the last part of the address."""
         root, slash, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         # With another host name, a page from elsewhere could read the answer (DNS rebinding).
         known_host = self.headers.get("Host") == f"{ADDRESS}:{self.server.server_port}"
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {run.relative_to(pages.folder).as_posix(): run for run in pages.list_runs(pages.folder)}.get(inner), what
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        """Send a text as the answer; `kind` is its media type."""
+        """Send the text as the HTTP response; `kind` is its media type, such as `text/html`."""
         body = text.encode()
         self.send_response(status)
         for name, value in HEADERS.items():
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def hash_file_states(files: Iterable[Path]) -> str:
-    """A hash of the sizes and times of the files: it changes when one of them changes."""
+    """Return a hash of the files' sizes and modification times; it changes when a file changes."""
     seen = hashlib.sha256()
     for path in files:
         try:

@@ -24,7 +24,7 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """The accuracy of a run as text; with `error`, the error of predicted numbers and the share inside intervals."""
+    """Describe a run's result: its accuracy or, if `error` is given, the error and coverage of predicted numbers."""
     if share is None:
         return ""
     reached = format_percent(share)
@@ -32,7 +32,10 @@ def describe_result(share: float | None, error: float | None) -> str:
 
 
 def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
-    """A tile with the mean gain over training alone; empty without gains. `who` is `client` or `site`."""
+    """Make a tile (a box with one number) with the mean gain over training alone, in a list; [] if there are no gains.
+
+    `who` is `client` or `site`.
+    """
     if not gains:
         return []
     better, worse = sum(gain > SAME_ACCURACY for gain in gains), sum(gain < -SAME_ACCURACY for gain in gains)
@@ -41,25 +44,25 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:
-    """A tile with the bits that all clients or sites sent and received; `up` says how many they sent."""
+    """Make a tile with the bits that all clients or sites (`who`) sent and received; `up` says how many they sent."""
     return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
 
 
 def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
-    """A tile with the epsilon spent so far and the budget."""
+    """Make a tile with the epsilon spent so far, and the budget."""
     spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
     return Tile("privacy spent", spent, f"of {_describe_budget(budget)}")
 
 
 def make_time_tile(seconds: float, rounds: int) -> Tile:
-    """A tile with the time of all rounds together and of one round on average."""
+    """Make a tile with the time of all rounds together, and of one round on average."""
     return Tile("time", describe_duration(seconds), f"in rounds, {describe_duration(seconds / rounds)} each")
 
 
 def describe_spending(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The privacy budget and the privacy spent, as rows for a run's page; entries named in `left_out` are skipped."""
+    """Return the privacy budget and the privacy spent, as rows for a run's page, without the entries in `left_out`."""
     rows = [("budget", _describe_budget(budget))]
     rows += [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else describe_value(value))

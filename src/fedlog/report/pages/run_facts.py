@@ -24,7 +24,7 @@ MOST_CLASSES = 12  # a client with more classes shows only their number
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """One client: its accuracy in the last round, its accuracy if it trains alone, and its description, if known."""
+    """One client: its accuracy in the last round and, if known, its accuracy by training alone and its description."""
 
     name: str
     accuracy: float | None = None
@@ -35,12 +35,12 @@ class ClientFacts:
 
     @property
     def gain(self) -> float | None:
-        """The client's gain over training alone, as a share; None if one of the accuracies is unknown."""
+        """The client's gain in accuracy over training alone, from -1 to 1; None if one of the accuracies is unknown."""
         return None if self.accuracy is None or self.alone is None else self.accuracy - self.alone
 
     @property
     def classes(self) -> str:
-        """The client's classes with their numbers of training records, as text; only a count if there are over 12."""
+        """The client's classes with their numbers of training records, as text; over 12 classes are only counted."""
         training = {} if self.description is None else self.description.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -81,13 +81,13 @@ class RunFacts:
 
     @property
     def measure(self) -> str:
-        """The name of the measure: accuracy or, if a number is predicted, the share inside intervals."""
+        """What the page measures: accuracy or, if numbers are predicted, the share of targets inside intervals."""
         predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
     @property
     def error_of_number(self) -> float | None:
-        """The root mean squared error of predicted numbers, mean over clients; None for classes."""
+        """The root mean squared error of predicted numbers, mean over clients; None if the run predicts classes."""
         found = [error for error in (self.lines[-1].rmse_per_client if self.lines else []) if error is not None]
         return sum(found) / len(found) if found else None
 
@@ -125,7 +125,7 @@ class RunFacts:
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
     def _read_accuracies_of_training_alone(self, names: list[str]) -> dict[str, float]:
-        """Each client's accuracy in a run of training alone; empty if no such run is next to this one."""
+        """Read each client's accuracy from a run of training alone next to this run; empty if there is no such run."""
         if "local" not in self.baselines:
             return {}
         summary = self.baselines["local"]
@@ -140,7 +140,10 @@ class RunFacts:
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """Sum counts by "KIND DIRECTION" into bits by (direction, kind); to kinds of `opening`, add "before round 1"."""
+    """Sum bits given by `"KIND DIRECTION"` over all rounds; return them by (direction, kind).
+
+    `opening` has the bits sent before round 1; their kinds get the suffix "before round 1".
+    """
     found: dict[tuple[str, str], int] = {}
     for counts, suffix in (*((counts, "") for counts in rounds), (opening, " before round 1")):
         for name, bits in counts.items():
@@ -150,7 +153,7 @@ def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, 
 
 
 def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
-    """The tenth with the lowest accuracy, at least one client; `clients` must be sorted, the lowest first."""
+    """Return the tenth of the clients with the lowest accuracy, at least one; `clients` are sorted, lowest first."""
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
 

@@ -57,7 +57,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
 
 
 def make_headline(facts: RunFacts) -> dict[str, Any]:
-    """The texts of the headline by name: the accuracy, the bits, and the results of the baselines."""
+    """Return the texts of the headline by name: the accuracy, the bits, and the results of other methods' runs."""
     others = []
     for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down
@@ -102,7 +102,7 @@ def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
 
 
 def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
-    """The privacy budget and the privacy spent, for the run's page; None for a run without privacy."""
+    """Return the privacy budget and the privacy spent, for the run's page; None for a run without privacy."""
     if facts.summary is None or facts.summary.privacy is None:
         return None
     found = facts.summary.privacy
@@ -141,7 +141,7 @@ def _list_notes(facts: RunFacts) -> list[str]:
 
 
 def _list_other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
-    """(name, value) of each setting that is not in `differences`, except settings without a value."""
+    """List (name, value) of each setting that has a value and is not in `differences`."""
     changed = {each.name for each in differences}
     values = convert_spec_to_json(facts.spec)
     values |= values.pop("options")

@@ -23,7 +23,7 @@ LEAST_SIZE_RATIO = 1.3  # accuracy by size is drawn if the largest client has 1.
 
 
 def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
-    """Plots of accuracy by round and by bits, for the run and its baselines; empty before the first round ends."""
+    """Make plots of accuracy by round and by bits, for the run and its baselines; [] before the first round ends."""
     if not facts.lines:
         return []
     method = facts.spec.method
@@ -35,7 +35,7 @@ def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
 
 
 def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
-    """A plot of each client's accuracy in the run and by training alone; the lowest are first, a tenth is shaded."""
+    """Plot each client's accuracy in the run and by training alone, sorted; the lowest tenth of clients is shaded."""
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
@@ -71,7 +71,7 @@ def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str,
 
 
 def make_sizes_plot(facts: RunFacts) -> Plot | None:
-    """A plot of each client's accuracy by its number of training records; None if those are unknown or about equal."""
+    """Plot each client's accuracy by its number of training records; None if these are unknown or about equal."""
     known = [
         (c, sum(c.description.training.values())) for c in facts.clients if c.description and c.accuracy is not None
     ]
@@ -96,12 +96,12 @@ def make_sizes_plot(facts: RunFacts) -> Plot | None:
 
 
 def _choose_mark_size(count: int) -> float:
-    """The size of each marker in a plot of `count` markers: the more there are, the smaller they are."""
+    """Return the marker size for a plot with `count` markers: the more markers, the smaller."""
     return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
 
 
 def _describe_client(client: ClientFacts) -> str:
-    """The text that a plot shows for a client: name, accuracy, gain over training alone and training records."""
+    """Return the text that a plot shows for a client: name, accuracy, gain over training alone, training records."""
     said = [f"{client.name}: {format_percent(client.accuracy)}"]
     if client.gain is not None:
         said.append(f"{format_points(client.gain)} points over {format_percent(client.alone)} alone")
@@ -111,7 +111,7 @@ def _describe_client(client: ClientFacts) -> str:
 
 
 def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
-    """An axis with one position for each client, with their names if these fit, else with numbers."""
+    """Make an axis with one position for each client, labelled by name if the names fit, else by number."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:
         return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), n) for at, n in enumerate(names, 1)))
@@ -121,7 +121,7 @@ def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
 
 
 def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
-    """A bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
+    """Make a bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in bits_by_kind))
     if not sum(bits_by_kind.values()):
         return None
@@ -149,7 +149,7 @@ def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who
 
 
 def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
-    """A bar chart of the time of a round by part; None if the run was not profiled."""
+    """Make a bar chart of the time that each part of a round took; None if the run was not profiled."""
     if not parts:
         return None
     drawn = tuple(
@@ -167,7 +167,7 @@ def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
 
 
 def make_calibration_plot(facts: RunFacts) -> Plot | None:
-    """A reliability plot: how often predictions are right, by their probability; None if it was not measured."""
+    """Make a reliability diagram (accuracy by predicted probability); None if calibration was not measured."""
     found = facts.calibration
     if found is None or not found.ways:
         return None
@@ -200,7 +200,7 @@ def make_calibration_plot(facts: RunFacts) -> Plot | None:
 
 
 def make_geometry_plot(facts: RunFacts) -> Plot | None:
-    """A plot of the clients' class means and the common head, in the plane in which the means differ most."""
+    """Plot the clients' class means and the common head, in the plane in which the means differ most."""
     found = facts.geometry
     if found is None:
         return None
@@ -244,7 +244,7 @@ def make_geometry_plot(facts: RunFacts) -> Plot | None:
 
 
 def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
-    """Axes that cover these points and the origin, with the same scale in both directions."""
+    """Make two axes that cover these points and the origin, with the same scale in both directions."""
     sides = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
     ends = [(min(0.0, *values), max(0.0, *values)) for values in zip(*places, strict=True)]
     per_pixel = 1.12 * max((high - low) / side for (low, high), side in zip(ends, sides, strict=True)) or 1.0
@@ -255,7 +255,7 @@ def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tu
 
 
 def _make_sort_key(label: str) -> tuple[float, str]:
-    """A sort key: classes whose names are numbers come first, by number, then the others by name."""
+    """Return a sort key for a class name: numbers come first, in numerical order, then other names."""
     try:
         return float(label), label
     except ValueError:

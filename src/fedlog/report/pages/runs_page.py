@@ -23,7 +23,7 @@ MOST_CURVES = 35  # the number of different styles
 
 @dataclass(frozen=True)
 class RunRow:
-    """One row of a table of runs, as texts."""
+    """The texts of one row in a table of runs."""
 
     name: str
     link: str
@@ -36,12 +36,12 @@ class RunRow:
 
 
 def find_run_folders(folder: Path) -> list[Path]:
-    """The folders of runs below this one, at any depth, sorted by name."""
+    """Find the folders of runs below this folder, at any depth, sorted by name."""
     return sorted(path.parent for path in folder.rglob(CONFIG)) if folder.is_dir() else []
 
 
 def write_runs_page(folder: Path) -> Path:
-    """Write the page of every finished run in the folder, and one page that lists all runs; return its path."""
+    """Write a page for every finished run in the folder and a page that lists all runs; return the path of the list."""
     links = {}
     for run in find_run_folders(folder):
         if read_finished_summary(run) is not None:
@@ -67,7 +67,7 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
 
 
 def _make_row(folder: Path, run: Path, link: str) -> RunRow:
-    """The table row of a run below the folder, finished or not; `link` is the address of its page, or empty."""
+    """Make the table row of a run below the folder, finished or not; `link` is the address of its page, or empty."""
     spec, summary = read_spec(run), read_finished_summary(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read_rounds(run / RECORDS)
@@ -82,7 +82,7 @@ def _make_row(folder: Path, run: Path, link: str) -> RunRow:
 
 
 def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
-    """(data set, plots) for each data set: the accuracy curves of its newest runs, at most MOST_CURVES."""
+    """Return (data set, plots) for each data set: accuracy curves of its newest runs, at most MOST_CURVES curves."""
     by_data: dict[str, list[Path]] = {}
     for run in find_run_folders(folder):
         if records.count_rounds(run / RECORDS):
@@ -96,7 +96,7 @@ def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
 
 
 def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
-    """The accuracy curve of each run, with a label and a style that no other curve has."""
+    """Read the accuracy curve of each run; each curve gets its own label and style."""
     specs = {run: read_spec(run) for run in runs}
     named = label_runs(specs)
     seeds = len({spec.seed for spec in specs.values()}) > 1

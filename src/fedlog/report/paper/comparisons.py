@@ -1,4 +1,4 @@
-"""Test the rows of an experiment against its reference row, and format the outcome for a table."""
+"""Test the rows of an experiment (methods) against its reference row, and format the outcome for a table."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ NOT_CORRECTED = "-"  # shown instead of a corrected p value for rows outside the
 
 
 def find_corrected_rows(experiment: Experiment) -> frozenset[str]:
-    """The rows whose p values are corrected: those that the paper prints or, without any, all federated methods."""
+    """Return the rows whose p values get Holm's correction: those in the paper, else all federated methods."""
     printed = {row.name for row in experiment.rows if row.printed is not None}
     chosen = printed or {row.name for row in experiment.rows if row.name not in NOT_FEDERATED}
     return frozenset(chosen - {experiment.reference})
 
 
 def compare_rows(experiment: Experiment, values: Mapping[str, BySeed]) -> dict[str, SignificanceTest]:
-    """The test of every row against the reference row, by row; empty if the reference has not been run."""
+    """Test every row against the reference row, and return the tests by row; empty if the reference was not run."""
     if experiment.reference is None or experiment.reference not in values:
         return {}
     return compare_all_with_reference(values, experiment.reference, find_corrected_rows(experiment))
 
 
 def find_reference_label(experiment: Experiment) -> str:
-    """The label of the experiment's reference row."""
+    """Return the label of the experiment's reference row, with which the other rows are compared."""
     return experiment.find_row(experiment.reference).label if experiment.reference else "reference"
 
 
 def format_arrow(test: SignificanceTest | None) -> str:
-    """A space and an arrow (as in the paper) if the difference is significant, else an empty string."""
+    """Return a space and an arrow, as in the paper, if the difference is significant; else an empty string."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Alternative.GREATER else Arrow.DOWN}"
 
 
 def format_test(test: SignificanceTest | None) -> str:
-    """The p value and its direction, or why there is no p value."""
+    """Return the p value and the direction of the difference as text, or the reason why there is no p value."""
     if test is None or not test.pairs:
         return ""
     if not test.differing:
@@ -63,7 +63,7 @@ def format_test(test: SignificanceTest | None) -> str:
 
 
 def format_holm_test(test: SignificanceTest | None) -> str:
-    """The p value after Holm's correction; a dash if the row is not corrected, `too few seeds` if it cannot be."""
+    """Format the p value after Holm's correction: a dash without correction, `too few seeds` if it is not possible."""
     if test is None or not test.pairs:
         return ""
     if not test.in_family:
@@ -74,17 +74,17 @@ def format_holm_test(test: SignificanceTest | None) -> str:
 
 
 def format_shift(shift: Shift | None) -> str:
-    """A shift with its interval, `-0.31 [-0.52, -0.11]`; blank if there were too few pairs for an interval."""
+    """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank if too few pairs gave no interval."""
     return "" if shift is None or shift.low is None else describe_interval(shift.estimate, shift.low, shift.high)
 
 
 def format_gain(gain: Mean | None, digits: int = 2) -> str:
-    """`+0.31 [+0.11, +0.52]`: a mean gain in points with its 95 % interval; blank for None."""
+    """Format a mean gain in points with its 95 % interval, as `+0.31 [+0.11, +0.52]`; blank for None."""
     return "" if gain is None else describe_interval(gain.value, *gain.interval, digits)
 
 
 def judge_gain(gain: Mean | None) -> str:
-    """`above` or `below` if the 95 % interval of the gain excludes 0, else `undecided`; blank for None."""
+    """Return `above` or `below` if the 95 % interval of the gain excludes 0, else `undecided`; blank for None."""
     if gain is None:
         return ""
     low, high = gain.interval
@@ -94,7 +94,7 @@ def judge_gain(gain: Mean | None) -> str:
 
 
 def format_ratio(shift: Shift | None) -> str:
-    """A ratio with its interval, `1.71 [1.29, 2.30]`; without the interval if there were too few pairs for it."""
+    """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` if too few pairs gave no interval."""
     if shift is None:
         return ""
     estimate, *ends = (
@@ -104,7 +104,7 @@ def format_ratio(shift: Shift | None) -> str:
 
 
 def _format_three_digits(ratio: float) -> str:
-    """The ratio with two decimals; with one from 10 on, with none from 100 on."""
+    """Format a ratio with two decimals below 10, one below 100, and none from 100 on."""
     return f"{ratio:.{0 if ratio >= 100 else 1 if ratio >= 10 else 2}f}"
 
 
@@ -128,7 +128,7 @@ HOW_TO_READ = (
 
 
 def describe_correction(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
-    """A note for a table: which p values were corrected, and how many seeds that needs."""
+    """Return a note for a table: which p values are corrected for multiple tests, and how many seeds that needs."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"

@@ -1,4 +1,4 @@
-"""The table of bits until a threshold is reached, for each method, with the paper's costs."""
+"""Make the table of the bits that each method needs to reach an accuracy threshold, beside the paper's bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POOLED = "pooled"  # how the records came to one place is not counted, so that i
 
 
 def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
-    """A table of the bits that each method sends until it reaches the threshold, the paper's bits, and p-values."""
+    """Make a table of the bits that each method sends to reach the threshold, of the paper's bits, and of p values."""
     experiment = finished.experiment
     costs = {
         row.name: {run.seed: run.compute_cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
@@ -42,7 +42,7 @@ def _make_cost_row(
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> dict[str, str]:
-    """One row of the cost table; `costs` has its costs by seed, `bits_both_ways` the bits of every row."""
+    """Make one row of the cost table; `costs` has the row's costs by seed, `bits_both_ways` the bits of every row."""
     printed, of_printed = _format_cost_of_paper(row, experiment)
     values = list(costs.values())
     own, test = bits_both_ways.get(row.name, {}), tests.get(row.name)
@@ -67,13 +67,13 @@ def _make_cost_row(
 
 
 def _format_mean_bits(bits: Iterable[float]) -> str:
-    """The mean number of bits with its standard error; blank without values."""
+    """Format the mean number of bits with its standard error; blank if there are no values."""
     known = list(bits)
     return format_bits(Mean.from_values(known)) if known else ""
 
 
 def _format_percent_of(row: BySeed, whole: BySeed) -> str:
-    """The mean of `row` in per cent of the mean of `whole`, over the seeds that both have; blank without any."""
+    """Format the mean of `row` in per cent of the mean of `whole`, over their common seeds; blank if they have none."""
     seeds = sorted(row.keys() & whole.keys())
     if not seeds:
         return ""
@@ -81,7 +81,7 @@ def _format_percent_of(row: BySeed, whole: BySeed) -> str:
 
 
 def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
-    """(cost, per cent of FedAvg's cost) as the paper prints them; both blank if it prints no cost."""
+    """Return the row's cost and its percentage of FedAvg's cost as the paper prints them; ("", "") if it does not."""
     printed = row.printed
     if printed is None or printed.cost is None:
         return "", ""
@@ -91,7 +91,7 @@ def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
 
 
 def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> list[str]:
-    """Notes for the table: the threshold that the paper's rule gives for these runs, and methods without a cost."""
+    """List notes for the table: the threshold that the paper's rule gives for our runs, and methods without a cost."""
     experiment, notes = finished.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
     threshold = choose_threshold(run.summary.best_accuracy for name in names for run in finished.runs[name])

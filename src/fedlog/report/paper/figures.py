@@ -49,7 +49,7 @@ def draw_method_curves(finished: FinishedRuns) -> str:
 
 
 def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
-    """(seeds, rounds): the accuracies in per cent, up to the last round that all runs have."""
+    """Return the accuracies in per cent, as (seeds, rounds), up to the last round that all runs have."""
     length = min(len(run.rounds) for run in runs)
     return np.array([[100 * record.accuracy_mean_over_clients for record in run.rounds[:length]] for run in runs])
 
@@ -81,7 +81,7 @@ def draw_synthetic_panels(finished: FinishedRuns) -> str:
 
 
 def _read_points_of_clients(finished: FinishedRuns, row: Row) -> list[dict[str, Any]]:
-    """What the figure shows of each client, from the run with seed PLOTTED_SEED; empty if it was not run."""
+    """Read the points and heads of each client from the run with seed PLOTTED_SEED; [] if this seed was not run."""
     path = finished.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
     if PLOTTED_SEED not in finished.sweeps[row.name] or not path.exists():
         return []
@@ -110,7 +110,7 @@ def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what:
 
 
 def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
-    """Draw each head's line on which both classes are equally likely, without changing the limits of the axes."""
+    """Draw the decision boundary of each head (two classes), without changing the limits of the axes."""
     x_range, y_range = axes.get_xlim(), axes.get_ylim()
     for head in heads:
         bias, first, second = (b - a for a, b in zip(*head, strict=True))

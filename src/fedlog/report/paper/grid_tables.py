@@ -1,4 +1,4 @@
-"""Tables of the grids from which settings were chosen, and of the synthetic experiment."""
+"""Make tables of the hyperparameter grids from which settings were chosen, and of the synthetic experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def make_grid_table(finished: FinishedRuns) -> TextTable:
-    """A table of the validation accuracy of each setting; marks the best of each method and those the tables use."""
+    """Make a table of the validation accuracy of each setting; it marks each method's best and default settings."""
     finals = {row.name: finished.find_final_accuracies(row.name) for row in finished.experiment.rows}
     means = {name: Mean.from_values(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
@@ -51,7 +51,7 @@ def make_grid_table(finished: FinishedRuns) -> TextTable:
 
 
 def describe_settings(spec: RunSpec) -> str:
-    """The options of the method and all settings that are not the default, as text."""
+    """Describe the options of the method, and the settings that differ from the default, as text."""
     parts = [
         f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {str(value).lower()}"
         for name, value in spec.options.items()
@@ -70,7 +70,7 @@ def describe_settings(spec: RunSpec) -> str:
 
 
 def _are_default_settings(spec: RunSpec) -> bool:
-    """Whether the specification has the default settings of its method on its data set."""
+    """Return whether these are the default settings of the method on the data set."""
     plain = replace(
         spec,
         options={},
@@ -84,7 +84,7 @@ def _are_default_settings(spec: RunSpec) -> bool:
 
 
 def make_synthetic_table(finished: FinishedRuns) -> TextTable:
-    """A table by local iterations: training and test accuracies of both methods, and their differences."""
+    """Make a table with a row for each number of local iterations: accuracies of two methods, and differences."""
     first, second = (row.name for row in finished.experiment.rows)
     labels = [row.label for row in finished.experiment.rows]
     columns = (
@@ -103,7 +103,7 @@ def make_synthetic_table(finished: FinishedRuns) -> TextTable:
 
 
 def _describe_seeds(finished: FinishedRuns) -> str:
-    """The number of seeds as text; the number for each row if rows have different numbers."""
+    """Return the number of seeds as text or, if the rows' numbers of seeds differ, the number for each row."""
     first, second = (finished.sweeps[row.name].keys() for row in finished.experiment.rows)
     if first == second:
         return f"{len(first)} seeds"
@@ -115,7 +115,7 @@ Sweeps = Mapping[int, Sequence[IterationRecord]]
 
 
 def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
-    """The table cells for this number of local iterations: accuracies of two methods, then their differences."""
+    """Make the table row for this number of local iterations: the accuracies of two methods, then their differences."""
 
     def read(sweeps: Sweeps, part: str) -> dict[int, float]:
         return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
@@ -129,7 +129,7 @@ def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple
 
 
 def make_synthetic_selection_table(finished: FinishedRuns) -> TextTable:
-    """A table of each setting's training accuracy with the most local iterations."""
+    """Make a table of each setting's training accuracy after the largest number of local iterations."""
     rows = tuple(
         (
             row.label,

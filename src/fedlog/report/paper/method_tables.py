@@ -1,4 +1,4 @@
-"""Tables that compare methods with the paper's results, with each other and with training alone."""
+"""Make tables that compare methods with the paper's results, with each other and with training alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
 def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
-    """The tables of an experiment that compares methods."""
+    """Make the tables of an experiment that compares methods."""
     if any(row.spec.judge is Judge.BOTH for row in finished.experiment.rows):
         return [table for table in (make_chosen_rounds_table(finished),) if table.rows]
     tables = [make_accuracy_table(finished), make_comparison_table(finished)]
@@ -42,7 +42,7 @@ def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
 
 
 def make_accuracy_table(finished: FinishedRuns) -> TextTable:
-    """A table of each method's accuracy and the paper's, and whether they agree."""
+    """Make a table of each method's accuracy in our runs and in the paper, and whether the two agree."""
     rows = [_make_accuracy_row(row, finished) for row in finished.experiment.rows if finished.runs[row.name]]
     return TextTable.from_rows(
         rows, "Accuracy, mean over clients" if rows else "", list_notes_on_missing_rows(finished)
@@ -50,7 +50,7 @@ def make_accuracy_table(finished: FinishedRuns) -> TextTable:
 
 
 def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
-    """A table of accuracies in the final round, in the best round, and in the round that each client chooses."""
+    """Make a table of accuracies in the final round, in the best round, and in the round that each client chooses."""
     rows = []
     for row in finished.experiment.rows:
         runs = [run for run in finished.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
@@ -73,7 +73,7 @@ def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
 
 
 def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
-    """The table cells of one method: its accuracy in several rounds, the paper's, and whether they agree."""
+    """Make the table row of one method: its accuracy in several rounds, the paper's, and whether the two agree."""
     runs = finished.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
     difference = estimate_difference_from_paper(row, finished)
@@ -92,7 +92,7 @@ def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
 
 
 def estimate_difference_from_paper(row: Row, finished: FinishedRuns) -> Estimate | None:
-    """Our accuracy in the final round minus the paper's, with an interval; None if one of them is missing."""
+    """Estimate our final accuracy minus the paper's, with an interval; None if one of the two is missing."""
     final = list(finished.find_final_accuracies(row.name).values())
     if row.printed is None or not final:
         return None
@@ -102,7 +102,7 @@ def estimate_difference_from_paper(row: Row, finished: FinishedRuns) -> Estimate
 
 
 def _format_last_rounds(runs: list[RunResult]) -> str:
-    """The mean accuracy over the last LAST_ROUNDS rounds of the runs; blank if a run has fewer rounds."""
+    """Format the mean accuracy over the last LAST_ROUNDS rounds of the runs; blank if a run has fewer rounds."""
     if min(len(run.rounds) for run in runs) < LAST_ROUNDS:
         return ""
     return format_mean(
@@ -112,7 +112,7 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
 
 
 def make_comparison_table(finished: FinishedRuns) -> TextTable:
-    """A table of the final round of each method against the reference and training alone; empty without a reference."""
+    """Make a table that tests each method's final round against the reference row; empty if there is no reference."""
     experiment, against = finished.experiment, comparisons.find_reference_label(finished.experiment)
     final = {row.name: finished.find_final_accuracies(row.name) for row in experiment.rows if finished.runs[row.name]}
     tests = comparisons.compare_rows(experiment, final)
@@ -143,14 +143,14 @@ def make_comparison_table(finished: FinishedRuns) -> TextTable:
 
 
 def format_accuracy_of_paper(printed: PrintedResults | None) -> str:
-    """The paper's accuracy, its standard error and its arrow for significance; empty if the paper has no such row."""
+    """Format the paper's accuracy, its standard error and its arrow for significance; empty if the paper has none."""
     if printed is None:
         return ""
     return f"{printed.accuracy:.2f} ± {printed.accuracy_error:.2f} {printed.accuracy_arrow}".rstrip()
 
 
 def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Two tables of methods at their selected settings: the gain over the paper's settings, and against each other."""
+    """Make two tables of tuned methods: their gains over the paper's settings, and a comparison with each other."""
     at_papers = collect_runs(make_table_1(finished.experiment.data[0]), finished.folder.parent)
     gains = [_make_gain_row(row, finished, at_papers) for row in finished.experiment.rows if finished.runs[row.name]]
     tables = (
@@ -161,7 +161,7 @@ def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
 
 
 def _make_gain_row(row: Row, finished: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
-    """The table cells of one method: its accuracy at the selected and at the paper's settings, and the difference."""
+    """Make the table row of one method: its accuracy at the tuned and at the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
     ours, papers = (each.find_accuracies_after_round(row.name, rounds) for each in (finished, at_papers))
     gain = compute_mean_difference(ours, papers)
@@ -179,7 +179,7 @@ def _make_gain_row(row: Row, finished: FinishedRuns, at_papers: FinishedRuns) ->
 
 
 def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
-    """A table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
+    """Make a table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
     printed = [
         each
         for each in finished
@@ -193,7 +193,10 @@ def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
 
 
 def _format_overview_cell(finished: FinishedRuns, name: str) -> str:
-    """`98.15 → 98.02 (10), agrees` for this row of the experiment; blank if the paper prints no such row."""
+    """Format the paper's accuracy, ours, our seeds and the verdict, as `98.15 → 98.02 (10), agrees`.
+
+    Blank if the paper does not have this row.
+    """
     row = next((row for row in finished.experiment.rows if row.name == name), None)
     if row is None or row.printed is None:
         return ""

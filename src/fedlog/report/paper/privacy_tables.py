@@ -1,4 +1,4 @@
-"""Tables and a figure of the privacy experiment: epsilons by formula, runs that check them, and guarantees."""
+"""Make the tables and the figure of the privacy experiment: epsilons by formula, runs that check them, guarantees."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ FORMULA_COLOURS = {
 
 
 def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Three tables: levels of noise with their epsilons, the runs that check them, and the guarantees."""
+    """Make three tables: noise levels with their epsilons, runs that check these epsilons, and privacy guarantees."""
     return [make_noise_level_table(finished), make_verification_table(finished), make_guarantee_table(finished)]
 
 
 def make_noise_level_table(finished: FinishedRuns) -> TextTable:
-    """A table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
+    """Make a table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
     columns = (
         "clip",
         "noise on the sum, x a record's share",
@@ -74,12 +74,12 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
 
 
 def count_releases(finished: FinishedRuns) -> int:
-    """How many releases a run of this experiment makes: one in each of its rounds."""
+    """Return how many releases a run of this experiment makes: one in each of its rounds."""
     return finished.experiment.find_row(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
-    """A table that checks the formulas: runs calibrated by each one, beside runs with the same noise and seeds."""
+    """Make a table that checks the formulas: runs calibrated by a formula, beside runs with the same noise and seed."""
     expected = finished.find_final_accuracies(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in finished.experiment.rows:
@@ -97,7 +97,7 @@ def make_verification_table(finished: FinishedRuns) -> TextTable:
 
 
 def make_guarantee_table(finished: FinishedRuns) -> TextTable:
-    """A table of the runs with a privacy guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
+    """Make a table of the runs with a privacy guarantee: epsilon, unit, accuracy, and the accuracy without noise."""
     promising = (row for row in finished.experiment.rows if row.spec.privacy in (Unit.RECORD, Unit.CLIENT))
     return TextTable.from_rows(
         (_make_guarantee_row(row, finished) for row in promising), "What is promised, and what it costs"
@@ -105,7 +105,7 @@ def make_guarantee_table(finished: FinishedRuns) -> TextTable:
 
 
 def make_short_guarantee_table(finished: FinishedRuns) -> TextTable:
-    """The table of the runs with a privacy guarantee, with fewer columns."""
+    """Make the table of the runs with a privacy guarantee, without the columns on neighbours and on trusted parties."""
     whole = make_guarantee_table(finished)
     kept = [at for at, name in enumerate(whole.columns) if name not in ("neighbours", "trusted")]
     rows = tuple(tuple(row[at] for at in kept) for row in whole.rows)
@@ -113,7 +113,7 @@ def make_short_guarantee_table(finished: FinishedRuns) -> TextTable:
 
 
 def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
-    """The table cells of a row with a privacy guarantee: from its records or, if it was not run, from its settings."""
+    """Make the table row of runs with a privacy guarantee, from their records or, if there are none, their settings."""
     runs, spec = finished.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}
     reference = finished.runs[
@@ -139,12 +139,12 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
 
 
 def _format_accuracy(finished: FinishedRuns, row: str) -> str:
-    """The mean accuracy of the row's final round; `not run` without runs."""
+    """Format the row's mean accuracy after the final round; `not run` if it has no runs."""
     return format_mean(finished.find_final_accuracies(row).values()) or NOT_RUN
 
 
 def _count_rounds_with_old_head(runs: Sequence[RunResult]) -> str:
-    """For each run, the number of rounds in which it kept the old head, separated by commas."""
+    """Return the number of rounds in which each run kept its old head, as text separated by commas."""
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 
@@ -177,7 +177,7 @@ def _draw_accuracy_by_noise(axes: Axes, finished: FinishedRuns) -> None:
 
 
 def _compute_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, float]:
-    """{level of noise: mean accuracy} of the levels that were run with this clip."""
+    """Return the mean accuracy of each level of noise that was run with this clip."""
     finals = {
         level: list(finished.find_final_accuracies(make_name_of_row_with_noise(clip, level)).values())
         for level in LEVELS

@@ -57,7 +57,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """A sentence: how many cells of the experiment were run, and how many gave the same results when run again."""
+        """A sentence on how many cells (runs) of the experiment are done, and how many gave the same results again."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
@@ -81,20 +81,20 @@ class ExperimentPage:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The remarks of the experiment that none of its tables has as a note."""
+        """The remarks of the experiment that its tables do not already have as notes."""
         noted = {note for table in self.tables for note in table.notes}
         return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
 
 
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
-    """The page of every experiment, run or not; versions with other numbers of rounds only if they have records."""
+    """Make the page of every experiment; versions with another number of rounds get one only if they have records."""
     return [
         _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
     ]
 
 
 def _make_experiment_page(finished: FinishedRuns) -> ExperimentPage:
-    """The page of one experiment; the kind of the experiment decides its tables and its figure."""
+    """Make the page of one experiment, with the tables and the figure that belong to its kind."""
     discussion = _read_discussion(finished.folder / DISCUSSION)
     if finished.is_empty:
         return ExperimentPage(finished, (), None, discussion)
@@ -144,7 +144,7 @@ def write_reproduction_pages(results: Path, docs: Path, experiments: list[Experi
 
 
 def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
-    """The page of one experiment as Markdown."""
+    """Return the page of one experiment as Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
     parts += [f"{remark}\n" for remark in section.remarks]
@@ -158,7 +158,7 @@ def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
 
 
 def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> str:
-    """The first page of the reproduction as Markdown: the overview, its discussion, and links to the experiments."""
+    """Return the overview page of the reproduction as Markdown: a table, a discussion, and links to the experiments."""
     overall = _read_discussion(results / DISCUSSION)
     links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in experiments]
     parts = [
@@ -196,5 +196,5 @@ def write_results_page(results: Path, experiments: list[ExperimentPage] | None =
 
 
 def _convert_to_html(markdown: str) -> Markup:
-    """The Markdown as HTML; raw HTML in it is escaped."""
+    """Convert Markdown to HTML; raw HTML in the Markdown is escaped."""
     return Markup(_MARKDOWN.render(markdown))

@@ -28,19 +28,19 @@ MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end 
 
 
 def make_conditions_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
+    """Make two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
     return [make_rounds_table(finished), make_bits_table(finished)]
 
 
 def make_rounds_table(finished: FinishedRuns) -> TextTable:
-    """A table of each method in each condition: its accuracy after some rounds, and its gain over training alone."""
+    """Make a table by condition and method: the accuracy after some rounds, and the gain over training alone."""
     rows = [_make_round_row(condition, method, finished) for condition, method in _list_finished_methods(finished)]
     notes = (*_list_notes_on_late_changes(finished), *_list_notes_on_missing_methods(finished))
     return TextTable.from_rows(rows, "Accuracy by round in %, and points over training alone", notes)
 
 
 def _list_finished_methods(finished: FinishedRuns) -> Iterator[tuple[Condition, str]]:
-    """Each (condition, method) that has a finished run."""
+    """Yield each pair (condition, method) that has a finished run."""
     pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
     return ((condition, method) for condition, method in pairs if finished.runs[condition.make_row_name(method)])
 
@@ -69,7 +69,7 @@ def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -
 
 
 def _list_notes_on_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
-    """A note on conditions, or single methods of a condition, that have not been run; empty if all have."""
+    """Return a note that names the conditions and methods that have not been run; empty if all have."""
     missing = []
     for condition in CONDITIONS:
         absent = [method for method in METHODS if not finished.runs[condition.make_row_name(method)]]
@@ -81,7 +81,7 @@ def _list_notes_on_missing_methods(finished: FinishedRuns) -> tuple[str, ...]:
 
 
 def _list_notes_on_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
-    """A note on how much the accuracy of training alone still changed in the last rounds."""
+    """Return a note on how much the accuracy of training alone still changed in the last rounds."""
     changes = []
     for condition in CONDITIONS:
         runs = finished.runs[condition.make_row_name(ALONE)]
@@ -98,7 +98,7 @@ def _list_notes_on_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
 
 
 def make_bits_table(finished: FinishedRuns) -> TextTable:
-    """A table of each method's bits in a whole run, and its accuracy once certain numbers of bits are spent."""
+    """Make a table of each method's bits in a whole run, and its accuracy within several budgets of bits."""
     rows = []
     for condition, method in _list_finished_methods(finished):
         if method != ALONE:
@@ -119,7 +119,7 @@ def make_bits_table(finished: FinishedRuns) -> TextTable:
 
 
 def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
-    """The accuracy after the last round within the budget of bits; blank if some seed has no such round."""
+    """Format the mean accuracy after the last round within a budget of bits; blank if a seed has no such round."""
     within = [sum(bits <= budget for bits in run.bits_by_round) for run in runs]
     if not all(within):
         return ""
@@ -162,7 +162,7 @@ def _draw_panel(axes: Axes, finished: FinishedRuns, condition: Condition) -> Non
 
 
 def make_short_table(finished: FinishedRuns) -> TextTable:
-    """A table with one line for each condition: each method's accuracy after an early and after the last round."""
+    """Make a table with one row for each condition: each method's accuracy after an early and after the last round."""
     rows = []
     for condition in CONDITIONS:
         names = [condition.make_row_name(method) for method in METHODS]

@@ -22,7 +22,7 @@ class Axis:
     log: bool = False
 
     def find_position(self, value: float) -> float:
-        """The position of the value on the axis, from 0 at `low` to 1 at `high`."""
+        """Return the position of the value on the axis, from 0 at `low` to 1 at `high`."""
         if self.log:
             low, high, value = math.log10(self.low), math.log10(self.high), math.log10(max(value, self.low))
         else:

@@ -53,7 +53,7 @@ def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
 def make_curve_plots(
     curves: Sequence[Curve], threshold: float | None = None, measure: str = "test accuracy", name: str = "accuracy"
 ) -> list[Plot]:
-    """Plots of accuracy by round and, if anything was sent, by bits; methods that send nothing are horizontal lines."""
+    """Plot accuracy by round and, if anything was sent, by bits; methods that send nothing are horizontal lines."""
     levels = [100 * value for curve in curves for value in choose_shown_accuracies(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
     y = make_linear_axis("%", levels)
@@ -95,16 +95,16 @@ def make_curve_plots(
 
 
 def choose_shown_accuracies(accuracy: Sequence[float]) -> list[float]:
-    """The accuracies of a curve that the axis of its plot must cover.
+    """Return the accuracies of a curve that the axis of its plot must cover.
 
-    If the curve starts steeply, the first quarter of the rounds is left out, except for the highest accuracy.
+    If the curve starts steeply, they are those after the first quarter of the rounds, and the highest accuracy.
     """
     later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
     return later if max(accuracy) - min(accuracy) > STEEP_FACTOR * (max(later) - min(later)) else list(accuracy)
 
 
 def _make_series(curve: Curve, by_bits: bool) -> Series:
-    """The curve as a series of a plot; x is the bits sent so far, or the round."""
+    """Convert a curve to a line of a plot; its x values are the bits sent so far, or the rounds."""
     pairs = zip(curve.accuracy, curve.bits, strict=True)
     points = tuple(
         Point(
@@ -119,7 +119,7 @@ def _make_series(curve: Curve, by_bits: bool) -> Series:
 
 
 def _describe_curves(curves: Sequence[Curve], threshold: float | None, by_bits: bool = False) -> str:
-    """The curves in words: where each begins, where it ends, and when it passes the threshold."""
+    """Describe curves in words: where each curve begins, where it ends, and when it passes the threshold."""
     said = []
     for curve in curves:
         first, last = format_percent(curve.accuracy[0]), format_percent(curve.accuracy[-1])

@@ -76,7 +76,7 @@ class Plot:
     capped: bool = False  # draw intervals with caps at their ends, else as stems
 
     def find_position(self, x: float, y: float) -> tuple[float, float]:
-        """The position of the point (x, y) in the SVG drawing, from the left and from the top."""
+        """Return the position of the point (x, y) in the SVG drawing: its distance from the left and from the top."""
         wide, high = WIDTH - LEFT - RIGHT, self.height - TOP - BOTTOM
         return round(LEFT + wide * self.x.find_position(x), 1), round(TOP + high * (1 - self.y.find_position(y)), 1)
 
@@ -107,7 +107,7 @@ class DrawnSeries:
 
 
 def draw_series(plot: Plot, series: Series) -> DrawnSeries:
-    """The line, markers, intervals and labels of a series, in the coordinates of the SVG drawing."""
+    """Compute the line, markers, intervals and labels of a series, in the coordinates of the SVG drawing."""
     places = [(plot.find_position(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
     marks = _space_markers([place for place, _ in places]) if series.joined else [place for place, _ in places]
@@ -127,7 +127,7 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
 
 
 def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
-    """The position of the label of an arrow: a little beyond its tip, in the direction of the arrow."""
+    """Return the position of an arrow's label: a little beyond its tip, in the direction of the arrow."""
     wide, high = (end - start for end, start in zip(tip, plot.find_position(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
     # A name is written above its position, so it is moved down by half a line.
@@ -137,7 +137,7 @@ def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, floa
 
 
 def _space_markers(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those of the positions at which markers are drawn, far enough apart; the last is always one of them."""
+    """Choose the positions of a line that get a marker, far enough apart; the last position always gets one."""
     kept: list[tuple[float, float]] = []
     for place in reversed(places):
         if not kept or kept[-1][0] - place[0] >= MARKER_DISTANCE:
@@ -169,7 +169,7 @@ def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLin
     ]
 
     def rate_candidate(candidate: DrawnHorizontalLine) -> int:
-        """How many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
+        """Return how many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
         top = y + 3 if candidate.below else y - 3 - LINE_HEIGHT
         fits = plot.frame["top"] - 4 <= top and top + LINE_HEIGHT <= plot.frame["bottom"]
         start = candidate.name_x - wide if candidate.anchor == "end" else candidate.name_x
@@ -183,7 +183,7 @@ def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLin
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Positions along the line of a series; only those of its points if they are not joined."""
+    """Return positions along the line of a series; only the series' points if no line joins them."""
     places = [plot.find_position(point.x, point.y) for point in series.points]
     if not series.joined:
         return places
@@ -236,12 +236,12 @@ class Bars:
 
     @property
     def parts(self) -> list[BarPart]:
-        """One part for each name, for the legend."""
+        """The parts for the legend: one for each name."""
         return list({part.label: part for bar in self.bars for part in bar.parts}.values())
 
 
 def make_legend(plots: Sequence[Plot]) -> list[Series]:
-    """The entries of a common legend: each series, and each horizontal line that has a key, once."""
+    """Return the entries of a legend for several plots: each series, and each horizontal line that has a key, once."""
     found: dict[str, Series] = {}
     for plot in plots:
         lines = [Series(rule.key, rule.style, ()) for rule in plot.rules if rule.key]

@@ -20,13 +20,13 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Live:
-    """Passed to a page of `fedlog watch`: the version of its records. The page reloads when there is a newer one."""
+    """The version of the records that a page of `fedlog watch` shows; the page reloads if there is a newer version."""
 
     version: str
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The HTML of a page: the template filled with these values."""
+    """Return the HTML of a page: the template filled with these values."""
     return _make_environment().get_template(template).render(**values)
 
 
@@ -59,12 +59,12 @@ def _read_template(name: str) -> str:
 
 
 def format_percent(share: float | None, digits: int = 1) -> str:
-    """A share as `98.4 %`; a dash for None."""
+    """Format a share as `98.4 %`; return a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def format_points(share: float | None) -> str:
-    """A difference of two shares in points, as `+1.3`; a dash for None."""
+    """Format a difference of two shares in points, as `+1.3`; return a dash for None."""
     if share is None:
         return "–"
     text = f"{100 * share:+.1f}"

@@ -1,6 +1,6 @@
 """The display name, colour, marker and line style of every method, on pages and in figures.
 
-The colours can be told apart with every kind of colour vision; in grey, markers and line styles differ.
+Readers with any kind of colour vision can tell the colours apart; in print without colour, markers and lines differ.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Style:
 
     @property
     def marker(self) -> str:
-        """The marker, by the name that matplotlib has for it."""
+        """The marker, as matplotlib names it, such as `o`."""
         return COLOURS[self.colour].marker
 
     @property
@@ -123,7 +123,7 @@ UNUSED_STYLES = tuple(
 
 
 def find_style(method: str) -> Style:
-    """The style of a method; for a user's own method, an unused style chosen by a hash of its name."""
+    """Return the style of a method; for a user's own method, choose an unused style by a hash of its name."""
     if method in METHODS:
         return METHODS[method]
     number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
@@ -132,9 +132,9 @@ def find_style(method: str) -> Style:
 
 
 def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
-    """A different style for each label on a page (until all are used); `labels` maps a label to its method.
+    """Choose a different style for each label on a page, as long as there are unused styles.
 
-    The first label of a method has the usual style of the method.
+    `labels` maps a label to its method. The first label of a method gets the usual style of the method.
     """
     found: dict[str, Style] = {}
     taken: set[tuple[str, str]] = set()
@@ -151,7 +151,7 @@ def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
 
 
 def find_numbered_style(number: int, label: str) -> Style:
-    """The style with this number, for things that are not methods, such as classes; `label` is its name in legends."""
+    """Return the style with this number, for things such as classes that are not methods; `label` is for the legend."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])

@@ -1,4 +1,4 @@
-"""Tables of text as Markdown, CSV or LaTeX, numbers as texts, and replacing tables in pages of docs/."""
+"""Write tables of text as Markdown, CSV or LaTeX, format numbers, and replace tables in pages of docs/."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class TextTable:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, str]], title: str = "", notes: tuple[str, ...] = ()) -> Self:
-        """A table of these rows, each a mapping from column to text; without rows it has no columns."""
+        """Make a table of these rows, each a mapping from column to text; a table without rows has no columns."""
         rows = list(rows)
         return cls(tuple(rows[0]) if rows else (), tuple(tuple(row.values()) for row in rows), title, notes)
 
     def to_markdown(self) -> str:
-        """The table in Markdown."""
+        """Return the table in Markdown."""
         lines = [f"**{self.title}**", ""] if self.title else []
         lines += [_format_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
         lines += [_format_markdown_row(row) for row in self.rows]
@@ -53,13 +53,13 @@ class TextTable:
         return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
-        """The table as comma-separated values, the first line its columns."""
+        """Return the table as comma-separated values; the first line has the names of the columns."""
         written = io.StringIO()
         csv.writer(written, lineterminator="\n").writerows([self.columns, *self.rows])
         return written.getvalue()
 
     def to_latex(self) -> str:
-        """The table in LaTeX, with the rules of `booktabs`; its title is a comment above it."""
+        """Return the table in LaTeX with lines of the package `booktabs`; the title is a comment above the table."""
         lines = [f"% {self.title}"] if self.title else []
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule"]
         lines += [" & ".join(_escape_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
@@ -76,7 +76,7 @@ def _format_markdown_row(cells: tuple[str, ...]) -> str:
 
 
 def list_notes_on_missing_rows(finished: FinishedRuns) -> tuple[str, ...]:
-    """A note that names the rows that have not been run; empty if all have been."""
+    """Return a note that names the rows that have not been run, in a tuple; empty if all have been."""
     missing = [row.label for row in finished.experiment.rows if not finished.runs[row.name]]
     if not missing:
         return ()
@@ -85,30 +85,30 @@ def list_notes_on_missing_rows(finished: FinishedRuns) -> tuple[str, ...]:
 
 
 def describe_mean(mean: Mean, digits: int = 2) -> str:
-    """A mean with its standard error, `98.41 ± 0.07`; the mean alone for one seed."""
+    """Format a mean with its standard error, as `98.41 ± 0.07`; the mean alone for one seed."""
     error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{error}"
 
 
 def format_mean(values: Iterable[float], digits: int = 2) -> str:
-    """The mean of the values with its standard error; blank without values."""
+    """Format the mean of the values with its standard error; blank if there are no values."""
     known = list(values)
     return describe_mean(Mean.from_values(known), digits) if known else ""
 
 
 def format_difference(mean: Mean | None, digits: int = 2) -> str:
-    """A mean difference with its sign and standard error, `+0.31 ± 0.07`; blank for None."""
+    """Format a mean difference with its sign and standard error, as `+0.31 ± 0.07`; blank for None."""
     return "" if mean is None else ("+" if mean.value >= 0 else "") + describe_mean(mean, digits)
 
 
 def describe_interval(value: float, low: float | None, high: float | None, digits: int = 2) -> str:
-    """A difference with its sign and its interval, `-0.31 [-0.52, -0.11]`; the difference alone without one."""
+    """Format a difference with its sign and interval, as `-0.31 [-0.52, -0.11]`; without an interval, as `-0.31`."""
     interval = "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"{value:+.{digits}f}{interval}"
 
 
 def format_bits(mean: Mean) -> str:
-    """A mean number of bits with its standard error, to three significant digits of the mean: `3.02 ± 0.17 Mb`."""
+    """Format a mean number of bits, to three significant digits, with its standard error, as `3.02 ± 0.17 Mb`."""
     if mean.error is None:
         return describe_bits(mean.value)
     unit, size = choose_unit(mean.value)
@@ -118,20 +118,23 @@ def format_bits(mean: Mean) -> str:
 
 
 def format_p_value(p: float) -> str:
-    """A p value with four decimals, or as `2.0e-05` if it is smaller."""
+    """Format a p value with four decimals or, if it is too small for that, as `2.0e-05`."""
     return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
 
 
 def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[Path]:
-    """Replace the text between the marks `start` and `end` of a page, and return its path in a list.
+    """Replace the text between the marks `start` and `end` of a page, and return the page's path in a list.
 
-    Return an empty list if there is no such page; InputError if the page does not have both marks.
+    Return an empty list if there is no such page; InputError if one of the marks is missing.
     """
     if not page.exists():
         return []
     before, begun, rest = page.read_text().partition(start)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
-        raise InputError(f"{page} does not have the marks {start} and {end}", hint="add both on lines of their own")
+        raise InputError(
+            f"{page} does not have the marks {start} and {end}",
+            hint="add the two marks to the page, each on its own line",
+        )
     write_file(page, f"{before}{start}\n{content}{end}{after}")
     return [page]
