@@ -41,7 +41,7 @@ class InputError(FedlogError):
 
 
 class RunError(FedlogError):
-    """A run that started properly cannot go on (exit code 1)."""
+    """An error that stops a run which started properly (exit code 1)."""
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Linear heads as scikit-learn estimators: fit at each site and merge; the result is the head of all data together.
+"""Linear classifiers and regressors as scikit-learn estimators: fit one at each site, then merge them.
+
+The merged estimator is the one that all data together would give:
 
     site_a, site_b = FedLogHead().fit(Xa, ya), FedLogHead().fit(Xb, yb)
     everyone = site_a.merge(site_b)      # only sums were exchanged

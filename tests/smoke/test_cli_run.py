@@ -229,7 +229,7 @@ def test_the_same_command_twice_gives_the_same_records_and_a_finished_folder_is_
     assert main(["run", "--resume", "a", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out) == first
     assert main([*SHORT, "--seed", "1", "--out", "a"]) == 2
-    assert "a holds another run" in capsys.readouterr().err
+    assert "a holds a run with other settings" in capsys.readouterr().err
 
 
 def test_workers_may_have_several_threads_each() -> None:

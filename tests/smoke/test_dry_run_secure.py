@@ -31,5 +31,5 @@ def test_with_simulated_dropouts_the_bits_are_said_to_be_those_without(tmp_path:
     spec = replace(SPEC, rounds=4)
     foretold, whole = forecast_cost(replace(spec, dropout_rate=0.3)), forecast_cost(spec)
     assert foretold.bits_total == whole.bits_total
-    assert "in all" in foretold.lines()[5]
-    assert foretold.lines()[5].endswith("if nobody dropped out")
+    assert "in all" in foretold.format_lines()[5]
+    assert foretold.format_lines()[5].endswith("if nobody dropped out")

@@ -122,7 +122,7 @@ def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path
     _wait(lambda: not any(_alive(child) for child in children))
     before = records.read_rounds(cell.records)
     assert 3 <= len(before) < 12
-    assert cell.state() is CellState.BEGUN
+    assert cell.read_state() is CellState.BEGUN
 
     assert run_cells([cell], LocalProcesses(1), Quiet(), None)[0].error is None
     after = records.read_rounds(cell.records)
@@ -131,7 +131,7 @@ def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path
     kept = before[: len(before) - 1]
     assert [record.correct_per_client for record in after[: len(kept)]] == [r.correct_per_client for r in kept]
     assert [record.seconds for record in after[: len(kept)]] == [record.seconds for record in kept]
-    assert cell.state() is CellState.DONE
+    assert cell.read_state() is CellState.DONE
 
 
 def _alive(pid: int) -> bool:
@@ -145,9 +145,9 @@ def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
     first = list_cells(digits("local", rounds=1), tmp_path)
     assert run_cells(first, Here(), Quiet(), None)[0].error is None
     other = list_cells(digits("local", rounds=2), tmp_path)
-    assert other[0].state() is CellState.OTHER
-    assert "holds another run" in (run_cells(other, Here(), Quiet(), None)[0].error or "")
-    assert first[0].state() is CellState.DONE
+    assert other[0].read_state() is CellState.OTHER
+    assert "holds a run with other settings" in (run_cells(other, Here(), Quiet(), None)[0].error or "")
+    assert first[0].read_state() is CellState.DONE
 
 
 def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path)
     assert sorted(outcome.cell for outcome in outcomes) == sorted(cell.name for cell in wanted)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     for cell in wanted:
-        assert cell.state() is CellState.DONE
+        assert cell.read_state() is CellState.DONE
         found = records.read_rounds(cell.records)
         assert [record.round for record in found] == list(range(1, 21))
         # The time it took is kept only if the round was not computed a second time.

@@ -201,15 +201,15 @@ def test_a_cell_without_all_of_its_records_is_not_done(left: int | None, tmp_pat
         cell.records.unlink()
     else:
         cell.records.write_text("".join(lines[:left]))
-    assert cell.state() is CellState.BEGUN
+    assert cell.read_state() is CellState.BEGUN
     (cell.folder / "summary.json").write_text("{}")
-    assert cell.state() is CellState.BEGUN
+    assert cell.read_state() is CellState.BEGUN
 
 
 def test_a_cell_that_stopped_early_is_done(tmp_path: Path) -> None:
     cell = list_cells(TABLE, tmp_path, rows=("local",), seeds=(0,), rounds=3)[0]
     write_run(cell, [0.5, 0.98], 10)
-    assert cell.state() is CellState.DONE
+    assert cell.read_state() is CellState.DONE
 
 
 UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec": {"method": "gone"}}']
@@ -217,13 +217,13 @@ UNUSABLE = ["", "[]", "{}", '{"spec": []}', '{"spec": {"metod": "x"}}', '{"spec"
 
 def test_a_configuration_that_cannot_be_used_counts_as_another(tmp_path: Path) -> None:
     cell = _made_up(tmp_path, 3)
-    assert cell.state() is CellState.DONE
+    assert cell.read_state() is CellState.DONE
     config = cell.folder / "config.json"
     stored = json.loads(config.read_text())
     stored["spec"]["options"]["learn_rate"] = 1
     for text in (*UNUSABLE, json.dumps(stored)):
         config.write_text(text)
-        assert cell.state() is CellState.OTHER, text
+        assert cell.read_state() is CellState.OTHER, text
 
 
 def test_the_report_and_the_list_name_what_was_made_with_other_settings(

@@ -42,10 +42,10 @@ def test_a_sweep_with_other_settings_is_refused_and_left_as_it_is(tmp_path: Path
     assert _run(first).error is None
     before = _contents(first.folder)
     other = list_cells(_with(FIGURE, epochs=3, learning_rate=0.5), tmp_path)[0]
-    assert other.state() is CellState.OTHER
-    assert "holds another run" in (_run(other).error or "")
+    assert other.read_state() is CellState.OTHER
+    assert "holds a run with other settings" in (_run(other).error or "")
     assert _contents(first.folder) == before
-    assert first.state() is CellState.DONE
+    assert first.read_state() is CellState.DONE
 
 
 def _killed_in_call(number: int, found: Callable[..., synthetic.RoundModels]) -> Callable[..., synthetic.RoundModels]:
@@ -71,9 +71,9 @@ def test_a_sweep_that_is_made_again_and_cut_off_is_not_done(tmp_path: Path, monk
             _run(cell)
     assert not (cell.folder / "summary.json").exists()
     assert len(cell.records.read_text().splitlines()) == 2
-    assert cell.state() is CellState.BEGUN
+    assert cell.read_state() is CellState.BEGUN
     assert _run(cell).error is None
-    assert cell.state() is CellState.DONE
+    assert cell.read_state() is CellState.DONE
     assert [line["train_accuracy"] for line in map(json.loads, cell.records.read_text().splitlines())] == [
         line["train_accuracy"] for line in map(json.loads, before.splitlines())
     ]
@@ -85,9 +85,9 @@ def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
     whole = cell.records.read_text()
     for left in ("", whole[: len(whole) // 2], whole[:-3]):
         cell.records.write_text(left)
-        assert cell.state() is CellState.BEGUN
+        assert cell.read_state() is CellState.BEGUN
     cell.records.unlink()
-    assert cell.state() is CellState.BEGUN
+    assert cell.read_state() is CellState.BEGUN
 
 
 def _write_sweep(cell: Cell) -> None:

@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The labels of the compared methods, in the given order; with codec, body or recipe where these vary."""
+        """The labels of the compared methods, in the given order; a label names codec, body or recipe if these vary."""
         return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
@@ -82,7 +82,7 @@ class Comparison:
 
     @cached_property
     def advice(self) -> Advice:
-        """Whether to federate, and with which method, judged on validation rows; `str` makes it one sentence."""
+        """The advice whether to federate, and with which method, from validation rows; `str(advice)` is a sentence."""
         return advise(self.findings, self.worth)
 
     @property
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def table(self) -> Any:
-        """One row for each method and one for each of its sites: a pandas data frame, or polars without pandas.
+        """A data frame (pandas, or polars without pandas) with one row for each method and one for each of its sites.
 
         Columns: `method`; `site`, a name or `all`; `accuracy` on test rows; `gain` over training alone on validation
         rows; `gain_on_test`. Each of the last three also has two columns for its interval, as `accuracy_low` and
@@ -230,7 +230,7 @@ def compare(
 
 
 def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: int, progress: bool | None) -> Comparison:
-    """Run one method with several seeds, and return its figures as a comparison of this one method."""
+    """Run one method with several seeds, and return the results as a comparison with only this method."""
     chosen = _check_seeds(seeds, [spec.method])
     plan = _ComparisonPlan(replace(spec, jobs=1), variants.VariantChoices((spec.method,)), chosen, None, jobs)
     return plan.execute(out, (), progress, WORTH, ())
@@ -238,7 +238,7 @@ def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: in
 
 @dataclass(frozen=True)
 class _ComparisonPlan:
-    """What a comparison will run: common settings, variants of methods, seeds, and how many runs in parallel."""
+    """The plan of a comparison: common settings, variants of methods, seeds, and how many runs in parallel."""
 
     common: RunSpec
     choices: variants.VariantChoices
@@ -255,7 +255,7 @@ class _ComparisonPlan:
         worth: float,
         notes: tuple[str, ...],
     ) -> Comparison:
-        """Run what is not finished in the folder `out` yet, and return the results of all runs."""
+        """Execute the runs that are not finished in the folder `out`, and return the results of all runs."""
         compared = variants.make_variants(self.common, self.choices)
         with open_run_folder(out) as where:
             runs = variants.list_runs(compared, self.seeds, where)
@@ -270,7 +270,7 @@ class _ComparisonPlan:
     def _run(
         self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
     ) -> running.Failures:
-        """Execute the runs, one by one or in parallel; return name of the run -> error for those that failed."""
+        """Execute the runs, one by one or in parallel; return the errors of failed runs by the name of the run."""
         console = Console(stderr=True, highlight=False)
         seen = console.is_terminal or console.is_jupyter
         console.quiet = progress is False or (progress is None and not seen)
@@ -279,7 +279,7 @@ class _ComparisonPlan:
                 return running.run_one_by_one(runs, self._find_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
-                    "expected no callbacks for runs in other processes, found some",
+                    "expected no callbacks, because runs in other processes cannot call them, found some",
                     hint="use jobs=1, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
@@ -290,7 +290,7 @@ class _ComparisonPlan:
             return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _find_federation(self, seed: int) -> Federation | None:
-        """The user's `Federation`, split anew for this seed if it can be; None if the data are given by name."""
+        """Return the user's `Federation`, split anew for this seed if possible; None if the data are given by name."""
         given = self.federation
         return given if given is None or given.split_again is None else given.split_again(seed)
 
@@ -300,14 +300,14 @@ def _make_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
-    """The user's own data, given or loaded by name; None for the data sets that come with fedlog."""
+    """Return the user's own data, given as an object or loaded by name; None for the named data sets of fedlog."""
     if given is not None or spec.data in DEFAULTS:
         return given
     return load_federation(resolve(spec).data)
 
 
 def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec:
-    """The settings; if the data have no validation rows, with a fraction of the training rows for validation."""
+    """Return the settings; if the data have no validation rows, let a fraction of the training rows be held out."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
     if given is None and spec.data in DEFAULTS:
@@ -318,7 +318,7 @@ def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec
 
 
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
-    """The seeds as a tuple; InputError if there is no seed or no method, or if a seed is given twice."""
+    """Return the seeds as a tuple; InputError if there is no seed or no method, or if a seed is given twice."""
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(
@@ -329,7 +329,7 @@ def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple
 
 
 def _make_common_spec(data: Federation | str, choices: variants.VariantChoices, settings: Mapping[str, Any]) -> RunSpec:
-    """The settings that all runs share; InputError for a name that is neither a setting nor an option of a method."""
+    """Make the settings that all runs share; InputError for a name that is neither a setting nor a method's option."""
     of_recipes = [name for recipe in (choices.recipes or {}).values() for name in recipe]
     of_options = [name for given in (choices.options or {}).values() for name in given]
     variants.check_options(choices.methods, [*settings, *of_recipes, *of_options])

@@ -1,4 +1,4 @@
-"""Show progress: a bar on a terminal or in a notebook, plain lines every few seconds elsewhere."""
+"""Show progress: as a bar on a terminal or in a notebook, elsewhere as a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LiveBar:
         return line
 
     def _is_line_due(self) -> bool:
-        """Whether enough time has passed to print the next line; if so, the time for the line after it starts now."""
+        """Return whether it is time to print another line; if so, the waiting time for the next line starts now."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()
@@ -82,7 +82,7 @@ class ComparisonBar(LiveBar):
 
 
 class Progress(LiveBar, Callback):
-    """Shows the progress of a run on a console; warnings go to the console `loud`, even if the first one is quiet."""
+    """Shows the progress of a run on a console; warnings go to the console `loud`, even if `console` is quiet."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
         super().__init__(console, seconds_between_lines=5.0)
@@ -160,7 +160,7 @@ class Progress(LiveBar, Callback):
 
 
 def make_progress(wanted: bool | None) -> list[Progress]:
-    """A list with the progress callback, or empty if not wanted; None wants it in terminals and notebooks only."""
+    """Return a progress callback in a list, or []; `wanted=None` means only in terminals and notebooks."""
     console = Console(stderr=True, highlight=False)
     if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
         return []

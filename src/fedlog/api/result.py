@@ -38,7 +38,7 @@ RUN_FOLDER_HINT = "name a folder that `fedlog run`, fedlog.run(out=...) or resul
 
 
 def make_data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows as a data frame of pandas or, if pandas is not installed, of polars."""
+    """Make a data frame of these rows, of pandas or, if pandas is not installed, of polars."""
     if find_spec("pandas") is not None:
         import pandas
 
@@ -58,7 +58,7 @@ class Models(Mapping[str, Model]):
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._names:
-            raise KeyError(f"no model of {name}; there are models of {', '.join(self._names) or 'nobody'}")
+            raise KeyError(f"no model of {name}; there are models of {', '.join(self._names) or 'no client'}")
         if name not in self._read:
             self._read[name] = load_model(locate_client_model(self._folder, name))
         return self._read[name]
@@ -120,7 +120,7 @@ class Result:
         return cls(read_spec(folder), summary, lines, clients, models, made_with, notes)
 
     def keep_in_memory(self) -> Result:
-        """A copy of this result with all models in memory, so that the folder is no longer needed."""
+        """Return a copy of this result with all models in memory, so that the folder is no longer needed."""
         kept = Models(Path(), self.models.read_all() if isinstance(self.models, Models) else self.models)
         return replace(self, models=kept)
 

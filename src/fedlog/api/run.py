@@ -97,7 +97,7 @@ def check_data(data: object) -> None:
 
 
 def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
-    """The callbacks as a tuple; InputError if one of them is not a `Callback`."""
+    """Return the callbacks as a tuple; InputError if one of them is not a `Callback`."""
     found = tuple(given)
     for each in found:
         if not isinstance(each, Callback):
@@ -109,7 +109,7 @@ def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
 
 
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
-    """The specification of a run from keyword arguments, which are settings or options of the method."""
+    """Make the specification of a run from keyword arguments, which are settings or options of the method."""
     name = registry.name_method(method)
     check_options([name], settings)
     given = separate_options(settings)
@@ -117,7 +117,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by name; names that are not settings are options of a method, and moved into `options`."""
+    """Return the settings by name; arguments that are not settings are options of a method, and go into `options`."""
     known = find_setting_types(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
@@ -126,7 +126,10 @@ def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_body_names(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
-    """Turn the argument `body` into names; it is a name, a module, a function, a list of these, or client -> one."""
+    """Turn the argument `body` of `fedlog.run` into names of bodies.
+
+    It is a name, a module or a function, a list of these, or a mapping from client to one of these.
+    """
     if body is None:
         return ()
     if isinstance(body, Mapping):
@@ -140,5 +143,5 @@ def _make_body_name(body: Body, input_shape: Callable[[], tuple[int, ...]]) -> s
 
 
 def find_input_shape(spec: RunSpec, federation: Federation | None) -> tuple[int, ...]:
-    """The shape of one record of the run's data."""
+    """Return the shape of one record of the run's data."""
     return (federation or load_federation(resolve(spec).data)).input_shape

@@ -1,4 +1,4 @@
-"""Callbacks that write runs into TensorBoard and MLflow. Both packages are optional extras."""
+"""Callbacks that write runs into TensorBoard and MLflow, two packages that are optional extras."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_VALUE = 500  # characters that MLflow accepts for a setting
 
 
 class _Tracker(Callback):
-    """The base class of both trackers: writes each round's figures with `_write`; closes `_to_close` at the end."""
+    """The base class of the two trackers: it writes the numbers of each round, and closes the tracker at the end."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""
@@ -39,7 +39,7 @@ class _Tracker(Callback):
             self.round_ended(record)
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Write the figures of the round.
+        """Write the accuracies, bits and seconds of the round.
 
         Args:
             record: the round's number, accuracies, bits and seconds.
@@ -52,7 +52,7 @@ class _Tracker(Callback):
         """Close the files or the connection.
 
         Args:
-            summary: the figures of the whole run.
+            summary: the results of the whole run.
             trained: False if an old result is returned and nothing was written.
 
         """
@@ -128,7 +128,7 @@ class MLflow(_Tracker):
 
 
 def list_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """List (name, value) of each figure of a round; clients without test records are left out."""
+    """Yield (name, value) of each number that is tracked of a round; clients without test records are left out."""
     yield "accuracy/mean over clients", record.accuracy_mean_over_clients
     shares = {name: share for name, share in zip(clients, record.accuracy_per_client, strict=True) if share is not None}
     if shares:

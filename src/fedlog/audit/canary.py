@@ -68,7 +68,7 @@ def run_audit(audit: Audit) -> Finding:
 
 
 def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
-    """Run all trials and return what the attacker sees in each; `world` is `with` or `without` the canary."""
+    """Run all trials and return what the attacker sees in each; `world` is `with` or `without` (the canary)."""
     key = Key(audit.seed)
     rounds = [
         _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
@@ -102,7 +102,7 @@ def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protect
 
 
 def _copy_fields(guard: Protection) -> dict[str, Any]:
-    """The fields of the protection by name, to make a derived protection from them."""
+    """Return the fields of the protection by name, to construct an object of a derived class from them."""
     return {part.name: getattr(guard, part.name) for part in fields(Protection)}
 
 
@@ -110,7 +110,7 @@ class _CountLeakingProtection(Protection):
     """A faulty protection: its messages also carry the exact number of records."""
 
     def protect(self, message: Message, key: Key) -> Message:
-        """The protected message, with the exact number of records as an additional array."""
+        """Protect the message, and add the exact number of records as another array."""
         made = super().protect(message, key)
         return replace(made, arrays=(*made.arrays, message.arrays[0][:, :1].sum(0).to(torch.int64)))
 
@@ -122,7 +122,7 @@ class _StoringProtection(Protection):
     messages: list[Message] = field(default_factory=list)
 
     def protect(self, message: Message, key: Key) -> Message:
-        """Store the message, and return the protected one."""
+        """Store the message, and return it with clipping and noise."""
         self.messages.append(message)
         return super().protect(message, key)
 
@@ -131,17 +131,17 @@ class _SumPublishingFedLog(FedLog):
     """FedLog with a server that publishes the whole sum; whatever a real server sends is computed from that sum."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The server's next state: the whole sum."""
+        """Return the whole sum of the uploads as the server's next state."""
         return {str(number): array for number, array in enumerate(total.arrays)}
 
     def broadcast(self, server: Params) -> Message:
-        """The sum as a message of statistics, as FedLog-C sends it."""
+        """Return the sum as a message of statistics, as FedLog-C sends it."""
         return Message(Kind.STATISTICS, tuple(server.values()))
 
 
 @dataclass(frozen=True, eq=False)
 class _TrainedRounds:
-    """The result of one training: the clients' messages of each round before noise, and a server to send them to."""
+    """The result of one training: the clients' messages of each round before noise, and the server that gets them."""
 
     messages: Sequence[Sequence[Message]]
     guard: Protection
@@ -150,11 +150,11 @@ class _TrainedRounds:
     key: Key
 
     def observe(self, trial: int) -> Tensor:
-        """What the attacker sees of all releases with fresh noise: for each, the number of bytes and every entry."""
+        """Return what the attacker sees with fresh noise: the number of bytes and every entry of each release."""
         return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
 
     def _observe_release(self, trial: int, number: int) -> Tensor:
-        """What the attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
+        """Return what the attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
         messages = self.messages[number]
         trial = trial * len(self.messages) + number
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]
@@ -197,7 +197,7 @@ def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], 
 
 
 def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:
-    """Make the clients' records twice: with the canary, and without it."""
+    """Make the clients' records twice: with the canary, and without the canary."""
     balanced = _make_balanced_records(extra=0)
     if audit.unit is Unit.RECORD:
         return [_add_far_record(balanced)], [balanced]
@@ -212,7 +212,7 @@ def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Record
 
 
 def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federation:
-    """A federation in which client i has the next `sizes[i]` records, and is tested on the first of them."""
+    """Make a federation in which client i has the next `sizes[i]` records, and is tested on the first of these."""
     parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))
@@ -220,7 +220,7 @@ def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federa
 
 
 def make_linear_layer(inputs: int, width: int, weight: float, bias: bool = False) -> nn.Linear:
-    """A linear layer with equal weights as a body; the bias, if it has one, is 0."""
+    """Make a linear layer with equal weights, to use as a body; the bias, if there is one, is 0."""
     layer = nn.Linear(inputs, width, bias=bias)
     nn.init.constant_(layer.weight, weight)
     if bias:
@@ -231,19 +231,19 @@ def make_linear_layer(inputs: int, width: int, weight: float, bias: bool = False
 def start_cohort(
     algorithm: Algorithm, federation: Federation, bodies: Sequence[Body], engine: Engine, key: Key, guard: Protection
 ) -> Cohort:
-    """Make a cohort of all clients of the federation, after the server's first broadcast."""
+    """Make a cohort of all clients of the federation, and give it the server's first broadcast."""
     cohort = Cohort(algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=guard)
     cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     return cohort
 
 
 def _make_balanced_records(extra: int) -> Records:
-    """Equally many records of both classes, all with the same inputs, and `extra` more of class 0."""
+    """Make equally many records of the two classes, all with the same inputs, and `extra` more of class 0."""
     labels = torch.cat([torch.arange(RECORDS) % CLASSES, torch.zeros(extra, dtype=torch.int64)])
     return Records(torch.ones(len(labels), INPUTS), labels)
 
 
 def _add_far_record(data: Records) -> Records:
-    """The data and one more record, with features far beyond any clip."""
+    """Return the data and one more record, with features far beyond any clip."""
     far = torch.full((1, INPUTS), 1000.0)
     return Records(torch.cat([data.inputs, far]), torch.cat([data.labels, torch.zeros(1, dtype=torch.int64)]))

@@ -1,4 +1,4 @@
-"""An attacker that learns to tell trials with the canary from trials without it, and the bound on mu it proves."""
+"""An attacker that learns to tell trials with a canary from trials without it, and the bound on mu that it proves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Observation:
 
 
 def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """Score each trial, higher if it looks like one with the canary; learnt from the first fifth of both kinds.
+    """Score each trial, higher if it looks like a trial with the canary; learnt from the first fifth of the trials.
 
     For each training, the weight of an entry is the difference of its means with and without the canary, divided by its
     variance. This is the best test for independent noise on every entry; an entry without noise decides alone.
@@ -50,7 +50,7 @@ def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) 
 
 
 def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> float:
-    """A lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
+    """Return a lower bound on the mu of Gaussian differential privacy, wrong with probability at most 1 - confidence.
 
     For a mu-GDP mechanism every test has false alarms a and misses b with mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth
     and Su 2022). A test says "present" if the score is above a threshold. The thresholds are quantiles of the scores
@@ -70,17 +70,17 @@ def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> f
 
 
 def find_largest_mu_bound(trials: int, confidence: float) -> float:
-    """The largest bound that this many trials can give: that of an attacker who is always right."""
+    """Return the largest bound on mu that this many trials can give: that of an attacker who is always right."""
     certain = np.full(trials, np.inf)
     return bound_mu_from_below(certain, -certain, confidence)
 
 
 def count_learning_trials(trials: int) -> int:
-    """The number of trials that the attacker learns from; the other trials test it."""
+    """Return the number of trials that the attacker learns from; the other trials test the attacker."""
     return trials // 5
 
 
 def _compute_normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
-    """Phi^-1(1 - p), where p is an upper confidence bound (level 1 - error) on the probability of a hit."""
+    """Compute Phi^-1(1 - p), where p is an upper confidence bound (level 1 - error) on the probability of a hit."""
     upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return np.asarray(norm.isf(upper))

@@ -13,7 +13,7 @@ MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their n
 
 
 class Fault(StrEnum):
-    """A fault to plant in the protection, to check that the audit notices it."""
+    """A fault to plant in the protection (clipping and noise), to check that the audit notices it."""
 
     NONE = "none"
     SMALL_NOISE = "small-noise"
@@ -66,15 +66,15 @@ class Audit:
         if self.releases < 1 or self.canaries < 100 or not self.too_small > 0:
             raise InputError(
                 f"an audit needs at least one release, 100 canaries and a noise factor above 0, found: "
-                f"{self.releases} releases, {self.canaries} canaries, factor {self.too_small:g}",
-                hint="--releases 1 --canaries 2000",
+                f"{self.releases} releases, {self.canaries} canaries, noise factor {self.too_small:g}",
+                hint="--releases 1 --canaries 2000 --too-small 10",
             )
         if self.in_one_run:
             self._check_one_run()
 
     @property
     def in_one_run(self) -> bool:
-        """Whether many canaries are planted in one run, because repeated runs would take too long."""
+        """Whether the audit plants many canaries in one run, because repeated runs would take too long."""
         return self.trust is Trust.DISTRIBUTED or self.audited is AuditedPart.DP_SGD
 
     def _check_one_run(self) -> None:
@@ -123,7 +123,7 @@ class Finding:
         return self.epsilon_lower > self.audit.budget.epsilon
 
     def as_json(self) -> dict[str, object]:
-        """The finding as JSON values."""
+        """Return the finding as JSON values."""
         audit = self.audit
         planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
         trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}

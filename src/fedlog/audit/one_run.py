@@ -66,7 +66,7 @@ def audit_one_run(audit: Audit) -> Finding:
 
 
 def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, error: float) -> float:
-    """A lower bound on epsilon from the number of right guesses among those that the attacker is surest of.
+    """Return a lower bound on epsilon from the number of right guesses among those that the attacker is surest of.
 
     `scores` (m,): the larger, the more likely it is that the canary took part.
     """
@@ -80,7 +80,7 @@ def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, er
 
 
 def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
-    """The largest lower bound on epsilon that this many canaries can give: that of right guesses only."""
+    """Return the largest lower bound on epsilon that this many canaries can give: that of right guesses only."""
     each = error / len(SHARES)
     return max(
         _find_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries)
@@ -88,7 +88,7 @@ def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> flo
 
 
 def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability of this many right guesses in an (epsilon, delta)-private run."""
+    """Return an upper bound on the probability of this many right guesses in an (epsilon, delta)-private run."""
     q = 1 / (1 + np.exp(-epsilon))
     below = np.arange(right - 1, -1, -1)
     # (f(v - i) - f(v)) / i for i = 1 .. v: the probabilities of v - 1, v - 2, ... added up.
@@ -98,7 +98,7 @@ def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: fl
 
 
 def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The smallest epsilon at which this many right guesses have a probability of at least `error`."""
+    """Return the smallest epsilon at which this many right guesses have a probability of at least `error`."""
 
     def compute_excess(epsilon: float) -> float:
         return bound_guess_probability(canaries, guesses, right, epsilon, delta) - error

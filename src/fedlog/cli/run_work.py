@@ -116,4 +116,4 @@ def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress)
     if args.resume is not None:
         done = records.count_rounds(args.resume / RECORDS)
         print(f"this is the forecast of the whole run, of which {done} rounds are done", file=sys.stderr)
-    print(json.dumps(asdict(found)) if args.json else "\n".join(found.lines()))
+    print(json.dumps(asdict(found)) if args.json else "\n".join(found.format_lines()))

@@ -1,4 +1,4 @@
-"""Advise from validation rows: federate with a certain method, train alone, or no advice because rows are too few."""
+"""Advise whether to federate, from validation rows: with which method, not at all, or too few rows to decide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FALSE_CLAIM_RATE = 0.05  # at most this often is a gain claimed that does not ex
 
 
 class AdviceKind(Enum):
-    """The outcomes of a comparison: federate, train alone, or too few rows to decide."""
+    """The kind of advice: federate, train alone, or too few rows to decide."""
 
     FEDERATE = "federate"
     ALONE = "train alone"
@@ -24,7 +24,7 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice of a comparison; `sentence` states it, and `confirmation` gives the gain on test rows in words."""
+    """The advice of a comparison: `sentence` states the advice, `confirmation` the gain on test rows."""
 
     kind: AdviceKind
     sentence: str
@@ -39,7 +39,7 @@ class Advice:
 
 
 def advise(findings: Findings, worth: float = WORTH) -> Advice:
-    """The advice of a comparison, from validation rows only; a gain below `worth` does not pay for a federation."""
+    """Advise whether to federate, from validation rows only; a gain below `worth` does not pay for a federation."""
     if findings.local_label is None or not findings.candidates:
         what = "training alone" if findings.local_label is None else "a federated method"
         return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
@@ -65,14 +65,14 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Of the labels in `paying` whose gain is within `worth` of the highest gain, the one with the fewest bits."""
+    """Among the labels in `paying` with a gain within `worth` of the highest, return that with the fewest bits."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.results[label].bits, -gains[label].value))
 
 
 def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -> Advice:
-    """The advice to federate with this method."""
+    """Make the advice to federate with the method of this label."""
     results, gain = findings.results[label], gains[label]
     sites = {site: found.gain for site, found in results.sites.items() if found.gain is not None}
     winners = tuple(site for site, found in sites.items() if (found.low or 0) > 0)
@@ -87,7 +87,7 @@ def _advise_method(findings: Findings, label: str, gains: dict[str, Estimate]) -
 
 
 def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth: float) -> Advice:
-    """The advice not to federate; `best` is the label of the best other method."""
+    """Make the advice not to federate; `best` is the label of the best federated method."""
     sentence = (
         f"Training alone is as good: do not federate. The best other method on validation rows, {best}, gains "
         f"{describe_gain(gain)}, and no method gains {100 * worth:g} or more."
@@ -96,7 +96,7 @@ def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth:
 
 
 def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
-    """The advice that says the rows are too few to decide; `best` is the label of the best method."""
+    """Make the advice that there are too few rows to decide; `best` is the label of the best federated method."""
     width = gain.half_width or 0.0
     sentence = (
         f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "
@@ -106,13 +106,13 @@ def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
 
 
 def _describe_test_gain(findings: Findings, label: str) -> str:
-    """A sentence with the gain of this variant on test rows; empty if there are no such rows."""
+    """Return a sentence with the gain of this variant on test rows; empty if there are no test rows."""
     found = findings.estimate_gain(label, "test")
     return "" if found is None else f"Test rows, which had no part in this: {label} gains {describe_gain(found)}."
 
 
 def describe_gain(gain: Estimate) -> str:
-    """A gain in points with its interval: `+3.4 points (between +1.2 and +5.6)`."""
+    """Format a gain in points with its interval, as `+3.4 points (between +1.2 and +5.6)`."""
     said = f"{100 * gain.value:+.1f} points"
     if gain.low is None or gain.high is None:
         return said
@@ -120,7 +120,7 @@ def describe_gain(gain: Estimate) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """The names, separated by commas; after the first ten only the number of the others."""
+    """Join names by commas; after the first ten, write only how many more there are."""
     shown = list(names[:10])
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(shown) + more

@@ -30,7 +30,7 @@ FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 def gather_row_values(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[RowValues]:
-    """For each site, 1 for each row that is predicted correctly, else 0; with `reference`, differences from its values.
+    """Return each site's row values: 1 for a correct prediction, else 0; with `reference`, minus the reference's value.
 
     Empty if the positions of some run's rows are unknown, as for named data sets, which every seed divides differently.
     """
@@ -50,7 +50,7 @@ def gather_row_values(
 
 
 def _make_row_values(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> RowValues:
-    """The values of one site's rows, from its scores by seed; with `compared`, minus the values of those scores."""
+    """Make the values (0 or 1) of one site's rows from its scores by seed; with `compared`, subtract their values."""
     judged = {seed: score for seed, score in scores.items() if score.rows}
     values = [_parse_digits(score.right) for score in judged.values()]
     if compared is not None:
@@ -84,7 +84,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteResults:
-    """The results of one variant at one site; gains are over training alone, measured by `Findings.gain_measure`."""
+    """The results of one variant of a method at one site; gains over training alone are in `Findings.gain_measure`."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -95,7 +95,7 @@ class SiteResults:
 
 @dataclass(frozen=True)
 class VariantResults:
-    """The results of one variant, as means over sites; gains are over training alone."""
+    """The results of one variant of a method, as means over sites; gains are over training alone."""
 
     label: str
     method: str
@@ -125,11 +125,11 @@ class Findings:
         return tuple(dict.fromkeys(label for label, _ in self.runs))
 
     def find_runs_by_seed(self, label: str) -> dict[int, ScoredRun]:
-        """The runs of one variant, by seed."""
+        """Return the runs of one variant (a method with its settings), by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
     def find_method(self, label: str) -> str:
-        """The method of the variant with this label."""
+        """Return the name of the method of the variant with this label."""
         return next(iter(self.find_runs_by_seed(label).values())).spec.method
 
     @property
@@ -139,7 +139,7 @@ class Findings:
 
     @cached_property
     def held_out_rows(self) -> HeldOutRows:
-        """Whether repetitions hold out different rows, and how many rows they hold out for each training row."""
+        """Whether repetitions (seeds) hold out different rows, and the number of held-out rows per training row."""
         first = self.find_runs_by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
@@ -155,7 +155,7 @@ class Findings:
 
     @cached_property
     def local_label(self) -> str | None:
-        """The label of the variant that trains alone (the best on validation rows, if several do); None without one."""
+        """The label of training alone (of several, the best on validation rows); None if there is none."""
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
         means = {label: fmean(self._average_by_seed(label, "validation").values() or [0.0]) for label in found}
         return max(means, key=means.__getitem__, default=None)
@@ -180,9 +180,9 @@ class Findings:
     def estimate_gain(
         self, label: str, part: str, confidence: float = CONFIDENCE, sites: Sequence[str] | None = None
     ) -> Estimate | None:
-        """The gain over training alone on validation or test rows (`part`), mean over the sites that have such rows.
+        """Estimate the gain over training alone on validation or test rows (`part`), mean over sites with such rows.
 
-        None if no site has such rows, if no variant trains alone, or if this variant is the one that does.
+        None if no site has such rows, if no variant trains alone, or if this variant is training alone.
         """
         scored = [run.scores.find_scores_on(part) for run in self.runs.values()]
         sites = [site for site in sites or self.sites if any(scores[site].rows for scores in scored)]
@@ -199,7 +199,7 @@ class Findings:
         return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
 
     def _count_rows(self, part: str, site: str) -> int:
-        """How many different validation or test rows (`part`) the site scored; if unknown, those of one repetition."""
+        """Count the site's different validation or test rows (`part`); if unknown, the rows of one repetition."""
         scores = [run.scores.find_scores_on(part)[site] for run in self.find_runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
@@ -209,7 +209,7 @@ class Findings:
     def _average_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, score: str = "accuracy"
     ) -> dict[int, float]:
-        """The mean of a score (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
+        """Average a score (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
         found = {}
         for seed, run in self.find_runs_by_seed(label).items():
             held = run.scores.find_scores_on(part)
@@ -240,7 +240,7 @@ class Findings:
         )
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
-        """The accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
+        """Estimate the accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
         rows = gather_row_values(self.find_runs_by_seed(label), None, part, sites or self.sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
@@ -248,7 +248,7 @@ class Findings:
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
     def _estimate_measure(self, label: str, score: str) -> Estimate | None:
-        """The mean over sites of a measure (`score`, such as `macro_f1`) on validation rows; None if never defined."""
+        """Estimate a measure such as `macro_f1` (`score`) on validation rows, mean over sites; None if undefined."""
         values = list(self._average_by_seed(label, "validation", score=score).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 

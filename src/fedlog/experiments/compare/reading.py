@@ -20,7 +20,7 @@ REPETITION_SETTINGS = ("seed", "split_seed", "data_sha256")
 
 
 def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, str]) -> Findings:
-    """The findings of these runs; InputError if none of them is finished."""
+    """Read the findings of a comparison from its runs; InputError if no run is finished."""
     found = {}
     for run in runs:
         scored = None if run.name in failed else _read_scored_run(run.folder)
@@ -39,14 +39,14 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
 
 
 def _read_scored_run(folder: Path) -> ScoredRun | None:
-    """The run in the folder; None if it is not finished or has no scores."""
+    """Read the run in the folder; None if it is not finished or has no scores."""
     scores = RunScores.read(folder)
     summary = read_finished_summary(folder) if scores is not None and (folder / CONFIG).exists() else None
     return None if scores is None or summary is None else ScoredRun(read_spec(folder), summary, scores)
 
 
 def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
-    """A label for each run: its method, and the settings in which runs of that method differ."""
+    """Return a label for each run: its method, and the settings in which runs of the same method differ."""
     labels = {}
     for path, spec in specs.items():
         same = [other for other in specs.values() if other.method == spec.method]
@@ -57,7 +57,7 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
 
 
 def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
-    """The names of the recorded settings in which these runs differ, except those of repetitions."""
+    """Return the names of the recorded settings in which these runs differ, except seeds."""
     names = [
         entry.name
         for entry in fields(RunSpec)
@@ -68,7 +68,7 @@ def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _describe_setting(spec: RunSpec, name: str) -> str:
-    """`NAME=VALUE` for a setting of the run, such as `rounds=30`; options as `epochs=3,nu=0`."""
+    """Format a setting of the run as `rounds=30`, and the options of its method as `epochs=3,nu=0`."""
     value: Any = getattr(spec, name)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in value.items())
@@ -76,7 +76,7 @@ def _describe_setting(spec: RunSpec, name: str) -> str:
 
 
 def read_findings_below(folder: Path) -> list[Findings]:
-    """The findings of all scored runs below the folder, one for each combination of data set and sites."""
+    """Read all scored runs below the folder, and return findings for each combination of data set and sites."""
     groups: dict[tuple[str, tuple[str, ...]], dict[Path, ScoredRun]] = {}
     for path in sorted(path.parent for path in folder.rglob(SCORES)):
         run = _read_scored_run(path)

@@ -32,14 +32,14 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Which rows the repetitions of a comparison hold out: the same or different ones, and how many."""
+    """Whether the repetitions (seeds) of a comparison hold out the same rows or different rows, and how many."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     judged_share: float  # held-out rows divided by training rows
 
 
 def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE) -> Estimate:
-    """The mean over repetitions, with an interval from the spread of their values.
+    """Estimate the mean over repetitions (seeds), with an interval from the spread of their values.
 
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
@@ -65,7 +65,7 @@ class RowValueKind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class RowValues:
-    """The values of one site's rows (see `RowValueKind`), with one entry for each row and repetition."""
+    """The values of one site's rows (see `RowValueKind`), with one entry for each row and repetition (seed)."""
 
     seeds: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -74,7 +74,7 @@ class RowValues:
     groups: NDArray[np.int64] | None = None  # rows of one group are not independent of each other
 
     def select(self, chosen: NDArray[np.bool_]) -> RowValues:
-        """The entries for which `chosen` is true."""
+        """Return the entries for which `chosen` is true."""
         groups = None if self.groups is None else self.groups[chosen]
         return RowValues(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
 
@@ -90,7 +90,7 @@ class _Variance:
 def estimate_from_rows(
     sites: Sequence[RowValues], kind: RowValueKind, *, by_class: bool, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """The mean over sites of the mean over rows, with its interval.
+    """Estimate the mean over sites of the mean over rows, with a confidence interval.
 
     With `by_class`, each class of a site has the same weight.
     """
@@ -110,18 +110,18 @@ def estimate_from_rows(
 
 
 def _split_by_class(site: RowValues, by_class: bool) -> list[RowValues]:
-    """The values of each class, as a list; without `by_class`, a list with all values together."""
+    """Split a site's values by class; without `by_class`, return a list with all values together."""
     return [site.select(site.classes == each) for each in np.unique(site.classes)] if by_class else [site]
 
 
 def _average_by_row(part: RowValues) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(values, first): the mean of each row over its repetitions, and the index of the row's first entry."""
+    """Return the mean of each row over its repetitions, and the index of each row's first entry."""
     _, first, places = np.unique(part.rows, return_index=True, return_inverse=True)
     return np.bincount(places, part.values) / np.bincount(places), first
 
 
 def _average_over_sites(sites: Sequence[RowValues], by_class: bool) -> float:
-    """The mean over sites of the mean over rows; with `by_class`, each class of a site has the same weight."""
+    """Average over rows, then over sites; with `by_class`, each class of a site has the same weight."""
     return float(
         np.mean(
             [np.mean([_average_by_row(part)[0].mean() for part in _split_by_class(site, by_class)]) for site in sites]
@@ -130,7 +130,7 @@ def _average_over_sites(sites: Sequence[RowValues], by_class: bool) -> float:
 
 
 def _list_variances_of_rows(sites: Sequence[RowValues], kind: RowValueKind, by_class: bool) -> Iterator[_Variance]:
-    """The variances due to the choice of rows: one for each site, or with `by_class` for each class of each site."""
+    """Yield the variances due to the choice of rows: one for each site, or with `by_class` for each class of a site."""
     for site in sites:
         strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))
@@ -146,7 +146,7 @@ def _list_variances_of_rows(sites: Sequence[RowValues], kind: RowValueKind, by_c
 
 
 def _compute_variance_of_mean(values: NDArray[np.float64], kind: RowValueKind) -> _Variance:
-    """The variance of the mean of independent rows, with pseudo-observations of this kind added."""
+    """Compute the variance of the mean of independent rows, with the pseudo-observations of this kind added."""
     more, more_sum, more_squares = kind.value
     count = len(values) + more
     mean = (values.sum() + more_sum) / count
@@ -154,7 +154,7 @@ def _compute_variance_of_mean(values: NDArray[np.float64], kind: RowValueKind) -
 
 
 def _compute_variance_by_group(values: NDArray[np.float64], groups: NDArray[np.int64], kind: RowValueKind) -> _Variance:
-    """The variance of the mean of the values if whole groups of rows are drawn at random, not single rows."""
+    """Compute the variance of the mean if whole groups of rows are drawn at random, not single rows."""
     _, places = np.unique(groups, return_inverse=True)
     count = int(places.max()) + 1
     if count < 2:
@@ -164,10 +164,10 @@ def _compute_variance_by_group(values: NDArray[np.float64], groups: NDArray[np.i
 
 
 def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[np.int64], by_class: bool) -> _Variance:
-    """The variance of the mean due to initial parameters and batches, which differ between repetitions.
+    """Compute the variance of the mean due to initial parameters and batches, which differ between repetitions.
 
-    An estimate from few repetitions is poor. So it is set to 0 if the repetitions differ no more than they would
-    because of the choice of test rows alone.
+    An estimate from few repetitions is poor. So 0 is returned if the repetitions differ no more than they would
+    because of the choice of rows alone.
     """
     each = [[site.select(site.seeds == seed) for site in sites] for seed in seeds]
     present = [[site for site in judged if len(site.rows)] for judged in each]
@@ -186,7 +186,7 @@ def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[
 
 
 def _have_same_rows(repetitions: Sequence[Sequence[RowValues]]) -> bool:
-    """Whether every repetition has the same rows at every site."""
+    """Return whether every repetition has the same rows at every site."""
     first = repetitions[0]
     return all(
         np.array_equal(np.sort(a.rows), np.sort(b.rows))
@@ -196,7 +196,7 @@ def _have_same_rows(repetitions: Sequence[Sequence[RowValues]]) -> bool:
 
 
 def _compute_variance_explained_by_rows(sites: Sequence[RowValues], by_class: bool) -> float:
-    """The variance of one repetition's mean that is due to the choice of rows, without pseudo-observations."""
+    """Compute the variance of one repetition's mean due to the choice of rows, without pseudo-observations."""
     found = 0.0
     for site in sites:
         strata = _split_by_class(site, by_class)

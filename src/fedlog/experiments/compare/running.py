@@ -32,7 +32,7 @@ def run_one_by_one(
     show: ShowRounds,
     callbacks: Sequence[Callback] = (),
 ) -> Failures:
-    """Execute the runs one after another, and return the failures by the name of the run.
+    """Execute the runs one after another; return the error messages of failed runs by the name of the run.
 
     `federations` returns the federation of a seed, or None if the data are given by name.
     """
@@ -55,7 +55,7 @@ def run_one_by_one(
 
 
 def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failures) -> int:
-    """How many rounds the run has; if its settings are invalid, 0, and the error is added to `failed`."""
+    """Return the number of rounds of a run; if its settings are invalid, add the error to `failed` and return 0."""
     try:
         return resolve(run.spec, federation).settings.rounds
     except InputError as error:
@@ -64,7 +64,7 @@ def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failu
 
 
 class _RoundCounter(Callback):
-    """Shows the progress of a comparison after each round of one run; earlier runs had `before` rounds."""
+    """A callback for one run that shows the progress of the comparison; earlier runs had `before` rounds together."""
 
     def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
         self._show, self._before, self._total, self._name = show, before, total, name
@@ -77,7 +77,7 @@ class _RoundCounter(Callback):
 def run_in_parallel(
     runs: Sequence[ComparedRun], executor: Executor, tasks: int, show: ShowRounds, data_dir: Path | None
 ) -> Failures:
-    """Execute the runs in parallel, as this many tasks of an executor; return the failures by the name of the run.
+    """Execute the runs in parallel, as this many tasks of an executor; return the errors of failed runs by name.
 
     The executor is stopped at the end, also after an error.
     """
@@ -104,7 +104,7 @@ def run_in_parallel(
 
 
 def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[ComparedRun]]:
-    """The runs in this many groups of about equal length, each with many methods and few seeds."""
+    """Split runs into this many groups of about equal size, so that a group has many methods and few seeds."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     parts: list[list[ComparedRun]] = [[] for _ in range(groups)]
     for turn, seed in enumerate(seeds):
@@ -115,6 +115,6 @@ def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[Com
 
 
 def _make_task(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
-    """The text of a task that executes these runs, each in one thread, because several tasks run in parallel."""
+    """Return the text of a task that executes these runs with one thread each, because tasks run in parallel."""
     single = [(run.name, run.folder, replace(run.spec, jobs=1, threads=1)) for run in runs]
     return make_task(name, SCORED, single, data_dir)

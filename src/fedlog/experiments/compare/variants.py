@@ -1,4 +1,4 @@
-"""List the runs of a comparison: every method with every codec, body, recipe and seed; fewer for `--quick`."""
+"""List the runs of a comparison: every method with every codec, body, recipe and seed. `--quick` has fewer."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class ComparedRun:
 
     @property
     def spec(self) -> RunSpec:
-        """The specification with this seed, which also decides which rows are held out."""
+        """The specification of the run with its seed; the seed also decides which rows are held out."""
         spec = self.row.spec
         return replace(spec, seed=self.seed, split_seed=self.seed if spec.data.startswith(SITES) else 0)
 
 
 @dataclass(frozen=True)
 class VariantChoices:
-    """The methods, codecs, bodies and recipes to combine; for an empty list the common settings are used."""
+    """The methods, codecs, bodies and recipes to combine; an empty list means the value of the common settings."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class VariantChoices:
 
 
 def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
-    """A row of the table for each combination of the choices; methods that send nothing get the first codec only."""
+    """Make a table row for each combination of the choices; methods that send nothing get only the first codec."""
     found: list[Row] = []
     own_bodies = common.data.startswith(SITES) or _have_different_bodies(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
@@ -90,7 +90,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
 
 
 def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """The specification with these settings and options, without options that its method does not have."""
+    """Return the specification with these settings, and with those of the options that its method has."""
     known, options = find_setting_types(RunSpec), registry.list_options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}
@@ -121,7 +121,10 @@ def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation
 def drop_methods_needing_equal_bodies(
     choices: VariantChoices, common: RunSpec, asked_for: Sequence[str]
 ) -> tuple[VariantChoices, tuple[str, ...]]:
-    """If sites have different bodies, leave out methods that need equal ones and note it; those asked for stay."""
+    """If sites have different bodies, drop methods that need equal bodies, unless the user named them in `asked_for`.
+
+    Return the remaining choices, and notes on what was dropped.
+    """
     if not _have_different_bodies(common, choices):
         return choices, ()
     equal = registry.find_methods(lambda method: method.bodies is not Bodies.ANY)
@@ -132,17 +135,17 @@ def drop_methods_needing_equal_bodies(
 
 
 def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
-    """Whether the common settings give sites different bodies, and the choices do not replace them."""
+    """Return whether the common settings give sites different bodies, and `choices` does not replace them."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
 def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
-    """The runs and their folders below `out`: all variants with the first seed, then all with the second."""
+    """List the runs, each with its folder below `out`: all variants with the first seed, then with the second, ..."""
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(
-            f"several variants have the same folder: {', '.join(twice)}", hint="give the recipes other names"
+            f"several variants have the same folder: {', '.join(twice)}", hint="give each recipe a different name"
         )
     return [ComparedRun(variant, seed, out / variant.name / f"seed-{seed}") for seed in seeds for variant in variants]
 
@@ -150,10 +153,10 @@ def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[
 def make_quick_settings(
     spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, asked_for: bool
 ) -> tuple[RunSpec, VariantChoices, tuple[str, ...]]:
-    """The settings and choices of a quick comparison, and notes on how it differs from a full one.
+    """Return the settings and choices of a quick comparison, and notes on how it differs from a full one.
 
-    Rounds and batch sizes that the user has set are kept, and methods if `asked_for` is true. Batches are larger if
-    the largest site has many rows.
+    Rounds and batch sizes that the user has set are kept. Methods are kept if the user named them (`asked_for`).
+    Batches are larger if the largest site has many rows.
     """
     notes = []
     if not asked_for:

@@ -17,7 +17,7 @@ SAME_SETTINGS = ("data_sha256", *DIVISION, "validation_fraction", "seed", "split
 
 
 def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
-    """The summary of the newest finished run of each other method near the folder, by method.
+    """Find the newest finished run of each other method near the folder, and return its summary by method.
 
     The search covers the folders next to this one and, in a comparison (METHOD/seed-N), the same seed of the other
     methods.
@@ -39,7 +39,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
 
 
 def _list_nearby_runs(folder: Path) -> Iterator[Path]:
-    """The run folders next to this one and, in a comparison, those of the same seed of other methods."""
+    """Yield the run folders next to this one and, in a comparison, the folders of other methods with the same seed."""
     own = folder.resolve()
     paths = list(own.parent.glob(f"*/{CONFIG}"))
     if own.name.startswith("seed-"):
@@ -48,7 +48,7 @@ def _list_nearby_runs(folder: Path) -> Iterator[Path]:
 
 
 def _have_same_records(one: RunSpec, other: RunSpec) -> bool:
-    """Whether both runs have the same data, divided in the same way."""
+    """Return whether two runs have the same data, divided in the same way."""
     by_content = one.data_sha256 is not None and one.data_sha256 == other.data_sha256
     return (by_content or one.data == other.data) and all(
         getattr(one, name) == getattr(other, name) for name in SAME_SETTINGS

@@ -1,4 +1,4 @@
-"""Measure how reliable the probabilities of a run's models are, for runs on frozen bodies, in `calibration.json`.
+"""Measure how well calibrated the probabilities of a run's models are, for frozen bodies, in `calibration.json`.
 
 Three kinds of probabilities are measured on the test rows of all clients together: the plain softmax; the softmax after
 a temperature that each client fits on its validation rows, if it has some; and, for FedLog's head, the Laplace
@@ -62,7 +62,7 @@ class RunCalibration:
 
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
-        """The calibration in a run's folder; None if the run wrote none."""
+        """Read `calibration.json` from a run's folder; None if there is no such file."""
         return records.read_file_as(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
@@ -81,7 +81,7 @@ def write_calibration(folder: Path, models: Path, simulation: Simulation) -> Non
 
 
 def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration | None:
-    """The calibration of the clients' models; None if all clients share one model."""
+    """Measure the calibration of the clients' models; None if all clients share one model."""
     outputs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     areas: list[float] = []
     for at, shard in enumerate(simulation.federation.shards):
@@ -100,7 +100,7 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
 
 
 def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
-    """The quality of one kind of probabilities, from the logits and labels of each client's test rows."""
+    """Measure one kind of probabilities, given the logits and labels of each client's test rows."""
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return ProbabilityQuality(
         records=len(labels),
@@ -131,7 +131,7 @@ class _ClientModel:
         return logits(features, {name: value.double() for name, value in self._params.items()})
 
     def list_logits(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, logits) of each kind of probabilities that this client has; logits of its test rows, (n, n_class)."""
+        """Yield (name, logits of the test rows) for each kind of probabilities of this client; logits (n, n_class)."""
         plain = self._compute_logits(self._features)
         yield SOFTMAX, plain
         if len(self._validation):
@@ -145,7 +145,7 @@ class _ClientModel:
             yield LAPLACE, torch.where(absent, -1e30, chances.clamp_min(1e-300).log())
 
     def compute_auroc_of_unseen_classes(self) -> float | None:
-        """The area under the ROC curve of `_score_novelty`: how well it separates unseen classes from seen ones.
+        """Compute the area under the ROC curve of `_score_novelty` as a detector of records of unseen classes.
 
         None if the client has seen every class, or has no test row of a class that it has seen.
         """
@@ -163,7 +163,7 @@ class _ClientModel:
         return area_under_curve(score, marks)
 
     def _score_novelty(self, features: Tensor) -> Tensor:
-        """A score for each record, higher for unusual ones: from FedLog's density, or from other methods' logits."""
+        """Score how unusual each record is (higher is more): by FedLog's density, or by the logits of other methods."""
         values = self._compute_logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
             return novelty_scores(values, features)

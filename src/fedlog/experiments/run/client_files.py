@@ -71,15 +71,15 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
 
 
 def read_clients(folder: Path) -> dict[str, ClientDescription]:
-    """The clients of a run by name; empty if the run has no `clients.json`."""
+    """Read the descriptions of a run's clients, by name; empty if the run has no `clients.json`."""
     found = records.read_file_as(folder / CLIENTS, list[ClientDescription], "the clients")
     return {each.name: each for each in found or ()}
 
 
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Write `geometry.json`: the class means of the clients' finished models.
+    """Write `geometry.json`: the class means of the features of the clients' finished models.
 
-    Write nothing for a private run, because its guarantee would not cover them, nor if the run predicts a number.
+    Write nothing for a private run, because its guarantee would not cover the means, nor if the run predicts a number.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.number is not None:
@@ -98,7 +98,7 @@ def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
 
 
 def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> list[tuple[str, str, Tensor]]:
-    """(client, class, mean of its features) for each class that the client with this number has records of."""
+    """Compute (client, class, mean of its features) for each class that the client with this number has records of."""
     federation, body, shard = simulation.federation, simulation.bodies[client], simulation.federation.shards[client]
     if not weights.exists():
         return []  # all clients share one model, saved under another name
@@ -112,7 +112,7 @@ def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> 
 
 
 def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None, classes: Sequence[str]) -> Geometry:
-    """The class means and the head's rows in the plane in which the means differ most."""
+    """Project the class means and the head's rows onto the plane in which the means differ most."""
     points = torch.stack([mean for _, _, mean in means])
     centred = points - points.mean(0)
     _, values, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -135,7 +135,7 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
 
 
 def _pad_to_pairs(values: Tensor) -> Tensor:
-    """The values as (n, 2): a second coordinate of 0 is added if there is only one."""
+    """Return the values as (n, 2); if they have only one coordinate, add a second of 0."""
     return torch.nn.functional.pad(values, (0, 2 - values.shape[1]))
 
 
@@ -144,5 +144,5 @@ def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
 
 
 def read_geometry(folder: Path) -> Geometry | None:
-    """The class means of a run; None if the run has no `geometry.json`."""
+    """Read the class means of a run; None if the run has no `geometry.json`."""
     return records.read_file_as(folder / GEOMETRY, Geometry, "the class means")

@@ -1,4 +1,4 @@
-"""Forecast the cost of a run before it is started: bits from real messages, time from its real first round.
+"""Forecast the cost of a run: run its first round (or three rounds), count the bits, and measure the time.
 
 Without secure sums, all rounds cost the same except for the last broadcast, so one round is run. With secure sums, keys
 for a round are sent one round early: the first round sends two sets and the last none. So three rounds are run: a
@@ -24,7 +24,7 @@ BASE_MEMORY = 300 * 2**20  # bytes of an interpreter with PyTorch loaded
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected cost of a run; `bits_are` says whether its bits are exact, memory and time are estimates."""
+    """The expected cost of a run; `bits_are` says whether the bits are exact; memory and time are estimates."""
 
     method: str
     data: str
@@ -40,8 +40,8 @@ class Forecast:
     seconds: float
     advice: tuple[str, ...]  # the method's remarks and warnings about these settings
 
-    def lines(self) -> list[str]:
-        """The forecast as lines of text."""
+    def format_lines(self) -> list[str]:
+        """Return the forecast as lines of text."""
         return [
             f"{self.method} on {self.data}: {self.clients} clients, {self.rounds} rounds",
             f"parameters per client: {self.parameters_per_client:,}",
@@ -56,9 +56,9 @@ class Forecast:
 
 
 def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
-    """The expected cost of a run, measured on its first round, or on three rounds if it uses secure sums.
+    """Forecast the cost of a run by running its first round, or three rounds if it uses secure sums.
 
-    `progress` is called while a frozen encoder computes features; they are cached and used by the run itself.
+    `progress` is called while a frozen encoder computes features; the run itself then reads them from the cache.
     """
     simulation = make_simulation(resolve(replace(spec, jobs=1)), progress=progress).start()
     settings = simulation.settings
@@ -102,7 +102,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
 
 
 def _describe_certainty(spec: RunSpec) -> str:
-    """`exact`, or why the forecast of bits is not exact."""
+    """Return `exact`, or the reason why the forecast of bits is not exact."""
     transport = spec.transport
     if transport.differs_by_client or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}":
         return "about: the length of a message depends on its content"
@@ -114,7 +114,7 @@ def _describe_certainty(spec: RunSpec) -> str:
 
 
 def _count_extra_bits_of_last_broadcast(simulation: Simulation) -> int:
-    """How many bits the last broadcast has more than a usual one: it goes to all clients, not to participants only."""
+    """Count the additional bits of the last broadcast, which goes to all clients and not only to participants."""
     server = simulation.server
     blob = server.encode_broadcast(0)
     return 8 * len(blob) * (simulation.count_receivers(simulation.settings.rounds) - simulation.count_receivers(1))

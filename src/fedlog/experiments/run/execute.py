@@ -93,7 +93,7 @@ def execute(
 
 
 def read_finished_summary(folder: Path) -> Summary | None:
-    """The summary of a finished run; None if the run has not ended or some of its records are missing."""
+    """Read the summary of a finished run; None if the run has not ended or some of its records are missing."""
     if not (folder / SUMMARY).exists():
         return None
     summary = read_summary(folder)
@@ -148,7 +148,7 @@ def _run_in_folder(
 
 @contextlib.contextmanager
 def _explain_write_errors(folder: Path) -> Iterator[None]:
-    """Turn an error of the file system into a RunError with a hint."""
+    """Turn an OSError in the `with` block into a RunError with a hint."""
     try:
         yield
     except OSError as error:
@@ -158,18 +158,18 @@ def _explain_write_errors(folder: Path) -> Iterator[None]:
 
 
 def read_spec(folder: Path) -> RunSpec:
-    """The resolved specification of the run in the folder; InputError if it holds no run."""
+    """Read the resolved specification of the run in the folder; InputError if the folder holds no run."""
     path = folder / CONFIG
     try:
         return make_spec(parse_json(path.read_text())["spec"], str(path))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
+            f"not a run folder: {folder} ({error})", hint="give a folder that `fedlog run` has written"
         ) from error
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of the run in the folder; InputError if the run is not finished."""
+    """Read the summary of the run in the folder; InputError if the run is not finished."""
     try:
         return Summary(**{**parse_json((folder / SUMMARY).read_text()), "run_dir": str(folder)})
     except (OSError, ValueError, TypeError) as error:
@@ -179,7 +179,7 @@ def read_summary(folder: Path) -> Summary:
 
 
 def make_run_folder(folder: Path, spec: RunSpec) -> list[Path]:
-    """Make the run's folder and its parents, and return the folders that were missing.
+    """Make the run's folder and its parents, and return the folders that did not exist before.
 
     Refuse a folder that holds another run or other files, or that cannot be written.
     """
@@ -211,14 +211,14 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
             else "give --data-dir the data folder that the run was started with, or choose another --out",
         )
     raise InputError(
-        f"{folder} holds another run: expected digest {spec.digest}, found: {found.digest}",
+        f"{folder} holds a run with other settings: expected digest {spec.digest}, found: {found.digest}",
         hint="choose another --out, or remove the folder",
     )
 
 
 @contextlib.contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder for one run at a time: two runs in it would mix their records."""
+    """Lock the folder while one run uses it, because two runs in a folder would mix their records."""
     try:
         with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
             yield
@@ -233,7 +233,7 @@ def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:
 
 
 def _read_backends(folder: Path) -> dict[str, str]:
-    """The backend that has trained each body so far (by name), so that a resumed run uses the same one."""
+    """Read which backend has trained each body so far, by the body's name, so that a resumed run uses the same."""
     path = folder / CONFIG
     found = parse_json(path.read_text()).get("backends", {}) if path.exists() else {}
     return {str(name): str(backend) for name, backend in found.items()}
@@ -340,7 +340,7 @@ def _finish_run(
 
 
 def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
-    """The errors of predicted numbers and the shares inside their intervals; None if `number`, their range, is None."""
+    """Describe errors and interval coverage of predicted numbers; None if `number`, the targets' range, is None."""
     if number is None:
         return None
     errors, inside = last.rmse_per_client, last.accuracy_per_client

@@ -1,4 +1,4 @@
-"""Make the simulation of a resolved run: load its data, make its bodies, build its method and its engine."""
+"""Make the simulation of a resolved run: load the data, make the bodies, and build the method and the engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_simulation(
     backends: Mapping[str, str] | None = None,
     releases: ReleaseRecorder | None = None,
 ) -> Simulation:
-    """The simulation of a run, not started yet; without `federation`, the data that the run names are loaded.
+    """Make the simulation of a run, without starting it; if `federation` is None, load the data that the run names.
 
     `progress` is called while a frozen encoder computes features of new records. `backends` are those with which
     a resumed run was started. `releases` records the releases of a private run, by default in memory.
@@ -83,7 +83,7 @@ def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 
 
 def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
-    """Each client's body: the one given for it (`north=cnn`), else the common one; several are dealt out equally."""
+    """Make each client's body: its own (`north=cnn`), else a common one; several common ones are spread evenly."""
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if own:

@@ -1,4 +1,4 @@
-"""Private runs: make their protection, list the notices to show before the start, and describe what they spent."""
+"""For private runs: make the clipping and noise, list notices to show at the start, and describe the spending."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the pr
 
 
 def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan, clients: int) -> Protection | None:
-    """The plan of clipping and noise for a run's uploads; None for a run without privacy."""
+    """Make the protection (clipping and noise) of a run's uploads; None for a run without privacy."""
     if run.promise is None:
         return None
     training = None
@@ -43,7 +43,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
 
 def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -> SecureSums | None:
-    """The object that computes a run's secure sums; None if the run does not use them."""
+    """Make the object that computes a run's secure sums; None if the run does not use secure sums."""
     if run.sums is None:
         return None
     from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
@@ -58,7 +58,7 @@ def _count_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> 
 
 
 def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
-    """The lines to show before a private run starts: its noise, its sensitivity and warnings."""
+    """List the lines to show before a private run starts: its noise, its sensitivity and warnings."""
     guard = simulation.protection
     if guard is None:
         return []
@@ -104,14 +104,14 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
     if made and len(log.releases) < made + (schedule.opening is not None):
         raise InputError(
             f"{path}: found {len(log.releases)} releases, too few for a checkpoint of round {simulation.round_number}",
-            hint="without the missing entries the spent privacy is unknown; start a new run",
+            hint="entries are missing, so the spent privacy is unknown: restore the file, or start a new run",
         )
 
 
 def describe_spending(
     folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
 ) -> dict[str, Any] | None:
-    """The privacy guarantee, the budget and caveats of the run in the folder, as JSON values; None without privacy."""
+    """Describe the privacy guarantee, budget and caveats of the folder's run as JSON values; None if not private."""
     if not (folder / FILE_NAME).exists():
         return None
     log = read_log(folder / FILE_NAME)

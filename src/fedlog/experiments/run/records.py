@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. Its accuracy is that of the final round, not of the best one on test records."""
+    """The outcome of a run. The accuracy is that of the final round, not of the round that is best on test records."""
 
     method: str
     data: str
@@ -61,7 +61,7 @@ OPTIONAL_ROUND_FIELDS = ("seconds_by_part", "capped", "rmse_per_client", "valida
 
 
 def make_summary_json(summary: Summary) -> dict[str, Any]:
-    """The summary as JSON values: `run_dir` is ".", and optional fields that are None are left out."""
+    """Return the summary as JSON values: `run_dir` is ".", and optional fields that are None are left out."""
     written = {**asdict(summary), "run_dir": "."}
     return {name: value for name, value in written.items() if value is not None or name not in OPTIONAL_SUMMARY_FIELDS}
 
@@ -72,7 +72,7 @@ def append_round(path: Path, record: RoundRecord) -> None:
 
 
 def _format_json_line(record: RoundRecord) -> str:
-    """The record as one line of JSON."""
+    """Return the record of a round as one line of JSON."""
     written = asdict(record)
     for name in OPTIONAL_ROUND_FIELDS:
         if not written[name]:
@@ -81,7 +81,7 @@ def _format_json_line(record: RoundRecord) -> str:
 
 
 def read_rounds(path: Path) -> list[RoundRecord]:
-    """The records of rounds in the file; empty without a file. An incomplete last line is left out."""
+    """Read the records of rounds from the file, without an incomplete last line; [] if there is no file."""
     if not path.exists():
         return []
     records = []
@@ -94,7 +94,7 @@ def read_rounds(path: Path) -> list[RoundRecord]:
 
 
 def compute_accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | None:
-    """The mean accuracy if each client uses its model of the round that is best on its validation records.
+    """Compute the mean accuracy if each client uses its model of the round that is best on its validation records.
 
     Of equally good rounds the first is taken; a client without validation records uses the last round. None if the run
     was not evaluated on both validation and test records.
@@ -111,18 +111,18 @@ def compute_accuracy_at_chosen_rounds(rounds: Sequence[RoundRecord]) -> float | 
 
 
 def _choose_round(accuracies: Sequence[float | None]) -> int:
-    """The index of the highest accuracy (the first, if several are equal); -1, the last round, if all are None."""
+    """Return the index of the (first) highest accuracy; -1, which is the last round, if all accuracies are None."""
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     return accuracies.index(max(known)) if known else -1
 
 
 def count_bits_so_far(rounds: Sequence[RoundRecord], opening: int) -> list[int]:
-    """The bits sent by the end of each round, up and down together; `opening` bits were sent before round 1."""
+    """Sum the bits sent by the end of each round, up and down together; `opening` bits were sent before round 1."""
     return list(accumulate((record.bits_up + record.bits_down for record in rounds), initial=opening))[1:]
 
 
 def compute_mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[str, float, float]]:
-    """(part, mean seconds, share of the time) for each part of a round, over the rounds that were profiled."""
+    """Return (part, mean seconds, share of the time) for each part of a round, over the profiled rounds."""
     timed = [record.seconds_by_part for record in rounds if record.seconds_by_part]
     total = sum(sum(parts.values()) for parts in timed) or 1.0
     names = list(timed[0]) if timed else []
@@ -131,12 +131,12 @@ def compute_mean_seconds_by_part(rounds: Sequence[RoundRecord]) -> list[tuple[st
 
 
 def count_rounds(path: Path) -> int:
-    """How many rounds (complete lines) the file has; 0 without a file."""
+    """Count the rounds (complete lines) of the file; 0 if there is no file."""
     return path.read_text().count("\n") if path.exists() else 0
 
 
 def delete_rounds_after(path: Path, round_number: int) -> list[RoundRecord]:
-    """Delete the records of later rounds from the file, because they will be run again; return those that remain."""
+    """Delete the records after this round from the file, because those rounds will run again; return the others."""
     kept = [record for record in read_rounds(path) if record.round <= round_number]
     if len(kept) != round_number:
         raise InputError(
@@ -148,7 +148,7 @@ def delete_rounds_after(path: Path, round_number: int) -> list[RoundRecord]:
 
 
 def read_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
-    """The content of a run's JSON file, converted to this type; None without a file. `what` names it in errors."""
+    """Read a run's JSON file as an object of type `kind`; None if there is no file. Errors call the file `what`."""
     if not path.exists():
         return None
     try:

@@ -37,7 +37,7 @@ SECONDS_BETWEEN_CHECKPOINTS = 30.0  # an interrupted run loses at most this much
 
 @dataclass(frozen=True)
 class ClientScore:
-    """The scores of one client's model on its validation or test rows; a score that is not defined is None."""
+    """The scores of one client's model on its validation or test rows; an undefined score is None."""
 
     rows: int
     accuracy: float | None
@@ -60,7 +60,7 @@ class RunScores:
     training: dict[str, list[int]]
 
     def find_scores_on(self, rows: str) -> Mapping[str, ClientScore]:
-        """Every client's scores on `validation` or on `test` rows."""
+        """Return every client's scores on `validation` or on `test` rows."""
         return {"validation": self.validation, "test": self.test}[rows]
 
     def write(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class RunScores:
 
     @staticmethod
     def read(folder: Path) -> RunScores | None:
-        """The scores in a run's folder; None if it has no `scores.json`."""
+        """Read the scores from a run's folder; None if it has no `scores.json`."""
         return records.read_file_as(folder / SCORES, RunScores, "the scores")
 
 
@@ -80,7 +80,7 @@ def execute_and_score(
     federation: Federation | None = None,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
-    """Run the specification in the folder, score its models, and return the summary; skip what is already done."""
+    """Run the specification in the folder, score its models, and return the summary; skip steps already done."""
     seen = _FederationKeeper()
     summary = execute(
         spec,
@@ -98,7 +98,7 @@ def execute_and_score(
 
 
 class _FederationKeeper(Callback):
-    """Remembers the federation of a run, so that scoring does not read it again."""
+    """A callback that remembers the federation of a run, so that scoring need not load the data again."""
 
     found: Federation | None = None
 
@@ -109,7 +109,7 @@ class _FederationKeeper(Callback):
 
 
 def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScores:
-    """The scores of each client's model on its held-out rows."""
+    """Score each client's model on the client's validation rows and on its test rows."""
     found: dict[str, dict[str, ClientScore]] = {"validation": {}, "test": {}}
     training = {}
     for shard in federation.shards:
@@ -123,7 +123,7 @@ def score_models(federation: Federation, models: Mapping[str, Model]) -> RunScor
 
 
 def score_model(model: Model, rows: Records) -> ClientScore:
-    """The scores of one model on these rows, whose inputs are already prepared for the model's body."""
+    """Score one model on these rows; their inputs are already prepared for the model's body."""
     if not len(rows):
         return ClientScore(0, None, None, None, None, None, "")
     chances = model.probabilities(rows.inputs)

@@ -1,8 +1,8 @@
-"""Experiments on the cost of messages: bits to the paper's thresholds with several codecs, and partial participation.
+"""Define experiments on the cost of messages: bits to reach an accuracy by codec, and partial participation.
 
-Their results are in `docs/bits.md`. `rows` and `+zstd` are lossless: a run with `rows+q8` has the same models as one
-with `q8`. So the long runs have one codec of each lossless family, and short runs measure the bits of a round for every
-codec.
+Their results are in `docs/bits.md`. The codecs `rows` and `+zstd` are lossless: a run with `rows+q8` has the same
+models as a run with `q8`. So only one codec of each such group has long runs, and short runs measure the bits of a
+round for every codec.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _make_row(method: str, way: str, spec: RunSpec) -> Row:
 
 
 def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
-    """An experiment: bits to the paper's threshold with each of `WAYS` to send messages; on MNIST for more methods."""
+    """Make an experiment that counts the bits to the paper's threshold, for each of the `WAYS` to send messages."""
     ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
     rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
@@ -55,7 +55,7 @@ def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
 
 
 def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[str, ...]) -> Experiment:
-    """An experiment: two rounds with each codec, to count bits and to show that lossless codecs change no model."""
+    """Make an experiment with two rounds of each codec, to count bits and to check which codecs are lossless."""
     ways = {name: RunSpec(data=data, rounds=SHORT_ROUNDS, codec=name) for name in codecs}
     rows = [_make_row(method, name, spec) for name, spec in ways.items() for method in methods]
     return Experiment(
@@ -64,7 +64,7 @@ def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[st
 
 
 def _make_participation_experiment() -> Experiment:
-    """An experiment on partial participation, by how much the server keeps of clients that skip a round."""
+    """Make an experiment on partial participation, by how much the server keeps of clients that skip a round."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():

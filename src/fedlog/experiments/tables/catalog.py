@@ -1,4 +1,4 @@
-"""Every experiment by name: those of the paper, others, and the grids from which settings were chosen."""
+"""Find experiments by name: those of the paper, others, and the grids from which settings were chosen."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ GROUPS = {"figure-flexible": ("figure-flexible-cifar100", "figure-flexible-cifar
 
 
 def find_experiments(name: str) -> tuple[Experiment, ...]:
-    """The experiment with this name, or all experiments of the group with this name."""
+    """Return the experiment with this name, or all experiments of the group with this name."""
     return tuple(find_experiment(each) for each in GROUPS.get(name, (name,)))
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment with this name; InputError if there is none."""
+    """Return the experiment with this name; InputError if there is none."""
     known = {**EXPERIMENTS, **WITH_OWN_PAGE}
     if name not in known:
         hint = did_you_mean(name, EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}")
@@ -41,7 +41,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_on_disk(results: Path) -> list[Experiment]:
-    """All experiments, run or not. After each come its versions with other numbers of rounds in the results folder."""
+    """List all experiments, run or not, each followed by its shorter or longer versions in the results folder."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

@@ -82,7 +82,7 @@ class Experiment:
         return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
 
     def find_row(self, name: str) -> Row:
-        """The row of that name; InputError if there is none."""
+        """Return the row with this name; InputError if there is none."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -126,12 +126,12 @@ class Cell:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The resolved specification of the cell's run; cached, because it is needed every second to show progress."""
+        """The resolved specification of the cell's run; it is cached, because progress bars need it every second."""
         return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
     def steps(self) -> int:
-        """How many lines finished records have: one for each round (in the synthetic experiment, for each epoch)."""
+        """How many records a finished cell has: one for each round (in the synthetic experiment, for each epoch)."""
         if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0
@@ -141,8 +141,8 @@ class Cell:
         """The path of the file with the records of the cell's rounds."""
         return self.folder / RECORDS
 
-    def state(self) -> CellState:
-        """Read the state of the cell from its folder; OTHER if the run there has other settings."""
+    def read_state(self) -> CellState:
+        """Read the state of the cell from its folder; OTHER if the folder holds a run with other settings."""
         if not (self.folder / CONFIG).exists():
             return CellState.ABSENT
         if not _has_settings(self.folder, self.spec):
@@ -150,7 +150,7 @@ class Cell:
         return CellState.DONE if self._is_complete() else CellState.BEGUN
 
     def _is_complete(self) -> bool:
-        """Whether the run has ended and its records have as many rounds as its summary says."""
+        """Return whether the run has ended and its records have as many rounds as its summary says."""
         if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return (self.folder / SUMMARY).exists() and records.count_rounds(self.records) == self.steps
         try:
@@ -160,7 +160,7 @@ class Cell:
 
 
 def _has_settings(folder: Path, spec: RunSpec) -> bool:
-    """Whether the run in the folder has these settings; False if its settings cannot be read."""
+    """Return whether the run in the folder has these settings; False if its settings cannot be read."""
     try:
         found = read_spec(folder)
         if found == spec:
@@ -175,9 +175,9 @@ def _has_settings(folder: Path, spec: RunSpec) -> bool:
 def list_cells(
     experiment: Experiment, out: Path, rows: Sequence[str] = (), seeds: Sequence[int] = (), rounds: int | None = None
 ) -> list[Cell]:
-    """The cells of an experiment, or only those of these rows and seeds: all rows with the first seed come first.
+    """List the cells (runs) of an experiment, or only those of these rows and seeds; sorted by seed.
 
-    With `rounds`, the cells of the experiment cut to this number of rounds, which has a folder of its own.
+    With `rounds`, they belong to a version of the experiment with this number of rounds, in a separate folder.
     """
     if rounds is not None:
         experiment = change_rounds(experiment, rounds)
@@ -192,9 +192,11 @@ def list_cells(
 
 
 def change_rounds(experiment: Experiment, rounds: int) -> Experiment:
-    """A copy of the experiment with another number of rounds, which is added to its name."""
+    """Return a copy of the experiment with another number of rounds, which becomes part of its name."""
     if experiment.kind is ExperimentKind.SYNTHETIC:
-        raise InputError(f"experiment {experiment.name} always has 1 round, found: {rounds}", hint="leave out --rounds")
+        raise InputError(
+            f"experiment {experiment.name} always has 1 round, found: --rounds {rounds}", hint="leave out --rounds"
+        )
     lengths = {resolve(row.spec).settings.rounds for row in experiment.rows}
     rows = tuple(replace(row, spec=replace(row.spec, rounds=rounds)) for row in experiment.rows)
     full = "the full length varies" if len(lengths) > 1 else f"the full length is {lengths.pop()}"

@@ -40,7 +40,7 @@ OWN_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def _list_rows(method: str, base: RunSpec) -> list[Row]:
-    """One row of a grid for each of the method's eight settings; `base` has the settings that all share."""
+    """Make one row of a grid for each of the method's eight settings; `base` has the settings that all rows share."""
     own = OWN_PARAMETERS.get(method, {"": {}})
     rates = [
         times * find_preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)
@@ -60,7 +60,7 @@ def _list_rows(method: str, base: RunSpec) -> list[Row]:
 def _make_grid(
     name: str, title: str, base: RunSpec, judged: str, seeds: tuple[int, ...], methods: tuple[str, ...] = METHODS
 ) -> Experiment:
-    """A grid with eight settings of each method; `judged` says on which records accuracies are measured."""
+    """Make a grid with eight settings of each method; `judged` says on which records accuracies are measured."""
     rounds = base.rounds or ROUNDS
     return Experiment(
         name=name,
@@ -132,12 +132,12 @@ RECIPE_GRIDS = (GRID_MNIST, GRID_CIFAR10, GRID_HAR)  # their rows stand in the s
 
 
 def list_rows_of_method(method: str, grid: Experiment) -> list[Row]:
-    """The rows with the eight settings of the method, in the same order in every grid."""
+    """Return the grid's rows with the eight settings of the method; the order of settings is the same in every grid."""
     return [row for row in grid.rows if row.spec.method == method]
 
 
 def copy_setting(grid: Experiment, row: str, spec: RunSpec) -> RunSpec:
-    """The specification with the method, the optimiser and the options of this row of the grid."""
+    """Return a copy of the specification with the method, optimiser and options of this row of the grid."""
     found = grid.find_row(row).spec
     return replace(spec, method=found.method, moments=found.moments, decay=found.decay, options=found.options)
 
@@ -156,7 +156,7 @@ feddbe-kappa-1-authors-0.002 fedlog-random-kept-0.002 fedlog-c-pull-0.3-kept-0.0
 
 
 def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) -> Experiment:
-    """Table 1 on the grid's data set with tuned methods; `selected` names their rows in the grid, divided by spaces."""
+    """Make Table 1 on the grid's data set with tuned methods; `selected` lists their rows in the grid, by name."""
     data = grid.data[0].removesuffix("-selection")
     specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
     return Experiment(

@@ -1,6 +1,6 @@
-"""Read the finished cells of an experiment from its folder, and the bits that each needs to reach an accuracy.
+"""Read the finished cells (runs) of an experiment, and the bits that each needs to reach an accuracy.
 
-Cells made with other settings are counted, not used.
+Cells that were run with other settings are counted, and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedlog.wire.ledger import Direction
 
 @dataclass(frozen=True)
 class Cost:
-    """All bits sent up to the end of a round, and whether the accuracy threshold was reached in that round."""
+    """The bits sent by the end of a round, and whether that round reached the accuracy threshold."""
 
     bits_up: int
     bits_down: int
@@ -44,7 +44,7 @@ class RunResult:
 
     @property
     def opening_bits(self) -> tuple[int, int]:
-        """(up, down): the bits sent before round 1, which are in the totals of the summary and in no round."""
+        """The bits (up, down) sent before round 1; they are in the totals of the summary and in no round."""
         opening = self.summary.bits_opening
         if opening:
             up, down = (sum(n for kind, n in opening.items() if kind.endswith(f" {way}")) for way in Direction)
@@ -61,7 +61,7 @@ class RunResult:
         return count_bits_so_far(self.rounds, sum(self.opening_bits))
 
     def compute_cost_to_reach(self, threshold: float) -> Cost:
-        """The bits sent until a round reaches this accuracy; if none does, until the most accurate round."""
+        """Return the bits sent until a round reaches this accuracy; if none does, until the most accurate round."""
         reaching = (record for record in self.rounds if reaches_target(record.accuracy_mean_over_clients, threshold))
         first = next(reaching, None)
         last = first or max(self.rounds, key=lambda record: record.accuracy_mean_over_clients)
@@ -72,9 +72,9 @@ class RunResult:
 
 
 def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
-    """The threshold by the paper's rule: the largest whole per cent that all competitive methods reach on all seeds.
+    """Choose the threshold by the paper's rule: the largest whole per cent that all competitive methods always reach.
 
-    `best_accuracies` has the accuracy of each of their runs in its best round; None if it is empty.
+    `best_accuracies` has the best round's accuracy of each run of these methods; None if it is empty.
     """
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
@@ -85,7 +85,7 @@ VERIFIED = "verified.json"
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `fedlog reproduce --verify` for one cell: the rounds run again, and the first that differs."""
+    """The outcome of `fedlog reproduce --verify` for one run: how many rounds ran again, and the first that differs."""
 
     rounds: int
     first_difference: int | None  # the first round with other results; None if all rounds repeat
@@ -93,7 +93,7 @@ class Verification:
 
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
-    """The outcome for each cell of an experiment that was verified, by `ROW/seed-N`; empty without a file."""
+    """Read the outcome of each run of an experiment that was verified, by `ROW/seed-N`; empty if none was."""
     return records.read_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
@@ -114,22 +114,22 @@ class FinishedRuns:
         return not self.states[CellState.DONE]
 
     def find_final_accuracies(self, row: str) -> dict[int, float]:
-        """The row's accuracy after the final round in per cent, by seed."""
+        """Return the row's accuracy after the final round in per cent, by seed."""
         return {run.seed: 100 * run.summary.accuracy_mean_over_clients for run in self.runs[row]}
 
     def find_accuracies_after_round(self, row: str, number: int) -> dict[int, float]:
-        """The row's accuracy after this round in per cent, by seed."""
+        """Return the row's accuracy after this round in per cent, by seed."""
         return {run.seed: 100 * run.rounds[number - 1].accuracy_mean_over_clients for run in self.runs[row]}
 
 
 def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
-    """All finished runs of the experiment, also on seeds that it does not list."""
+    """Read all finished runs of the experiment, also those with seeds that the experiment does not list."""
     states = dict.fromkeys(CellState, 0)
     runs: dict[str, list[RunResult]] = {row.name: [] for row in experiment.rows}
     sweeps: dict[str, dict[int, list[IterationRecord]]] = {row.name: {} for row in experiment.rows}
     others = []
     for cell in _list_all_cells(experiment, out):
-        state = cell.state()
+        state = cell.read_state()
         states[state] += 1
         if state is CellState.OTHER:
             others.append(cell.folder)
@@ -144,7 +144,7 @@ def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
 
 
 def _list_all_cells(experiment: Experiment, out: Path) -> list[Cell]:
-    """The cells that the experiment lists, and cells with other seeds that are on disk."""
+    """List the cells (runs) of the experiment, and cells with other seeds that are on disk."""
     known = list_cells(experiment, out)
     listed = {cell.folder for cell in known}
     for row in experiment.rows:

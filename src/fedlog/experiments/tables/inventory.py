@@ -1,6 +1,6 @@
-"""List the experiments for `fedlog reproduce --list`: their data, finished cells, and estimated hours left.
+"""List the experiments for `fedlog reproduce --list`: their data, finished cells (runs), and estimated hours left.
 
-The time of a cell is estimated from finished cells of its row, else by timing a few clients on random data.
+The time of a cell is estimated from finished cells of its row or, without any, by timing a few clients on random data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedlog.settings.training import RunSettings
 
 @dataclass(frozen=True)
 class ExperimentStatus:
-    """One experiment: how many of its cells are done, and which data are missing."""
+    """The status of one experiment: how many of its cells (runs) are done, and which data are missing."""
 
     experiment: Experiment
     missing: str | None  # which data are not on this machine, in words; None if all are
@@ -47,7 +47,7 @@ class ExperimentStatus:
     hours_left: float | None  # None if data are missing
 
     def as_json(self) -> dict[str, Any]:
-        """The status as JSON values."""
+        """Return the status of the experiment as JSON values."""
         experiment = self.experiment
         return {
             "name": experiment.name,
@@ -65,25 +65,25 @@ class ExperimentStatus:
 
 
 def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
-    """The status of every experiment in the results folder."""
+    """List the status of every experiment in the results folder."""
     torch.set_num_threads(1)  # as in a cell, so that the timing is that of a cell
     return [_find_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
 
 
 def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
-    """The status of one experiment in the results folder."""
+    """Find the status of one experiment in the results folder."""
     found = list_cells(experiment, out)
     missing = _find_missing_data(experiment.data, find_data_folder(data_dir))
     by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}
     for cell in found:
-        by_state[cell.state()].append(cell)
+        by_state[cell.read_state()].append(cell)
     done, others = by_state[CellState.DONE], tuple(cell.folder for cell in by_state[CellState.OTHER])
     hours = None if missing else _estimate_hours([cell for cell in found if cell not in done], done, jobs)
     return ExperimentStatus(experiment, missing, len(found), len(done), others, hours)
 
 
 def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
-    """A sentence on the first of these data sets that is not in the folder; None if all are there."""
+    """Return a sentence on the first of these data sets that the folder does not have; None if it has all."""
     for name in names:
         if name == "leaf":
             try:
@@ -97,7 +97,7 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
 
 
 def _estimate_hours(to_do: Sequence[Cell], done: Sequence[Cell], jobs: int) -> float:
-    """The estimated hours for the cells `to_do` with this many jobs; all cells of a row get the same estimate."""
+    """Estimate the hours for the cells `to_do` with this many parallel jobs; cells of a row get the same estimate."""
     waiting: dict[str, list[Cell]] = {}
     for cell in to_do:
         waiting.setdefault(cell.row.name, []).append(cell)
@@ -136,7 +136,7 @@ SYNTHETIC_SECONDS = 5.0
 
 
 def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
-    """The estimated seconds of the cell: the mean over finished cells of its row, else measured on a small sample."""
+    """Estimate the seconds of the cell: the mean over finished cells of its row, else measured on a small sample."""
     if cell.experiment.kind is ExperimentKind.SYNTHETIC:
         return SYNTHETIC_SECONDS
     measured = [read_summary(other.folder).seconds for other in done if other.row == cell.row]
@@ -146,7 +146,7 @@ def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
 
 
 def _estimate_round_seconds(cell: Cell) -> float:
-    """The estimated seconds of one round of all clients: the time of an epoch times the epochs of the method."""
+    """Estimate the seconds of one round of all clients: the time of an epoch times the epochs of the method."""
     spec = cell.spec
     _, _, plan = _make_sample(spec.data, spec.body[0])
     schedule = build_method(spec, plan).schedule
@@ -156,7 +156,7 @@ def _estimate_round_seconds(cell: Cell) -> float:
 
 @lru_cache
 def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
-    """(federation, body, plan): a few clients with random records of the data set's shape, and their model."""
+    """Make a few clients with random records of the data set's shape; return their federation, body and model plan."""
     size = SIZES[data]
     federation, made = _make_random_federation(size), make_body(body_name, size.input_shape)
     return federation, made, make_model_plan(federation, [made] * size.sample)
@@ -164,7 +164,7 @@ def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan
 
 @lru_cache
 def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
-    """The seconds of one epoch and one evaluation of every client, measured on a few clients and scaled up."""
+    """Measure the seconds of one epoch and one evaluation on a few clients, and scale them up to all clients."""
     size = SIZES[data]
     federation, made, plan = _make_sample(data, body_name)
     method, engine = make_method("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
@@ -177,7 +177,7 @@ def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
 
 
 def _make_random_federation(size: FederationSize) -> Federation:
-    """A federation of `size.sample` clients with random records."""
+    """Make a federation of `size.sample` clients with random records."""
     generator = Key(0).child("calibration").torch()
 
     def draw_records(records: int) -> Records:

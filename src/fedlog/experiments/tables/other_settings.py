@@ -1,4 +1,4 @@
-"""Experiments that the paper does not have: Table 1 on MNIST with other settings."""
+"""Define experiments that the paper does not have: Table 1 on MNIST with other settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLE = make_table_1("mnist")
 
 
 def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
-    """Table 1 on MNIST with other rows and other fields (`changes`), without costs; `name` and `title` are appended."""
+    """Make a version of Table 1 on MNIST with other rows and fields (`changes`); its name ends in `name`."""
     name, title = f"{_TABLE.name}-{name}", f"{_TABLE.title}, {title}"
     return replace(
         _TABLE, name=name, title=title, kind=ExperimentKind.CURVES, rows=tuple(rows), remarks=(remark,), **changes
@@ -32,13 +32,13 @@ def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: s
 
 
 def _change_row(method: str, **settings: Any) -> Row:
-    """The method's row of Table 1 on MNIST with these settings changed."""
+    """Return the method's row of Table 1 on MNIST with these settings changed."""
     row = _TABLE.find_row(method)
     return replace(row, spec=replace(row.spec, **settings))
 
 
 def _list_rows_with_decaying_rate() -> list[Row]:
-    """The rows with a decaying learning rate; FedLog-C has a second one, with weight decay and another `beta`.
+    """Make the rows with a decaying learning rate; FedLog-C has a second row, with weight decay and another `beta`.
 
     All rows are tested against the first row of FedLog-C.
     """

@@ -88,7 +88,7 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """The `beta` for which FedLog-C's auxiliary loss is smallest when class means have grown by the factor `growth`."""
+    """Compute the `beta` that makes FedLog-C's auxiliary loss smallest when class means have grown `growth` times."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
@@ -111,7 +111,7 @@ _BITS = {"Mb": 1e6, "Gb": 1e9}
 
 
 def parse_printed_rows(text: str) -> dict[str, PrintedResults]:
-    """Parse the rows of a table as the paper prints it; the results by method."""
+    """Parse the rows of a table as the paper prints it, and return the results by method."""
     found = {}
     for line in text.split("\n"):
         if line:
@@ -128,7 +128,7 @@ def parse_printed_rows(text: str) -> dict[str, PrintedResults]:
 
 
 def make_table_1(data: str) -> Experiment:
-    """The experiment that reproduces Table 1 on this data set."""
+    """Make the experiment that reproduces Table 1 on this data set."""
     part = TABLE_1[data]
     printed = parse_printed_rows(part.printed)
     methods = [*printed, "local", "pooled"]
@@ -153,7 +153,7 @@ def _make_curves_experiment(
     *remarks: str,
     methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
 ) -> Experiment:
-    """An experiment that compares these methods over the rounds; `base` has the settings that they share."""
+    """Make an experiment that compares these methods over the rounds; `base` has the settings that they share."""
     rows = tuple(Row(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
     return Experiment(name, title, ExperimentKind.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
 
@@ -173,7 +173,7 @@ _CELEBA = {
 
 
 def _make_flexible_bodies_experiment(data: str, printed: Mapping[str, PrintedResults], remark: str) -> Experiment:
-    """The experiment for Figure 2 (middle): clients have two kinds of bodies, with different initial parameters."""
+    """Make the experiment for Figure 2 (middle): clients have two kinds of bodies, and separate initial parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
     title = f"Figure 2 (middle), flexible architecture on {data}"
     experiment = _make_curves_experiment(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
@@ -200,7 +200,7 @@ class _SyntheticSettings:
     head_norm: float
 
     def make_spec(self, method: str, **options: Any) -> RunSpec:
-        """The specification with these settings: three layers for client 0, two for client 1, two features for both."""
+        """Make the specification of a run; client 0 has three layers, client 1 two, and their outputs two features."""
         width = self.width
         return RunSpec(
             method=method,
@@ -219,7 +219,7 @@ SMALL_BATCHES = _SyntheticSettings(batch_size=10, width=64, learning_rate=0.01, 
 
 
 def _make_synthetic_experiment(name: str, title: str, settings: _SyntheticSettings, remark: str) -> Experiment:
-    """The synthetic experiment with these settings, for FedLog and LG-FedAvg 1."""
+    """Make the synthetic experiment with these settings, for FedLog and LG-FedAvg 1."""
     fedlog = settings.make_spec("fedlog", head_norm=settings.head_norm)
     averaged = settings.make_spec("lg-fedavg-1")
     return Experiment(

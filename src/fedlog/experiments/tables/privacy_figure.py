@@ -42,7 +42,7 @@ class EpsilonFormula:
     delta: float
 
     def compute_epsilon(self, level: float, releases: int, clients: int) -> float:
-        """The epsilon of a run whose noise on the sum has a std of `level` times what one record may add."""
+        """Compute the epsilon of a run whose noise on the sum has a std of `level` times what one record may add."""
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
         return (
@@ -68,7 +68,7 @@ VERIFIED_FORMULAS = (
 
 
 def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
-    """The formula that gives the epsilon of this run; None if it was not run with `--privacy paper`."""
+    """Return the formula that gives the epsilon of this run; None if it was not run with `--privacy paper`."""
     if spec.privacy != Unit.PAPER or spec.delta is None:
         return None
     return EpsilonFormula(
@@ -77,17 +77,17 @@ def find_epsilon_formula(spec: RunSpec) -> EpsilonFormula | None:
 
 
 def make_name_of_row_with_noise(clip: str, level: float) -> str:
-    """The name of the row with this clip and level of noise."""
+    """Return the name of the experiment's row with this clip and level of noise."""
     return f"{clip}-noise-{level:g}"
 
 
 def make_name_of_row_without_noise(clip: str) -> str:
-    """The name of the row with this clip and no noise."""
+    """Return the name of the experiment's row with this clip and without noise."""
     return f"{clip}-no-noise"
 
 
 def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
-    """The specification of a run with this level of noise; its epsilon is that of the formula, to five digits."""
+    """Make the specification of a run with this level of noise; the formula gives its epsilon, to five digits."""
     epsilon = float(f"{formula.compute_epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
@@ -123,7 +123,7 @@ def _make_level_rows() -> list[Row]:
 
 
 def _make_check_rows() -> list[Row]:
-    """One row for each formula that no other row uses, on one seed, to check that the noise has the same level."""
+    """Make one row, with one seed, for each formula that no other row uses, to check that the noise level agrees."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
@@ -133,7 +133,7 @@ def _make_check_rows() -> list[Row]:
 
 
 def _make_guarantee_rows() -> list[Row]:
-    """The rows with a privacy guarantee: for whole clients, and for records with a body not trained on them."""
+    """Make the rows with a privacy guarantee: for whole clients, and for records if bodies are not trained on them."""
     client = RunSpec(
         data="cifar10",
         rounds=CLIENT_ROUNDS,

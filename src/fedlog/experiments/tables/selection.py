@@ -1,4 +1,4 @@
-"""Grids to choose settings that the paper leaves open, without test records and without the seeds of the tables."""
+"""Define grids to choose settings that the paper leaves open; no grid uses test records or the seeds of the tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SELECTION_SEED = 100  # never among a table's seeds
 
 
 def _make_spec(data: str, method: str, rounds: int) -> RunSpec:
-    """The specification of a run that uses no test record."""
+    """Make the specification of a run that uses no test record."""
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
         return RunSpec(method=method, data="mnist-selection", rounds=rounds)
@@ -24,7 +24,7 @@ def _make_spec(data: str, method: str, rounds: int) -> RunSpec:
 
 
 def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
-    """A grid with these rows as an experiment, on this many seeds that no table uses."""
+    """Make an experiment of these rows, on this many seeds that no table of the paper uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
     judged = (
@@ -43,14 +43,14 @@ def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Ex
 def _make_options_grid(
     name: str, method: str, data: str, options: Mapping[str, Mapping[str, Any]], title: str = "", rounds: int = 30
 ) -> Experiment:
-    """A grid that compares options of one method; `options` has those of each row, by the row's name."""
+    """Make a grid that compares options of one method; `options` maps the name of a row to the options of the row."""
     base = _make_spec(data, method, rounds)
     rows = [Row(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
     return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
 def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """One row for each entry of `changes`: the base run with these settings replaced and these options added."""
+    """Make one row for each entry of `changes`: the base run with the settings and options of this entry."""
     rows = []
     for name, change in changes.items():
         options = {**base.options, **change.get("options", {})}
@@ -59,7 +59,7 @@ def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) 
 
 
 def _make_details_grid() -> Experiment:
-    """A grid of details that the paper leaves open; each row changes one of them."""
+    """Make a grid of details that the paper leaves open; each row changes one detail."""
     base = _make_spec("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},
@@ -81,7 +81,7 @@ def _make_details_grid() -> Experiment:
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
-    """Options of FedLog-C for ten classes, by name: each `alpha` with the `beta` that belongs to each growth."""
+    """Return options of FedLog-C for ten classes, by name: each `alpha` with the `beta` that fits each growth."""
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}
         for alpha in alphas
@@ -90,7 +90,7 @@ def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **
 
 
 def _make_fedrep_grid() -> Experiment:
-    """A grid for FedRep: the first row has the settings of Table 1, and each other row changes one of them.
+    """Make a grid for FedRep: the first row has the settings of Table 1, and each other row changes one setting.
 
     It has a fifth of the table's clients, because FedRep is the slowest method: it trains the head for ten epochs.
     """
@@ -107,7 +107,7 @@ def _make_fedrep_grid() -> Experiment:
 
 
 def _make_rate_grid() -> Experiment:
-    """A grid of constant and decaying learning rates, with Adam's moments kept, and of FedLog-C's `alpha`."""
+    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`; Adam's moments are kept."""
     base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
@@ -127,13 +127,13 @@ def _make_rate_grid() -> Experiment:
 
 
 def _make_spec_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
-    """The specification with this weight decay, a decaying learning rate, and Adam's moments kept for the run."""
+    """Make a specification with this weight decay, a decaying learning rate, and Adam's moments kept for the run."""
     base = replace(_make_spec("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     return replace(base, options={"learning_rate": DECAYING_FROM[method]}, weight_decay=weight_decay)
 
 
 def _make_weight_decay_grid() -> Experiment:
-    """A grid of weight decays for AdamW, for FedLog, FedLog-C and training alone."""
+    """Make a grid of AdamW's weight decay, for FedLog, FedLog-C and training alone."""
     rows = [
         Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_spec_with_decaying_rate(method, decay))
         for method in ("fedlog", "fedlog-c", "local")
@@ -144,7 +144,7 @@ def _make_weight_decay_grid() -> Experiment:
 
 
 def _make_second_fedlog_c_grid() -> Experiment:
-    """A grid for FedLog-C with the chosen weight decay; each row changes one option."""
+    """Make a grid for FedLog-C with the chosen weight decay; each row changes one option."""
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},
         "rate-0.003": {"learning_rate": 0.003},
@@ -163,7 +163,7 @@ def _make_second_fedlog_c_grid() -> Experiment:
 
 
 def _make_synthetic_grid() -> Experiment:
-    """A grid for the synthetic experiment: widths, learning rates, and norms of FedLog's first head."""
+    """Make a grid for the synthetic experiment: widths, learning rates, and norms of FedLog's first head."""
     grid: dict[str, RunSpec] = {}
     for reading, chosen, rates in (
         ("full-batch", FULL_BATCH, (0.001, 0.003, 0.01)),

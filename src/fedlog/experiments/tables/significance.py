@@ -1,4 +1,4 @@
-"""Statistics over seeds: means, exact one-tailed signed-rank tests, Holm's correction, effect sizes with intervals.
+"""Compute statistics over seeds: means, exact signed-rank tests, Holm's correction, effect sizes with intervals.
 
 Runs are paired by seed. With n pairs that differ, the p value of a signed-rank test is at least 2^-n. If that is not
 small enough, no test is made, and the result says how many pairs there were.
@@ -25,7 +25,7 @@ BySeed = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the ends of its confidence interval; they are None if there are too few runs for an interval."""
+    """A value and the ends of its confidence interval; the ends are None if there are too few runs for an interval."""
 
     value: float
     low: float | None
@@ -47,7 +47,7 @@ class Mean:
 
     @staticmethod
     def from_values(values: Sequence[float]) -> Mean:
-        """The mean of at least one value, with its standard error."""
+        """Compute the mean of at least one value, with its standard error."""
         n = len(values)
         mean = math.fsum(values) / n
         if n < 2:
@@ -57,7 +57,7 @@ class Mean:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """(low, high): Student's interval of 95 % around the mean; (None, None) for one seed."""
+        """The ends (low, high) of Student's 95 % interval around the mean; (None, None) for one seed."""
         if self.error is None:
             return None, None
         half = float(stdtrit(self.seeds - 1, (1 + CONFIDENCE) / 2)) * self.error
@@ -72,7 +72,7 @@ class Alternative(Enum):
 
 
 def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative) -> float:
-    """The exact p value of Wilcoxon's signed-rank test: zeros left out, ties ranked in the middle.
+    """Compute the exact p value of Wilcoxon's signed-rank test, without zeros; ties get their mean rank.
 
     Under the null hypothesis each difference is positive or negative with equal probability. So all 2^n patterns of
     signs are equally likely, and those with a rank sum at least as large as the observed one are counted. Without a
@@ -90,7 +90,7 @@ def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative)
 
 
 def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
-    """How many of the 2^n sign patterns give each sum of positive (doubled) ranks."""
+    """Count how many of the 2^n sign patterns give each sum of positive ranks; ranks are doubled to be integers."""
     counts = np.zeros(int(ranks.sum()) + 1)
     counts[0] = 1
     for rank in ranks:
@@ -99,17 +99,17 @@ def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
 
 
 def compute_smallest_p_value(differing: int) -> float:
-    """The smallest p value that this many differing pairs can have: all differences have the same sign."""
+    """Compute the smallest p value that this many differing pairs can have: that of differences of equal sign."""
     return 2.0**-differing
 
 
 def count_seeds_needed(level: float, comparisons: int = 1) -> int:
-    """The fewest differing pairs with which p, times the number of comparisons, can fall below the level."""
+    """Return the fewest differing pairs with which p, times the number of comparisons, can fall below the level."""
     return math.floor(math.log2(comparisons / level)) + 1
 
 
 def correct_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """The p values corrected for their number by Holm's step-down rule, under the same names."""
+    """Correct p values for multiple tests by Holm's step-down rule; return them under the same names."""
     adjusted: dict[str, float] = {}
     highest = 0.0
     ordered = sorted(p_values, key=lambda name: p_values[name])
@@ -130,9 +130,9 @@ class Shift:
 
 
 def estimate_shift(differences: Sequence[float]) -> Shift:
-    """The median of the pairwise means of the differences, and the interval of shifts that the test does not reject.
+    """Estimate the median of the pairwise means of the differences, and the interval that the test does not reject.
 
-    From 6 pairs on there is an interval of 95 %: with n pairs the widest one covers 1 - 2^(1 - n).
+    The interval of 95 % exists from 6 pairs on: with n pairs, the widest possible interval covers 1 - 2^(1 - n).
     """
     values = np.asarray(differences, dtype=float)
     rows, columns = np.triu_indices(len(values))
@@ -148,20 +148,20 @@ def estimate_shift(differences: Sequence[float]) -> Shift:
 
 
 def compute_paired_differences(row: BySeed, reference: BySeed) -> list[float]:
-    """Row minus reference on the seeds that both have, in the order of the seeds."""
+    """Return the row's values minus the reference's values on their common seeds, in the order of the seeds."""
     return [round(row[seed] - reference[seed], EQUAL_DECIMALS) for seed in sorted(row.keys() & reference.keys())]
 
 
 def compute_mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
-    """The mean of row minus reference over the seeds that both have; None without such a seed."""
+    """Compute the mean of row minus reference over their common seeds; None without a common seed."""
     differences = compute_paired_differences(row, reference)
     return Mean.from_values(differences) if differences else None
 
 
 def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
-    """The ratio of the row to the reference on common seeds: Hodges-Lehmann on logarithms, with its interval.
+    """Estimate the ratio of the row to the reference on common seeds: Hodges-Lehmann on logarithms, with interval.
 
-    With too few pairs for an interval, the geometric mean alone; None without pairs or if a value is not positive.
+    With too few pairs for an interval, only the geometric mean. None without pairs or if a value is not positive.
     """
     seeds = sorted(row.keys() & reference.keys())
     if not seeds or min(by_seed[seed] for by_seed in (row, reference) for seed in seeds) <= 0:
@@ -175,7 +175,7 @@ def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """The outcome of testing a row against the reference, on the seeds that both have."""
+    """The outcome of testing a row against the reference row, on their common seeds."""
 
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test
@@ -187,7 +187,7 @@ class SignificanceTest:
 
     @property
     def significant(self) -> bool:
-        """Whether the paper would print its arrow: p below 0.01, without correction."""
+        """Whether p is below 0.01 without correction, which the paper marks by an arrow."""
         return self.p is not None and self.p < LEVEL
 
 
@@ -227,7 +227,7 @@ def compare_all_with_reference(
 
 
 class Agreement(Enum):
-    """Whether our result agrees with the printed one, judged by the interval of their difference."""
+    """Whether our result agrees with the one printed in the paper, judged by the interval of their difference."""
 
     AGREES = "agrees"
     ABOVE = "above"
@@ -239,7 +239,7 @@ AGREES_WITHIN = 1.0  # points; an interval that includes 0 and reaches further i
 
 
 def judge_agreement(difference: Estimate) -> Agreement:
-    """Above or below if the interval excludes 0; agrees if it includes 0 and is narrow; else undecided."""
+    """Return above or below if the interval excludes 0, agrees if it includes 0 and is narrow, else undecided."""
     if difference.low is None or difference.high is None:
         return Agreement.UNDECIDED
     if difference.low > 0:
@@ -252,7 +252,7 @@ def judge_agreement(difference: Estimate) -> Agreement:
 def estimate_difference_from_printed_mean(
     ours: Mean, printed: float, printed_error: float, printed_seeds: int
 ) -> Estimate:
-    """Our mean minus the printed one, with Welch's 95 % interval from both standard errors; none for one seed."""
+    """Estimate our mean minus the printed mean, with Welch's 95 % interval; no interval for one seed."""
     value = ours.value - printed
     if ours.error is None:
         return Estimate(value, None, None)

@@ -1,4 +1,4 @@
-"""The paper's synthetic experiment: two clients with different bodies, one round, 1 to 30 local iterations.
+"""Run the paper's synthetic experiment: two clients with different bodies, one round, 1 to 30 local iterations.
 
 A local iteration is one pass over a client's records. Client 0 has the deeper body, client 1 the shallower one.
 """
@@ -57,7 +57,7 @@ class IterationRecord:
 
 @dataclass(frozen=True, eq=False)
 class RoundModels:
-    """Both clients' models before and after the round, and their heads before the server's head arrived."""
+    """The two clients' models before and after the round, and their heads before the server's head arrived."""
 
     clients: tuple[Client, ...]
     before: tuple[Params, ...]
@@ -103,7 +103,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
 
 
 def _find_local_head(upload: Message, model: Params) -> Tensor:
-    """The client's head after local training: the uploaded one if it uploads its head, else the one it received."""
+    """Return the client's head after local training: the head in its upload or, if it sends none, that of its model."""
     return upload.arrays[0] if upload.kind is Kind.PARAMETERS else model[HEAD]
 
 
@@ -114,7 +114,7 @@ def _read_models(cohort: Cohort, clients: tuple[Client, ...]) -> tuple[Params, .
 
 
 def _compute_mean_accuracy(models: RoundModels, records: Sequence[Records]) -> float:
-    """The accuracy of the models after the round, mean over clients; `records` has one entry for each client."""
+    """Compute the accuracy of the models after the round, mean over clients; `records` has an entry for each client."""
     shares = []
     for client, params, own in zip(models.clients, models.after, records, strict=True):
         with torch.inference_mode():
@@ -159,12 +159,12 @@ def sweep_local_iterations(spec: RunSpec, folder: Path) -> float:
 
 
 def read_sweep(folder: Path) -> list[IterationRecord]:
-    """The records of a finished sweep."""
+    """Read the records of a finished sweep over the numbers of local iterations."""
     return [IterationRecord(**json.loads(line)) for line in (folder / RECORDS).read_text().splitlines()]
 
 
 def _describe_representations(models: RoundModels, federation: Federation) -> list[dict[str, Any]]:
-    """The values that the figure shows for each client: points, and features and heads before and after the round."""
+    """Return what the figure shows of each client: its points, and features and heads before and after the round."""
     drawn = []
     for number, client in enumerate(models.clients):
         own = federation.train.at(client.train)

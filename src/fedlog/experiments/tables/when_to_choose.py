@@ -1,4 +1,4 @@
-"""The experiment `when-to-choose`: several methods and training alone, with few records, in eight conditions.
+"""Define the experiment `when-to-choose`: several methods and training alone, with few records, in eight conditions.
 
 Every method has the best of its eight settings in `select-equal-chances-mnist` and `-wine`. These were chosen on other
 images, rows and seeds than those used here.
@@ -26,12 +26,12 @@ class Condition:
     spec: RunSpec
 
     def make_row_name(self, method: str) -> str:
-        """The name of the method's row in this condition."""
+        """Return the name of the method's row in this condition."""
         return f"{self.name}-{method}"
 
 
 def _make_mnist_spec(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
-    """Settings that give each client this many MNIST records: of `classes` classes, or drawn by Dirichlet(`alpha`)."""
+    """Make settings that give each client this many MNIST records, of `classes` classes or by Dirichlet(`alpha`)."""
     return RunSpec(
         data="mnist",
         clients=CLIENTS,
@@ -67,7 +67,7 @@ lg-fedavg-1-authors-0.001 fedavg-kept-0.001 feddbe-kappa-1-authors-0.001
 
 
 def _list_rows(condition: Condition) -> list[Row]:
-    """The rows of the condition, one for each method."""
+    """Make the rows of the condition, one for each method."""
     selected = SELECTED_MNIST if condition.spec.data == "mnist" else SELECTED_WINE  # breast cancer has no grid
     # The grid of Table 1 has the rows of the grids on few MNIST records and on wine too.
     specs = [copy_setting(GRID_MNIST, row, replace(condition.spec, rounds=ROUNDS)) for row in selected.split()]

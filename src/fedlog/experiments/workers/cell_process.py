@@ -1,4 +1,4 @@
-"""Run cells of a table in a separate process: it reads a task (a line of JSON) and prints the outcome (another line).
+"""Run cells of a table in a separate process, which reads a task (a line of JSON) and prints the outcome.
 
 Standard input stays open as long as the outcome is wanted. When it closes (the runner was killed, a machine of the
 cluster was lost) the process ends at once; its records so far are on disk.
@@ -34,7 +34,7 @@ from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: the accuracy or the error of its only cell, or the errors of its runs."""
+    """The outcome of a task: the accuracy or the error of its cell or, if it has several runs, their errors."""
 
     cell: str
     accuracy: float | None
@@ -46,12 +46,12 @@ SCORED = "SCORED"  # a task whose runs are scored on all held-out rows; other ta
 
 
 def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
-    """The task to run one cell, as a line of JSON."""
+    """Return the task to run one cell (a row of a table with one seed), as a line of JSON."""
     return make_task(cell.name, cell.experiment.kind.name, [(cell.name, cell.folder, cell.spec)], data_dir)
 
 
 def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
-    """A task as a line of JSON: do this kind of `work` for each run, given by its name, folder and settings."""
+    """Return a task as a line of JSON: to do this kind of `work` for each run, given by name, folder and settings."""
     listed = [
         {"name": run, "folder": str(path.resolve()), "spec": convert_spec_to_json(spec)} for run, path, spec in runs
     ]
@@ -61,7 +61,7 @@ def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], d
 
 
 def make_process_command() -> list[str]:
-    """The command that starts a process that waits for a task on its standard input."""
+    """Return the command that starts a process which waits for a task on its standard input."""
     return [sys.executable, "-m", "fedlog.experiments.workers.cell_process"]
 
 
@@ -87,7 +87,7 @@ class CellProcess:
         self._stdin.flush()
 
     def read_outcome(self) -> Outcome:
-        """Read the outcome that the ended process printed, or make an error of its last lines; then close its files."""
+        """Read the outcome that the ended process printed, or make an error from its last lines; close its files."""
         with closing(self):
             self._stdout.seek(0)
             self._stderr.seek(0)

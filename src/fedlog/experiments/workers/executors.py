@@ -31,7 +31,7 @@ class LocalProcesses:
         self._running: list[CellProcess] = []
 
     def submit(self, tasks: Sequence[str]) -> None:
-        """Put these tasks into the queue, from which `wait` starts them."""
+        """Put these tasks into a queue; `wait` takes them from it and starts them."""
         self._waiting.extend(tasks)
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -59,8 +59,8 @@ class LocalProcesses:
 class DaskCluster:
     """Carries out tasks on a running Dask cluster; each thread of a worker runs one process at a time.
 
-    All machines must see the same results folder: if a worker dies, another continues its cell from the checkpoint
-    there. Cells that are running when the runner is stopped run to their end.
+    All machines must see the same results folder: if a worker dies, another worker continues from its checkpoint.
+    Tasks that are running when `stop` is called run to their end.
     """
 
     def __init__(self, address: str, out: Path) -> None:
@@ -89,7 +89,7 @@ class DaskCluster:
         blind = sorted(worker for worker, sees in seen.items() if not sees)
         if blind:
             raise InputError(
-                f"these workers do not see the results folder {out}: {', '.join(blind)}",
+                f"these Dask workers do not see the results folder {out}: {', '.join(blind)}",
                 hint="give --out a folder on a file system that all machines share",
             )
 
@@ -127,7 +127,7 @@ Executor = LocalProcesses | DaskCluster  # progress is read from the records of 
 
 @contextmanager
 def _put_probe_file(out: Path) -> Iterator[Path]:
-    """Put an empty file into the results folder while the block runs, to find workers that do not see it."""
+    """Keep an empty file in the results folder during the `with` block, to find workers that do not see it."""
     probe = out / f".probe-{uuid.uuid4().hex}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -141,10 +141,10 @@ def _put_probe_file(out: Path) -> Iterator[Path]:
 
 
 def make_executor(name: str, jobs: int, out: Path) -> Executor:
-    """The executor of that name: `processes`, or `dask://host:port`."""
+    """Make the executor with this name: `processes`, or `dask://host:port`."""
     if name == "processes":
         with _put_probe_file(out):
             return LocalProcesses(jobs)
     if name.startswith(DASK):
         return DaskCluster(name, out)
-    raise InputError(f"unknown executor: {name}", hint="processes, or dask://host:port")
+    raise InputError(f"unknown executor: {name}", hint="--executor processes, or --executor dask://host:port")

@@ -1,4 +1,4 @@
-"""Run the cells of a table through an executor; skip finished cells, continue begun ones, and go on after failures."""
+"""Run the cells (runs) of a table; skip finished cells, resume interrupted cells, and go on after failures."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class CellStatus:
 
 
 class CellWatcher(Protocol):
-    """An object whose methods are called when cells start, make progress and end."""
+    """The interface of an object that is told when cells (runs of a table) start, make progress and end."""
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """Called once before the start, with the cells that will run and those that are already done."""
 
     def on_progress(self, cells: Sequence[CellStatus]) -> None:
-        """Called about every second, with the progress of every cell that was to run."""
+        """Called about every second, with the progress of every cell that was not done at the start."""
 
     def on_end(self, outcome: Outcome) -> None:
         """Called when a cell has ended."""
 
 
 def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, data_dir: Path | None) -> list[Outcome]:
-    """Run the cells that are not done and return their outcomes; then stop the executor, even after an error."""
-    skipped = [cell for cell in cells if cell.state() is CellState.DONE]
+    """Run the cells that are not done yet, and return their outcomes; the executor is stopped, even after an error."""
+    skipped = [cell for cell in cells if cell.read_state() is CellState.DONE]
     _refuse_other_data(skipped, data_dir)
     to_do = [cell for cell in cells if cell not in skipped]
     outcomes: list[Outcome] = []
@@ -71,7 +71,7 @@ def run_cells(cells: Sequence[Cell], executor: Executor, watcher: CellWatcher, d
 
 
 def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
-    """Refuse finished cells that were run on another LEAF folder: one table must not mix different data."""
+    """Refuse finished cells that were run on other LEAF data, because one table must not mix different data."""
     stored = {cell.name: read_spec(cell.folder) for cell in done}
     known = {name: spec for name, spec in stored.items() if spec.data_sha256 is not None}
     if not known:
@@ -89,7 +89,7 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
 
 
 def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
-    """The progress of the cell, read from its records; if its name is in `ended`, all rounds count as done."""
+    """Read the progress of a cell from its records; if its name is in `ended`, all its rounds count as done."""
     if cell.name in ended:
         return CellStatus(cell, cell.steps, None, None)
     try:

@@ -1,4 +1,4 @@
-"""Check that the present code gives the results of finished cells: run their first rounds again and compare.
+"""Check that the present code still gives the results of finished cells (runs): repeat their first rounds.
 
 The outcome is written beside the records, to `verified.json`, so that a table can name the cells that do not repeat.
 """
@@ -22,12 +22,17 @@ from fedlog.settings.resolve import resolve
 
 
 def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Iterator[tuple[Cell, Verification]]:
-    """Run the first rounds of each finished cell again, and write and yield whether the results are the same."""
-    done = [cell for cell in cells if cell.state() is CellState.DONE]
-    if not done or done[0].experiment.kind is ExperimentKind.SYNTHETIC:
-        reason = "has no rounds to repeat" if done else "has no finished cell"
+    """Run the first rounds of each finished cell again; record and yield whether the results are the same."""
+    done = [cell for cell in cells if cell.read_state() is CellState.DONE]
+    if not done:
         raise InputError(
-            f"experiment {cells[0].experiment.name} {reason}", hint="`fedlog reproduce --list` shows what has been run"
+            f"experiment {cells[0].experiment.name} has no finished run to verify",
+            hint="`fedlog reproduce --list` shows what has been run",
+        )
+    if done[0].experiment.kind is ExperimentKind.SYNTHETIC:
+        raise InputError(
+            f"experiment {cells[0].experiment.name} cannot be verified: it has no rounds to repeat",
+            hint="`fedlog reproduce --list` shows other experiments",
         )
     for cell in done:
         found = _repeat_rounds(cell, rounds, data_dir)
