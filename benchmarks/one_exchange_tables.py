@@ -228,90 +228,113 @@ def _demo() -> list[str]:
     return lines
 
 
+EQUALITY_TEXT = """\
+The largest difference between an entry of the two heads, divided by the largest entry. Sums are in float64; over a \
+network, float32 is sent unless a codec says otherwise. The data are the handwritten digits in ten unequal sites, and \
+for `fed-regression` the diabetes table.
+
+- For most methods, *pooled* is the head from one upload, of a place that has all records. `ccvr` draws its features \
+from these sums with the same seed.
+- `fedcof` and `fedpft` need the list of the sites' uploads, so their heads are not those of all records in one place. \
+They are compared with another computation on the same uploads: for `fedcof`, the formula of its source, one class \
+mean after the other; for `fedpft`, the uploads in the opposite order, with the same seed."""
+
+
+def _explain_alone() -> str:
+    """Explain the table of heads from a client's own rows alone, and why one goal was missed."""
+    return f"""\
+Five seeds; ± is a 95 % interval over seeds, and differences are paired by seed.
+
+- **The best alone** is the one of the three heads with the highest mean test accuracy. Choosing it by test accuracy \
+favours training alone.
+- **LDA or FedLog's head?** With few images a class, FedLog's federated head is better; with many, LDA is.
+- **The missed goal of 4 points**, on CIFAR-10 with ten images a class, came from a trial that had logistic regression \
+as its only baseline. Over logistic regression, federated LDA gains {_over_logistic():.0f} points; but on a client's \
+own rows FedLog's head is far better than logistic regression. Over the best alone, this body cannot gain 4 points: at \
+128 pixels, even LDA of all training images is only {_all_images_over_alone():.1f} points better.
+- **Shrinkage**: with few images, LDA's closed form shrinks the covariance too little. The columns with chosen \
+shrinkage try the closed form and the shares 0.1, 0.3, 0.6 and 0.9. Every client holds out a fifth of its images, and \
+the share with most right answers is taken. This idea had been tried before on training images that no client uses. On \
+CIFAR-100 with 2 and 5 images the choice is mostly 0.9; larger shares were not tried."""
+
+
+def _explain_all_classes() -> str:
+    """Explain the table of all classes at once: the protocol, the choices and the published figures."""
+    return f"""\
+The protocol of the published figures: every class, all 50,000 training images, one exchange, and the accuracy over \
+all 10,000 test images.
+
+- **Pixels**: an image has 32 x 32 pixels. It is resized by bicubic interpolation (a = -0.75, pixel centres at half \
+steps, no anti-aliasing) to the side that follows the body's name, cut to 0..255, and scaled to (value - 127) / 128. \
+There is no crop, no flip and no second view. The features are the 1280 values behind the average pool.
+- **Choices**: map, head and shrinkage are chosen on a tenth of the training images, whose sums are then added to the \
+others'. On CIFAR-100 at 224 pixels two more maps were tried than on CIFAR-10; each record lists what was tried.
+- **Published figures** on CIFAR-10 / CIFAR-100 with a frozen ResNet-18, from the abstracts of the papers and not \
+checked by us: AFL 80.8 / 58.6, GH-OFL 86.1 / 67.0, SAFLe 90.7 / 70.6. One standard error of 10,000 test images is \
+0.3 points on CIFAR-10 and 0.5 on CIFAR-100, so a lead of a few tenths is not a real difference.
+- **The image size matters most**: on CIFAR-10's validation records, heads without random ReLU features reach at most \
+{_best_on_validation(128, expanded=False):.1f} % at 128 pixels and {_best_on_validation(224, expanded=False):.1f} % at \
+224; with 4096 random ReLU features they reach {_best_on_validation(224, expanded=True):.1f} % at 224."""
+
+
 def figures() -> str:
-    """The page's figures, from the records."""
+    """Return the tables of the page, made from the records, each with an explanation."""
     sections = {
-        "What was aimed at": (
-            "Goals that were set before the runs. Where two heads are given, one that reaches the goal counts; that "
-            "was decided after both had been seen. Each line is measured in a table below.",
+        "Goals": (
+            "These goals were set before the runs. If a line names several heads, it is enough that one of them "
+            "reaches the goal; this rule was made after their results had been seen. The tables below have the "
+            "measurements.",
             goals(),
         ),
         "One exchange, the paper's shards (100 clients; 2 and 10 classes each)": (
-            "Mean over clients, standard deviation over seeds. Rows that begin with all-classes tell apart all "
-            "classes, the others those of the client; 10 % of the training rows are held out for choosing, none for "
-            "all-classes.",
+            "Accuracies are means over clients, and ± is the standard deviation over seeds. A head whose name begins "
+            "with `all-classes` tells apart all classes, and holds out no training rows. The other heads tell apart "
+            "the classes of the client, and 10 % of the training rows are held out for choosing.",
             _runs(),
         ),
         "Lite2 beside Lite0": (
-            "`fed-heads` among a client's own classes, each network with images of the side it was trained with (224 "
-            "and 260 pixels), on the first 2,000 training and 1,000 test images alone: Lite2 is the slower one.",
+            "The accuracy of `fed-heads` among a client's own classes. Each network gets images of the side it was "
+            "trained with: 224 pixels for Lite0, 260 for Lite2. Lite2 is slow, so only the first 2,000 training images "
+            "and the first 1,000 test images are used.",
             _networks(),
         ),
-        "Against the same frozen body on a client's own rows alone": (
-            "Five seeds, 95 % intervals over seeds, paired. The best alone is the one of the three with the highest "
-            "mean test accuracy, a choice in its favour. With few images FedLog's head is the better one of the two, "
-            "with many LDA. Alone, FedLog's head is far better than logistic regression: over that one, ten images a "
-            f"class on CIFAR-10 gain {_over_logistic():.0f} points, and the goal of 4 came from a trial that had no "
-            "other baseline. A gain of 4 over the best alone is out of this body's reach there: at 128 pixels LDA of "
-            f"all training images is {_all_images_over_alone():.1f} points ahead of it. With few images the "
-            "closed form shrinks too little: the columns with chosen shrinkage take the share that has most right "
-            "answers when every client holds out a fifth of its images, an idea that was tried before on training "
-            "images that no client uses. Of 0.1, 0.3, 0.6 and 0.9 it is mostly the last on CIFAR-100 with 2 and 5 "
-            "images; larger ones were not tried.",
-            _alone(),
-        ),
+        "Against the same frozen body on a client's own rows alone": (_explain_alone(), _alone()),
         "Record privacy (Lite0 at 128 pixels, delta 1e-5, one release)": (
-            "Means: counts and class sums of all 1280 features. Second: second moments too, of 64 principal ones.",
+            "`means` releases the counts and class sums of all 1280 features. `second-principal-64` releases the "
+            "counts, class sums and second moments of 64 principal features. The last word says who adds the noise.",
             _privacy(),
         ),
-        "A head of one's own": (
-            "Five seeds, 95 % intervals, paired. For the human-activity data a random frozen body; 20 % of the "
-            "training rows are held out for choosing; accuracies are among the classes of the client.",
+        "A personal head": (
+            "Five seeds; ± is a 95 % interval over seeds, and differences are paired by seed. The body for the "
+            "human-activity data (`har`) is frozen with random weights. Of the training rows, 20 % are held out to "
+            "choose the personal head. Accuracies are among the classes of the client.",
             _personal(),
         ),
         "Calibration": (
-            "Among a site's own classes, three seeds; each site has a temperature of its own, from validation rows "
-            "whose labels are smoothed as Platt does. It lowers the log loss everywhere, and on CIFAR-10 the "
-            "calibration error too; on CIFAR-100 that stays or grows, now from too little confidence. `fedlog run` "
-            "writes such figures and the bins of the reliability diagram into `calibration.json`.",
+            "Three seeds; accuracies are among a site's own classes. Each site fits a temperature on its validation "
+            "rows, with labels that are smoothed as in Platt scaling. The temperature lowers the log loss everywhere, "
+            "and the calibration error on CIFAR-10. On CIFAR-100 the calibration error stays or grows: with a "
+            "temperature, the models are not confident enough. `fedlog run` writes such figures, and the bins of the "
+            "reliability diagram, into `calibration.json`.",
             _calibration(),
         ),
-        "All classes at once": (
-            "The published protocol: every class, all 50,000 training images, one exchange, accuracy over all 10,000 "
-            "test images. To the pixel: 32 x 32 bytes, bicubic (a = -0.75, pixel centres at half steps, no "
-            "anti-aliasing) to the side behind the body's name, cut to 0..255, (value - 127) / 128; no crop, flip or "
-            "second view; the 1280 features behind the average pool. Map, head and shrinkage are "
-            "chosen on a tenth of the training images, whose sums are then added to the others'. For comparison, from "
-            "the abstracts of the papers and not checked by us: a frozen ResNet-18, AFL 80.8 / 58.6, GH-OFL 86.1 / "
-            "67.0, SAFLe 90.7 / 70.6 on CIFAR-10 / CIFAR-100. Pixels count most: on CIFAR-10's validation records "
-            f"heads without an expansion reach at most {_best_on_validation(128, expanded=False):.1f} % at 128 and "
-            f"{_best_on_validation(224, expanded=False):.1f} % at 224, and 4096 random ReLU features "
-            f"{_best_on_validation(224, expanded=True):.1f} %. One standard error of 10,000 test images is 0.3 points "
-            "on CIFAR-10 and 0.5 on CIFAR-100, so a lead of a few tenths over a published figure is level with it. "
-            "On CIFAR-100 at 224 pixels two more maps were tried than on CIFAR-10; each record lists what was tried.",
-            _all_classes(),
+        "All classes at once": (_explain_all_classes(), _all_classes()),
+        "The federated head against the pooled one": (EQUALITY_TEXT, _equality()),
+        "Regression": (
+            "Means over twenty splits. The three sites have 60, 30 and 10 % of the training rows.",
+            _regression(),
         ),
-        "The federated head against the pooled one": (
-            "The largest difference of any entry over the largest entry, sums in float64; digits in ten unequal sites, "
-            "and for `fed-regression` the diabetes table. What crosses is float32 unless a codec says otherwise. "
-            "Pooled is the head from the one upload of a place that has all records; `ccvr` draws its features from "
-            "these sums by the same seed. `fedcof` and `fedpft` are functions of the sites' uploads, so what is "
-            "compared is a place that holds all uploads as a list: for `fedcof` the formula of its source, class mean "
-            "by class mean, for `fedpft` the uploads in the opposite order and the same seed. Neither is the head of "
-            "all records in one place.",
-            _equality(),
-        ),
-        "Regression": ("Twenty splits; three sites with 60, 30 and 10 % of the training rows.", _regression()),
         "Regression as runs": (
-            "Twenty seeds of `fedlog run --method fed-regression`; three sites, each half as large as the one before; "
-            "with record privacy, delta 1e-5, central noise. Half of a table's inputs say whether a value is missing; "
-            "here none is, and their sums are noise alone.",
+            "Means over twenty seeds of `fedlog run --method fed-regression`, at three sites, each half as large as "
+            "the one before. With an epsilon, records are protected, at delta 1e-5 and with central noise. Half of a "
+            "table's inputs say whether a value is missing. Here no value is missing, so the noisy sums of these "
+            "inputs are noise alone.",
             _regression_runs(),
         ),
-        "Features a second": ("Lite0 at 128 pixels, one core, by processor time.", _speed()),
+        "Features a second": ("EfficientNet-Lite0 at 128 pixels on one core; seconds are processor time.", _speed()),
         "Time of the demo": (
-            "Seconds by the clock, and in brackets of the processor, one after the other on a machine with other work: "
-            "the ratio counts. No features were in the cache.",
+            "Wall time in seconds, and processor time in brackets. The two demos ran one after the other on a machine "
+            "that had other work, so only their ratio means something. No features were in the cache.",
             _demo(),
         ),
     }
