@@ -108,7 +108,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     settings = Settings(batch_size=5, dtype=torch.float64)
     trained = {}
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
-        (backend,) = Engine(settings, choice).backends(federation, clients).values()
+        (backend,) = Engine(settings, choice).make_backends(federation, clients).values()
         trained[choice] = {str(at): fit.params for at, fit in enumerate(backend.train(tasks))}
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
         assert find_largest_gap(trained[choice], trained[BackendChoice.LOOP]) < 1e-9

@@ -197,7 +197,7 @@ import json, sys
 from fedlog.cli.main import main
 from fedlog.cli.federate import add_arguments
 from fedlog.cli.main import Parser
-from fedlog.engine.training.tasks import adam_arguments
+from fedlog.engine.training.tasks import make_adam_arguments
 from fedlog.flower.protocol.plan import format_plan_settings, make_plan, read_plan, read_plan_settings
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
@@ -213,7 +213,7 @@ plan = make_plan(typed, "trial", lambda: 0)
 plan = make_plan(read_plan_settings(format_plan_settings(plan)), "trial", lambda: 0)
 plan = read_plan(json.loads(json.dumps(plan.as_json())))
 for rule in (resolve(spec).settings.optimiser, plan.optimiser):
-    assert adam_arguments(rule, 0.1)["beta2"] == 0.5
+    assert make_adam_arguments(rule, 0.1)["beta2"] == 0.5
 small = ["--data", "circle", "--rounds", "1", "--set", "epochs=1", "--jobs", "1", "--quiet"]
 assert main(["run", *small, "--beta2", "0.5", "--out", "run"]) == 0
 changed = json.loads(Path("run/config.json").read_text())["digest"]

@@ -195,7 +195,7 @@ def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: 
 def test_no_trial_of_speed_decides_how_a_private_run_rounds(
     make_federation: MakeFederation, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed_trial, "measure", lambda *_: pytest.fail("a private run was decided by a trial"))
+    monkeypatch.setattr(speed_trial, "measure_backends", lambda *_: pytest.fail("a private run was decided by a trial"))
     federation = make_federation([8, 6], n_class=CLASSES, input_shape=(INPUTS,))
     layers = nn.Sequential(nn.Linear(INPUTS, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, WIDTH))
     clip = None if unit is Unit.CLIENT else parse_clip("clamp:2")
@@ -232,7 +232,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     phases = algorithm.schedule.round[0].phases
     found = []
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
-        (backend,) = Engine(Settings(3, dtype=torch.float64), choice).backends(federation, clients).values()
+        (backend,) = Engine(Settings(3, dtype=torch.float64), choice).make_backends(federation, clients).values()
         fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]

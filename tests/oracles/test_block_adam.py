@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedlog.engine.training.block import adam, convolve
 from fedlog.engine.training.block.adam import FlatAdam, is_compiled_step_exact, step_compiled, step_fused
-from fedlog.engine.training.tasks import adam_arguments
+from fedlog.engine.training.tasks import make_adam_arguments
 from fedlog.settings.training import Optimiser
 
 
@@ -34,7 +34,7 @@ def test_the_compiled_step_gives_pytorchs_bits(
     if not is_compiled_step_exact():
         pytest.skip("PyTorch takes the step here")
     generator = torch.Generator().manual_seed(seed)
-    arguments = adam_arguments(Optimiser(weight_decay=decay), 0.003)
+    arguments = make_adam_arguments(Optimiser(weight_decay=decay), 0.003)
     clients, size = len(ages), sum(sizes)
     rows, first = torch.randn(2, clients, size, generator=generator)
     ours = [rows, first, torch.rand(clients, size, generator=generator)]

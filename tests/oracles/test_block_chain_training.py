@@ -72,7 +72,9 @@ def _tasks(federation: Federation, body: Body, method: str, dtype: torch.dtype, 
 
 
 def _train(federation: Federation, tasks: list[Task], settings: Settings, choice: BackendChoice) -> list[Fit]:
-    backend = Engine(settings, choice).backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
+    backend = Engine(settings, choice).make_backends(federation, [task.client for task in tasks])[
+        tasks[0].client.body.name
+    ]
     fits = backend.train(tasks) if choice is BackendChoice.BLOCK else [backend.train([task])[0] for task in tasks]
     if isinstance(backend, BlockBackend):
         assert backend._one_by_one is not None
@@ -151,7 +153,9 @@ def test_another_learning_rate_needs_no_other_program(make_federation: MakeFeder
     federation, body = _case("perceptron", make_federation)
     settings = Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.1))
     tasks = [_tasks(federation, body, "fedlog", torch.float32, rate) for rate in (0.002, 0.001)]
-    backend = Engine(settings, BackendChoice.BLOCK).backends(federation, [task.client for task in tasks[0]])[body.name]
+    backend = Engine(settings, BackendChoice.BLOCK).make_backends(federation, [task.client for task in tasks[0]])[
+        body.name
+    ]
     assert isinstance(backend, BlockBackend)
     assert backend._one_by_one is not None
     counts = []

@@ -55,7 +55,7 @@ def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_
     tasks.sort(key=lambda task: -task.client.records)
     engine = Engine(Settings(2, device="meta"), BackendChoice.VMAP)
     with OneDevice() as mode:
-        (backend,) = engine.backends(federation, clients).values()
+        (backend,) = engine.make_backends(federation, clients).values()
         stacked, _ = backend._train_chunk(tasks)  # what comes after it is a copy to the CPU
     assert mode.seen == {"cpu", "meta"}
     assert {value.device.type for value in stacked.values()} == {"meta"}

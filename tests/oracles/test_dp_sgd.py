@@ -131,8 +131,8 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
     backend.start_from(task.work.params)
     (phase,), body = task.phases, _body()
     phase = phase if loss is None else replace(phase, loss=loss)
-    rows = backend.gradients_of_records(task, phase, torch.arange(5), Key(4))
-    masks = backend.batch(task, torch.arange(5), Key(4)).masks
+    rows = backend.compute_record_gradients(task, phase, torch.arange(5), Key(4))
+    masks = backend.make_batch(task, torch.arange(5), Key(4)).masks
     names = [name for layer in body.layers for name in layer]
     for at in range(5):
         params = {name: value.clone().requires_grad_(True) for name, value in task.work.params.items()}
@@ -163,8 +163,8 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     others = Records(everyone.inputs[kept], everyone.labels[kept])
     with_record, task = _task(everyone, plan)
     without, task_without = _task(others, plan)
-    drawn = with_record.batch(task, torch.arange(count + 1), Key(5).child("draws", 0)).masks
-    plain = without.batch
+    drawn = with_record.make_batch(task, torch.arange(count + 1), Key(5).child("draws", 0)).masks
+    plain = without.make_batch
 
     def coupled(task: Task, chosen: Tensor, key: Key) -> RecordBatch:
         # Dropout is as secret as the noise and alike for every record: what holds for each draw of it holds.
@@ -172,15 +172,15 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
 
     sums = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(without, "batch", coupled)
+        patch.setattr(without, "make_batch", coupled)
         for backend, own in ((with_record, task), (without, task_without)):
             backend.start_from(own.work.params)
-            step = backend._noisy_gradients(own, own.phases[0], Key(5))
+            step = backend._compute_noisy_gradients(own, own.phases[0], Key(5))
             sums.append(torch.cat([part.reshape(-1) for part in step]).to(torch.float64) * 50)
     moved = sums[0] - sums[1]
     assert float(moved.norm()) <= clip * (1 + 1e-5)
     # It moves by its own gradient, clipped, and nobody else's changes.
-    rows = with_record.gradients_of_records(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
+    rows = with_record.compute_record_gradients(task, task.phases[0], torch.arange(count + 1), Key(5).child("draws", 0))
     clipped = plan.clip_gradients(rows)
     assert float((moved - clipped[left_out]).norm()) <= 1e-5 * clip
     assert float(clipped.norm(dim=1).max()) <= clip
@@ -204,17 +204,17 @@ def test_the_sample_dropout_and_crops_are_as_secret_as_the_noise(source: str, mo
         steps[-1].append((drawn.tolist(), key))
         return gradients(task, phase, drawn, key)
 
-    gradients = backend.gradients_of_records
-    monkeypatch.setattr(backend, "gradients_of_records", noted)
+    gradients = backend.compute_record_gradients
+    monkeypatch.setattr(backend, "compute_record_gradients", noted)
     for _ in range(2):
         steps.append([])
-        backend._noisy_gradients(task, task.phases[0], Key(7))
+        backend._compute_noisy_gradients(task, task.phases[0], Key(7))
     # How a gradient is rounded depends on the company it is computed in: with real noise it has none.
     assert all(len(drawn) == 1 for step in steps for drawn, _ in step) == (source == "system")
     samples, keys = [[at for drawn, _ in step for at in drawn] for step in steps], [step[0][1] for step in steps]
     assert (samples[0] == samples[1]) == (source == "seed")  # by chance: once in 2^60
     assert (keys[0] == keys[1]) == (source == "seed")
-    masks = [backend.batch(task, torch.arange(6), key).masks for key in keys]
+    masks = [backend.make_batch(task, torch.arange(6), key).masks for key in keys]
     assert all(torch.equal(a, masks[1][site]) for site, a in masks[0].items()) == (source == "seed")
 
 
@@ -226,7 +226,7 @@ def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divi
         backend, task = _task(Records(everyone.inputs[:count], everyone.labels[:count]), plan)
         backend.start_from(task.work.params)
         backend._body = replace(backend._body, dropout=())  # dropout is drawn record by record, in order
-        sums.append(torch.cat([g.reshape(-1) for g in backend._noisy_gradients(task, task.phases[0], Key(5))]))
+        sums.append(torch.cat([g.reshape(-1) for g in backend._compute_noisy_gradients(task, task.phases[0], Key(5))]))
     moved = float((sums[0] - sums[1]).norm())
     assert 0 < moved <= plan.clip / 50 * (1 + 1e-5)  # 50 is the batch size of the settings, whatever the records
 

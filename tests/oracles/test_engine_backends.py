@@ -91,7 +91,7 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
 
 
 def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backend:
-    return engine.backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
+    return engine.make_backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
 
 
 @pytest.mark.parametrize("case", ["mnist", "cifar, cropped and flipped"])

@@ -114,7 +114,7 @@ def test_clients_of_different_ages_train_together_as_alone(
     trained: list[list[Fit]] = []
     for one in (BackendChoice.LOOP, choice):
         settings = Settings(batch_size=3, dtype=torch.float64, optimiser=Optimiser(AdamMoments.RUN))
-        (backend,) = Engine(settings, one).backends(federation, clients).values()
+        (backend,) = Engine(settings, one).make_backends(federation, clients).values()
         work = Work({name: value.double() for name, value in start.items()})
         tasks = [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
         fits = backend.train(tasks)

@@ -49,8 +49,8 @@ def _counting(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> lis
 def test_a_real_trial_times_every_backend_and_leaves_its_figures(make_federation: MakeFederation) -> None:
     federation = make_federation([7, 0, 3], input_shape=(1, 4, 4))
     found = build_body("mine:normed", _normed, (1, 4, 4))
-    engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
-    (seconds,) = json.loads(speed_trial.cache_file().read_text()).values()
+    engine = Engine(Settings(3)).choose_backends(federation, _clients(federation, found))
+    (seconds,) = json.loads(speed_trial.locate_cache_file().read_text()).values()
     assert set(seconds) == {"block", "vmap", "loop"}
     assert all(0 < one < 10 for one in seconds.values())
     near = [kind for kind in ("block", "vmap", "loop") if seconds[kind] <= 1.1 * min(seconds.values())]
@@ -66,14 +66,14 @@ def test_the_fastest_is_taken_and_measured_once(
     found = build_body("mine:normed", _normed, (1, 4, 4))
     calls = _counting(monkeypatch, {kind: 0.1 if kind == fastest else 0.2 for kind in ("block", "vmap", "loop")})
     for _ in range(2):
-        engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
+        engine = Engine(Settings(3)).choose_backends(federation, _clients(federation, found))
         assert engine.name_backends() == {"mine:normed": fastest}
     assert calls == [["block", "vmap", "loop"]]
-    Engine(Settings(4)).decide(federation, _clients(federation, found))  # another batch size: another question
+    Engine(Settings(4)).choose_backends(federation, _clients(federation, found))  # another batch size: another question
     assert len(calls) == 2
     other = {"block": "loop", "vmap": "block", "loop": "vmap"}[fastest]
     resumed = Engine(Settings(3), decisions=read_decisions({"mine:normed": other}))
-    assert resumed.decide(federation, _clients(federation, found)).name_backends() == {"mine:normed": other}
+    assert resumed.choose_backends(federation, _clients(federation, found)).name_backends() == {"mine:normed": other}
 
 
 def test_the_papers_bodies_are_never_put_on_trial(
@@ -82,14 +82,14 @@ def test_the_papers_bodies_are_never_put_on_trial(
     calls = _counting(monkeypatch, {})
     for name, shape in (("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("mlp:6,5", (4,)), ("signal-cnn", (3, 40))):
         federation, found = make_federation([4, 4], input_shape=shape), make_body(name, shape)
-        assert Engine().decide(federation, _clients(federation, found)).name_backends() == {name: "block"}
+        assert Engine().choose_backends(federation, _clients(federation, found)).name_backends() == {name: "block"}
     assert not calls
 
 
 def test_a_recorded_backend_that_cannot_be_used_is_decided_anew(make_federation: MakeFederation) -> None:
     federation, found = make_federation([4, 4]), make_body("mlp:6,5", (4,))
     engine = Engine(decisions=read_decisions({"mlp:6,5": BackendChoice.MIXED.value}))
-    assert engine.decide(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}
+    assert engine.choose_backends(federation, _clients(federation, found)).name_backends() == {"mlp:6,5": "block"}
 
 
 def test_blocks_are_taken_where_the_trial_cannot_tell(
@@ -98,6 +98,6 @@ def test_blocks_are_taken_where_the_trial_cannot_tell(
     federation = make_federation([7, 3], input_shape=(1, 4, 4))
     found = build_body("mine:normed", _normed, (1, 4, 4))
     for vmap, expected in ((0.95, "block"), (0.85, "vmap")):
-        monkeypatch.setattr(speed_trial, "measure", lambda *_, v=vmap: {"block": 1.0, "vmap": v, "loop": 3.0})
-        engine = Engine(Settings(3)).decide(federation, _clients(federation, found))
+        monkeypatch.setattr(speed_trial, "measure_backends", lambda *_, v=vmap: {"block": 1.0, "vmap": v, "loop": 3.0})
+        engine = Engine(Settings(3)).choose_backends(federation, _clients(federation, found))
         assert engine.name_backends() == {"mine:normed": expected}

@@ -58,7 +58,7 @@ def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **
 
 def heard(run: Simulation) -> dict[int, torch.Tensor]:
     cohort = run.workers.cohort  # type: ignore[attr-defined]
-    return {index: cohort.store.heard_by(index)[HEAD] for index in cohort._clients}
+    return {index: cohort.store.find_last_heard(index)[HEAD] for index in cohort._clients}
 
 
 @pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg"])
@@ -90,7 +90,7 @@ def test_differences_follow_a_head_that_stands_still_ever_more_closely() -> None
     exact = run.server.state[HEAD].float()
     first = max(float((head - exact).abs().max()) for head in heard(run).values())
     for number in range(2, 12):
-        run._broadcast(number, run._everyone)
+        run._broadcast(number, run._all_client_numbers)
     assert max(float((head - exact).abs().max()) for head in heard(run).values()) < first / 50
 
 

@@ -316,7 +316,7 @@ def test_a_dry_run_counts_the_clients_that_are_trained_together(monkeypatch: pyt
 
     found = []
     for together in (1, 2):
-        monkeypatch.setattr(Engine, "_best_group_size", lambda *_, size=together: size)
+        monkeypatch.setattr(Engine, "_choose_group_size", lambda *_, size=together: size)
         found.append(dry_run.forecast_cost(RunSpec(data="circle", rounds=1, jobs=1, options={"epochs": 1})))
     alone, both = found
     assert both.clients == 2

@@ -44,7 +44,7 @@ POOLED_CLIENT = "pooled"  # the name of the only client if the method pools all 
 class Client:
     """One client of a run: its body, and the positions of its training, validation and test records.
 
-    The only client of a method that pools all records has a set of held-out positions for each shard.
+    A method that pools all records has a single client, with one set of held-out positions for each shard.
     """
 
     index: int
@@ -100,7 +100,7 @@ def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algo
 
 
 def group_by_body(clients: Iterable[Client]) -> dict[str, list[Client]]:
-    """The clients by the names of their bodies."""
+    """Group the clients by the names of their bodies."""
     groups: dict[str, list[Client]] = {}
     for client in clients:
         groups.setdefault(client.body.name, []).append(client)

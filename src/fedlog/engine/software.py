@@ -27,7 +27,7 @@ def list_software_versions() -> dict[str, str]:
 def _find_commit() -> str:
     """The git commit of this source code, with a plus sign if files were changed; "unknown" for an installed package.
 
-    Cached, because a process keeps the code that was there when it started.
+    The result is cached, because a process keeps the code that was there when it started.
     """
     here = Path(__file__).parent
     try:

@@ -316,7 +316,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
     federation, bodies = simulation.federation, simulation.bodies
     engines = [trial.make_simulation(federation, bodies, choice=each).engine for each in (BackendChoice.LOOP, choice)]
     clients = list_clients(federation, bodies, simulation.algorithm)
-    loop, other = (next(iter(engine.backends(federation, clients).values())) for engine in engines)
+    loop, other = (next(iter(engine.make_backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)
     for tasks, name in list_tasks(simulation):
         if not tasks[0].phases:

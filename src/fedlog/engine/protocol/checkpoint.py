@@ -53,7 +53,7 @@ class SumsProgress:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """What a checkpoint contains of the server: its state, the ledger of bits, and clients' last messages."""
+    """The server's part of a checkpoint: the method's state, the ledger of bits, and clients' last contributions."""
 
     round_number: int
     values: Params
@@ -97,7 +97,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         part = folder / latest["folder"]
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
-        memory = _read_memory(load_file(part / "memory.safetensors"))
+        memory = _unflatten_memory(load_file(part / "memory.safetensors"))
         sums = msgspec.json.decode((part / SUMS).read_bytes(), type=SumsProgress) if (part / SUMS).exists() else None
         load_clients(part)
         downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
@@ -107,10 +107,10 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def _flatten_memory(memory: Memory) -> Params:
-    """Each client's last contribution as named tensors: a tensor of two facts about it, then its arrays.
+    """Each client's last contribution as named tensors: a tensor of two facts, then the contribution's arrays.
 
-    The facts are the std of its noise and whether it is a `JoinedContribution`. Names are JSON, because a client's
-    name may contain any character.
+    The facts are the std of the noise and whether the contribution is a `JoinedContribution`. Names are JSON,
+    because a client's name may contain any character.
     """
     flat: Params = {}
     for client, last in memory.items():
@@ -120,7 +120,7 @@ def _flatten_memory(memory: Memory) -> Params:
     return flat
 
 
-def _read_memory(flat: Params) -> Memory:
+def _unflatten_memory(flat: Params) -> Memory:
     memory: Memory = {}
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):

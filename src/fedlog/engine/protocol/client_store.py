@@ -34,7 +34,7 @@ NEVER = -1e4  # the bias of a class that must not be predicted: its probability 
 
 @dataclass
 class MessagesByClient:
-    """The last messages of each client, in a run in which the server sends different bytes to each client."""
+    """The last messages that each client received and sent, for a run with a separate broadcast to each client."""
 
     copies: dict[int, Message] = field(default_factory=dict)
     """The last broadcast that each client decoded."""
@@ -44,7 +44,7 @@ class MessagesByClient:
     """Each client's last upload as the server decoded it, if uploads may be skipped."""
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forget the messages of these clients, because the server has forgotten them as well."""
+        """Forget the messages of these clients; the server does the same, and then sends them whole messages."""
         for index in clients:
             self.copies.pop(index, None)
             self.sent.pop(index, None)
@@ -52,7 +52,7 @@ class MessagesByClient:
     def decode_broadcasts(
         self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params
     ) -> None:
-        """Decode each client's broadcast and store what it knows after it; new clients know `common` before it."""
+        """Decode and store each client's broadcast; a client without an earlier one starts from the params `common`."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
@@ -108,8 +108,8 @@ class ClientStore:
     messages: MessagesByClient = field(default_factory=MessagesByClient)
     """Empty unless the server sends different bytes to each client."""
 
-    def heard_by(self, client: int) -> Params:
-        """What this client knows after the last broadcast: the one for it alone or, if none, the one for all."""
+    def find_last_heard(self, client: int) -> Params:
+        """The parameters that the client last received: from its own broadcast or, if none, from the common one."""
         return self.messages.heard.get(client, self.heard)
 
 
@@ -160,7 +160,7 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
 
 
 def _read_client_file(path: Path) -> tuple[set[int], Params]:
-    """(numbers of the clients in the file, all its tensors by name)."""
+    """Read a file of clients: return the numbers of the clients in it, and all tensors by name."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
@@ -181,7 +181,7 @@ def check_format(path: Path, found: Any) -> None:
 
 
 def _copy_shared(tensors: Params) -> Params:
-    """Copy tensors that share memory with another one, because safetensors cannot write them."""
+    """Copy tensors that share memory with another tensor, because safetensors cannot write them."""
     seen: set[int] = set()
     owned = {}
     for name, value in tensors.items():

@@ -40,7 +40,7 @@ from fedlog.wire.transport import PAPER_TRANSPORT, Transport, relative_change
 class Score:
     """How many of a client's held-out records its model classifies correctly.
 
-    If it predicts numbers: how many lie inside their 90 % intervals, and the root mean squared error.
+    For a model that predicts numbers: how many lie inside their 90 % intervals, and the root mean squared error.
     """
 
     correct: int
@@ -72,7 +72,7 @@ class Cohort:
         self._federation = federation
         self._range = federation.number
         self._clients = {client.index: client for client in clients}
-        self._backends = engine.for_protection(protection).backends(federation, self._clients.values())
+        self._backends = engine.adapt_to_protection(protection).make_backends(federation, self._clients.values())
         self._transport = transport
         self._key = key
         self.chosen: dict[int, str] = {}  # by client: the candidate it chose last, if the method offers several
@@ -101,7 +101,7 @@ class Cohort:
         self.store.heard = self._algorithm.hear(self._transport.broadcast_codec.decode(blob), self.store.heard)
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Decode the broadcast of each of these clients; those in `anew` forget all earlier messages first."""
+        """Decode a separate broadcast for each of these clients; clients in `anew` first forget earlier messages."""
         self.store.messages.forget(anew)
         self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.heard)
 
@@ -123,7 +123,7 @@ class Cohort:
         return CLOCK.take()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """The encoded upload; if it changed too little since the client's last one, a message that says so (SAME)."""
+        """Encode the upload; if it hardly differs from the client's last upload, encode only "unchanged" (SAME)."""
         codec = self._transport.upload_codec
         if self._transport.skip_below is None:
             return codec.encode(message, key)
@@ -152,8 +152,8 @@ class Cohort:
     ) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' models on their held-out records.
 
-        `closing` are phases that end a run: copies of the models are first trained by them. The clients' state does
-        not change.
+        Copies of the models are first trained by the phases that end a run (`closing`). The clients' state does not
+        change.
         """
         scores = []
         for backend, group in self._group_by_backend(indices):
@@ -179,11 +179,11 @@ class Cohort:
         write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Read the state of this cohort's clients from files that `save` wrote; they may hold other clients too."""
+        """Read the state of this cohort's clients from files that `save` wrote; the files may hold other clients."""
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _group_by_backend(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
-        """Groups of clients with the same body, each as large as its backend can train at once; large clients first."""
+        """Yield groups of clients with the same body, as large as the backend can train; large clients come first."""
         chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
         for name, backend in self._backends.items():
             clients = [client for client in chosen if client.body.name == name]
@@ -193,7 +193,7 @@ class Cohort:
     def _train_and_summarise(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, WorkResult]]:
-        homes, heard = self.store.homes, self.store.heard_by
+        homes, heard = self.store.homes, self.store.find_last_heard
         works = [self._algorithm.open(exchange.name, homes[c.index], heard(c.index)) for c in group]
         keys = [self._derive_work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
@@ -280,7 +280,7 @@ class Cohort:
 
     def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
         """Each client's model: the method's model or, if it offers several, the best one on validation records."""
-        homes, heard = self.store.homes, self.store.heard_by
+        homes, heard = self.store.homes, self.store.find_last_heard
         models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
         if not isinstance(self._algorithm, HasCandidates):
             return models
@@ -306,7 +306,7 @@ class Cohort:
         self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: Judge
     ) -> list[tuple[int, tuple[Score, ...]]]:
         pool = Pool.TEST if judge is Judge.TEST else Pool.TRAIN
-        labels = pool.records(self._federation).labels
+        labels = pool.find_records(self._federation).labels
         held_out = {c.index: c.tests if judge is Judge.TEST else c.validations for c in group}
         requests = [FeatureRequest(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
         scores = []
@@ -323,8 +323,8 @@ class Cohort:
     def _score_numbers(
         self, request: FeatureRequest, features: Tensor, sizes: list[int], value_range: tuple[float, float]
     ) -> tuple[Score, ...]:
-        """The scores of a model that predicts numbers, one for each set of records; `sizes` divides the features."""
-        truth = request.pool.records(self._federation).numbers[request.positions]
+        """The scores of a model that predicts numbers, one for each set of records; `sizes` are the sets' sizes."""
+        truth = request.pool.find_records(self._federation).numbers[request.positions]
         head, unit = find_number_head(request.params), half_width(value_range)
         found = [
             compute_number_metrics(head, phi, own, unit)
@@ -334,7 +334,7 @@ class Cohort:
 
 
 def _copy(params: Params) -> Params:
-    """A copy of the parameters; views would keep the memory of all clients trained together."""
+    """Copy the parameters; a view would keep the tensors of all clients that were trained together in memory."""
     return {name: value.clone() for name, value in params.items()}
 
 

@@ -77,7 +77,7 @@ class Downlink:
         return (message.kind, blob), LastBroadcast(name, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """The clients' last broadcasts as tensors for a checkpoint; their names are JSON."""
+        """The clients' last broadcasts as tensors for a checkpoint; the tensors' names are JSON."""
         return {
             json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, copy in self.copies.items()

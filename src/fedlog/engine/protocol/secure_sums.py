@@ -1,11 +1,12 @@
 """Secure sums in the simulator: all messages of the protocol are made and counted, and the server gets only the sum.
 
-Clients make their uploads addable (`make_contribution`), so every method whose uploads are summed can use it. The
+Clients make their uploads addable (`make_contribution`), so all methods whose uploads are summed can use them. The
 server cannot check masked values: in a private run a value out of range wraps around, otherwise the client raises an
 error.
 
-If the same clients take part in two sums, their keys for the second come with the last replies of the first: four
-turns instead of five. A client that did not reply is asked for its keys in one more turn.
+If the same clients take part in two sums, their keys for the second come with the last replies of the first: a sum
+then takes four message turns (request and reply) instead of five. A client that did not reply is asked for its keys in
+one more turn.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def decode_sum(
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one secure sum, with the lowest threshold that is safe if no client colludes with the server."""
+    """The terms of one secure sum: clients, sizes, and the lowest threshold that is safe without colluding clients."""
     return Terms(
         session=session,
         round=number,
@@ -163,7 +164,7 @@ class SecureSums:
             )
 
     def read_and_reset_counts(self) -> dict[str, float]:
-        """Return the number of message turns since the last call, and how many clients stayed in the last sum.
+        """Return the message turns (request and reply) since the last call, and the number of clients in the last sum.
 
         The number of turns then starts at 0 again.
         """
@@ -227,7 +228,7 @@ class SecureSums:
 
 @dataclass(frozen=True)
 class _CountingCourier:
-    """Delivers messages, except from and to clients that dropped out, and counts their bits by step of the protocol."""
+    """Delivers messages, except from and to clients that dropped out, and counts bits by step of the protocol."""
 
     ledger: Ledger
     round_number: int

@@ -72,8 +72,8 @@ class Server:
         """A server before its first broadcast; `initial` is an untrained model, which gives the shapes of uploads.
 
         If more than `refused_share` of an exchange's uploads are unusable, the run stops. `limits` bound statistics in
-        a run without protection. With `remembers` a sum has every client's last upload, if the method allows it.
-        An upload that has more than `largest_share` of all counts is scaled down.
+        a run without protection. With `remembers`, sums also include the last uploads of absent clients, if the method
+        allows it. An upload that has more than `largest_share` of all counts is scaled down.
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
@@ -194,7 +194,7 @@ class Server:
                 if last is None:
                     raise InputError("the upload refers to the client's last upload, which the server does not have")
                 return last
-            _check_pattern(message, self.patterns[exchange.name])
+            _check_against_sample(message, self.patterns[exchange.name])
             lifted = self.read_contribution(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Rounding by the codec may bring values a little beyond the clip.
@@ -231,8 +231,8 @@ def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params
     return algorithm.close(exchange.name, home, work, trained)[1]
 
 
-def _check_pattern(message: Message, pattern: Message | None) -> None:
-    """Refuse an upload with another kind, shape or type than `pattern`, or with an entry that is not finite."""
+def _check_against_sample(message: Message, pattern: Message | None) -> None:
+    """Refuse an upload whose kind, shape or type differs from the sample `pattern`, or that is not finite."""
     kind = message.kind.name.lower()
     if pattern is None or message.kind is not pattern.kind:
         raise InputError(f"the upload is of kind {kind}, expected: {pattern.kind.name.lower() if pattern else 'none'}")

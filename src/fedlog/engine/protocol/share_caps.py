@@ -53,7 +53,7 @@ def check_uploads_have_counts(patterns: Mapping[str, Message | None]) -> None:
 
 
 def _find_largest_count(counts: list[float], largest: float) -> float:
-    """The largest count allowed: if larger ones are cut to it, none has more than the share `largest` of the sum.
+    """The count to which larger counts must be cut, so that none exceeds the share `largest` of the new sum.
 
     `counts` must be sorted, the largest first.
     """

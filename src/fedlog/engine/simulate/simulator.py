@@ -24,7 +24,7 @@ from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.engine.protocol.server import Server
 from fedlog.engine.simulate.workers import InProcess, Scores, WorkerProcesses, Workers
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import CLOCK, combine_times, with_learning_rates
+from fedlog.engine.training.tasks import CLOCK, combine_times, set_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, draw_initial_head
 from fedlog.privacy.limits import Limits
@@ -98,7 +98,7 @@ class Simulation:
         self._clients = list_clients(self.federation, self.bodies, self.algorithm)
         self._check_start()
         # Before workers are forked, so that all use the backend that was chosen once.
-        self.engine = self.engine.for_protection(self.protection).decide(self.federation, self._clients)
+        self.engine = self.engine.adapt_to_protection(self.protection).choose_backends(self.federation, self._clients)
         initial = {HEAD: draw_initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
         self.server = Server.create(
             self.algorithm,
@@ -206,7 +206,7 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self.workers.evaluate(self._everyone, self.settings.judge.parts[0], closing)
+        scores = self.workers.evaluate(self._all_client_numbers, self.settings.judge.parts[0], closing)
         return [score.correct / score.records for score in _flatten(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
@@ -227,12 +227,12 @@ class Simulation:
             self.secure.resume_from(kept.sums, folder)
 
     @property
-    def _everyone(self) -> list[int]:
+    def _all_client_numbers(self) -> list[int]:
         return [client.index for client in self._clients]
 
     def draw_participants(self, round_number: int) -> list[int]:
         """The numbers of the clients that take part in a round, drawn with the seed and the number of the round."""
-        everyone = self._everyone
+        everyone = self._all_client_numbers
         count = max(1, round(self.settings.participation * len(everyone)))
         if count == len(everyone):
             return everyone
@@ -249,10 +249,10 @@ class Simulation:
             self.workers.receive_broadcast(self.server.encode_broadcast(0))
             return
         # To all clients, so that those that take part later start from the same seed.
-        self._broadcast(0, self._everyone)
+        self._broadcast(0, self._all_client_numbers)
         if opening is not None:
             following = self.draw_participants(1)
-            self._exchange(0, opening, self._everyone, self._find_receivers(following), following)
+            self._exchange(0, opening, self._all_client_numbers, self._find_receivers(following), following)
 
     def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
         """The seconds since the last call, by part of the work, of this process and its workers."""
@@ -283,11 +283,11 @@ class Simulation:
             last = at == len(exchanges) - 1
             receivers = self._find_receivers_after(number) if last else self._find_receivers(participants)
             following = self._draw_participants_after(number) if last else participants
-            slowed = with_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
+            slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
             self._exchange(number, slowed, participants, receivers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts
-        scores, *validated = (_flatten(self.workers.evaluate(self._everyone, part)) for part in parts)
+        scores, *validated = (_flatten(self.workers.evaluate(self._all_client_numbers, part)) for part in parts)
         judged = [score for score in scores if score.records]
         ledger = self.server.ledger
         seconds = time.perf_counter() - start
@@ -321,15 +321,15 @@ class Simulation:
         return len(self._find_receivers_after(number))
 
     def _find_receivers_after(self, number: int) -> list[int]:
-        return self._find_receivers(self._draw_participants_after(number) or self._everyone)
+        return self._find_receivers(self._draw_participants_after(number) or self._all_client_numbers)
 
     def _draw_participants_after(self, number: int) -> list[int]:
         """The participants of the next round; none after the last round."""
         return self.draw_participants(number + 1) if number < self.settings.rounds else []
 
     def _find_receivers(self, following: list[int]) -> list[int]:
-        """Everyone if the method asks for it, else the participants of the following exchange."""
-        return self._everyone if self.algorithm.schedule.audience is Audience.EVERYONE else following
+        """The clients that get a broadcast: all if the method asks for it, else `following`, the next participants."""
+        return self._all_client_numbers if self.algorithm.schedule.audience is Audience.EVERYONE else following
 
     def _exchange(
         self, number: int, exchange: Exchange, participants: list[int], receivers: list[int], following: list[int]

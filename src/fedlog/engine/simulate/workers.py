@@ -31,7 +31,7 @@ MakeCohort = Callable[[list[Client]], Cohort]
 
 
 class Workers(ABC):
-    """All clients of a run, divided into cohorts; subclasses keep these in this process or in other processes."""
+    """All clients of a run, divided into cohorts; subclasses keep the cohorts in this process or in others."""
 
     def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
         self._make = make
@@ -127,7 +127,7 @@ class InProcess(Workers):
 
 
 class WorkerProcesses(Workers):
-    """Worker processes made by fork, each with a cohort; clients are divided so that all have about equal work."""
+    """Worker processes made by fork, each with a cohort; clients are divided so that all processes have equal work."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
         super().__init__(make, split_by_work(clients, processes))
@@ -165,26 +165,26 @@ class WorkerProcesses(Workers):
         return self._call_all("read_and_reset_times", [()] * len(self._shares))
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call this method in every worker process and return the results; if some fail, raise the first error."""
+        """Call this method in every worker process and return the results; raise the first error, if any."""
         if not self._pipes:
             raise make_not_running_error()
         for number, (pipe, given) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, given))
             except OSError as error:
-                raise self._make_lost_error(number) from error
+                raise self._make_worker_ended_error(number) from error
         answers = []
         for number, pipe in enumerate(self._pipes):
             try:
                 answers.append(pipe.recv())
             except (EOFError, OSError) as error:
-                raise self._make_lost_error(number) from error
+                raise self._make_worker_ended_error(number) from error
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
 
-    def _make_lost_error(self, number: int) -> RunError:
+    def _make_worker_ended_error(self, number: int) -> RunError:
         process = self._processes[number]
         process.join(timeout=1)
         ended = f"exit code {process.exitcode}" if process.exitcode is not None else "no answer"
@@ -200,7 +200,7 @@ def make_not_running_error() -> RunError:
 
 
 def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
-    """Divide the clients into groups of about equal work: each goes, largest first, to the group with the least."""
+    """Divide the clients into groups of equal work: the next largest client goes to the group with the least work."""
     shares: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
     loads = [0] * len(shares)
     for client in sorted(clients, key=lambda c: (-c.records, c.index)):

@@ -58,31 +58,31 @@ class Engine:
     """The backends already chosen, by the body's name: by `decide`, or by the run that is resumed."""
     measures: bool = True  # whether a speed trial may choose if several backends can train a body
 
-    def for_protection(self, protection: Protection | None) -> Engine:
+    def adapt_to_protection(self, protection: Protection | None) -> Engine:
         """The engine for a run with this protection, in which rounding must not depend on private data.
 
         Each backend rounds differently, and stacked clients affect each other's rounding. So a private run takes the
-        first possible backend without a trial, and if whole clients are protected, each is trained alone.
+        first possible backend without a trial, and if whole clients are protected, each client is trained alone.
         """
         if protection is None:
             return self
         alone = protection.mechanism.unit is Unit.CLIENT
         return replace(self, measures=False, clients_at_once=1 if alone else self.clients_at_once)
 
-    def decide(self, federation: Federation, clients: Iterable[Client]) -> Engine:
-        """The engine with a backend chosen for each body; if several are possible, by a trial on a few clients."""
+    def choose_backends(self, federation: Federation, clients: Iterable[Client]) -> Engine:
+        """Return the engine with a backend chosen for each body, by a speed trial if several backends are possible."""
         made = {name: self._choose_backend(federation, group) for name, group in group_by_body(clients).items()}
         return replace(self, decisions=made)
 
     def name_backends(self) -> dict[str, str]:
-        """The name of each body's backend, which a run records so that a resumed or repeated run uses the same."""
+        """The name of each body's backend; runs record it, so that a resumed or repeated run uses the same backend."""
         return {name: decision.backend.value for name, decision in self.decisions.items()}
 
-    def backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
+    def make_backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
         """Make a backend for each body, by the body's name."""
-        decided = self.decide(federation, clients := list(clients))
+        decided = self.choose_backends(federation, clients := list(clients))
         return {
-            name: decided.make(decided.decisions[name].backend, federation, group)
+            name: decided.make_backend(decided.decisions[name].backend, federation, group)
             for name, group in group_by_body(clients).items()
         }
 
@@ -92,7 +92,7 @@ class Engine:
         alone = self.clients_at_once == 1 and decision.backend is not BackendChoice.LOOP
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
-    def make(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
+    def make_backend(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
         """Make the chosen backend for clients of one body."""
         body = clients[0].body
         if self.training is not None:
@@ -101,13 +101,16 @@ class Engine:
             return LoopBackend(body, federation, self.settings)
         compiled = None if backend is BackendChoice.VMAP else _compile_once(body)
         if compiled is None and backend is not BackendChoice.VMAP:
-            raise RunError(f"backend {backend.value} cannot train body {body.name}: none of its layers has a block")
+            raise RunError(
+                f"backend {backend.value} cannot train body {body.name}: no layer has code for stacked clients",
+                hint="use --backend auto",
+            )
         network: Stacked = compiled or VmapNetwork(body)
-        at_once = self.clients_at_once or self._best_group_size(network, clients)
+        at_once = self.clients_at_once or self._choose_group_size(network, clients)
         evaluated = _choose_evaluation_sizes(network)
         return BlockBackend(body, federation, clients, self.settings, network, at_once, *evaluated)
 
-    def _best_group_size(self, network: Stacked, clients: list[Client]) -> int:
+    def _choose_group_size(self, network: Stacked, clients: list[Client]) -> int:
         """The number of clients to train together."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
         if not isinstance(network, StackedBody):
@@ -131,8 +134,8 @@ class Engine:
             return known
         if len(possible) == 1 or not self.measures:
             return possible[0]
-        backends = {one.backend.value: partial(self.make, one.backend, federation) for one in possible}
-        seconds = speed_trial.measure(body, clients, self.settings, federation.n_class, backends)
+        backends = {one.backend.value: partial(self.make_backend, one.backend, federation) for one in possible}
+        seconds = speed_trial.measure_backends(body, clients, self.settings, federation.n_class, backends)
         least = min(seconds.values())
         fastest = next(one for one in possible if seconds[one.backend] <= TIE * least)
         times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
@@ -147,7 +150,7 @@ class Engine:
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_decide_for_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
         mixing = find_mixing_layer(body)
-        stacked = {} if mixing else _find_stacked_ways(body, self.choice)
+        stacked = {} if mixing else _list_stacked_backends(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
             if self.choice not in stacked:
                 raise InputError(
@@ -171,7 +174,8 @@ def _count_records(client: Client) -> tuple[int, ...]:
 def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
     """How many clients, and how many records of each, are evaluated together; None: as many as are trained together.
 
-    The sizes are the same for all plain bodies, so that their results keep every bit.
+    Plain bodies (only linear layers and simple convolutions) all get the same sizes, so that recorded results repeat
+    to the last bit.
     """
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None, EVALUATION_RECORDS
@@ -181,15 +185,15 @@ def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
 
 
 def read_decisions(recorded: Mapping[str, str]) -> dict[str, Decision]:
-    """The decisions that a run recorded."""
+    """The backends that an earlier run recorded, as decisions, by the body's name."""
     return {
         name: Decision(BackendChoice(backend), f"{backend}, as recorded by this run")
         for name, backend in recorded.items()
     }
 
 
-def _find_stacked_ways(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
-    """The backends that can train stacked clients with this body, probably fastest first, with how each would train."""
+def _list_stacked_backends(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
+    """The backends that can train stacked clients with this body, probably fastest first, each with its description."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
     without = _name_layers_without_block(network)

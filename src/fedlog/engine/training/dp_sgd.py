@@ -57,7 +57,7 @@ def check_body(body: Body) -> None:
 
 
 class DpSgdBackend(LoopBackend):
-    """Trains bodies by DP-SGD; the head from the server does not change."""
+    """Trains bodies by DP-SGD; the head that the server sent does not change."""
 
     def __init__(self, body: Body, federation: Federation, settings: Settings, training: SgdTraining) -> None:
         check_body(body)
@@ -78,7 +78,7 @@ class DpSgdBackend(LoopBackend):
         self.start_from(task.work.params)
         optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, Optimiser())
         for step in range(self._training.plan.steps):
-            optimiser.step(self._noisy_gradients(task, phase, task.key.child("step", step)))
+            optimiser.step(self._compute_noisy_gradients(task, phase, task.key.child("step", step)))
         trained = {name: value.detach().clone() for name, value in self._values.items()}
         return Fit({name: trained.get(name, value).to(value.dtype) for name, value in task.work.params.items()})
 
@@ -88,7 +88,7 @@ class DpSgdBackend(LoopBackend):
         for name, value in self._all_values.items():
             value.copy_(params[name])
 
-    def _noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
+    def _compute_noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
         """The private mean gradient of one step: a noisy sum, divided by the batch size."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
         # Sampling protects only if it is secret, so in a real run it comes from the system, like the noise. So do
@@ -102,16 +102,18 @@ class DpSgdBackend(LoopBackend):
         at_once = 1 if sampler.entropy is RandomSource.SYSTEM else RECORDS_AT_ONCE
         for number, some in enumerate(torch.split(drawn, at_once)):
             if len(some):
-                total += plan.clip_gradients(self.gradients_of_records(task, phase, some, seen.child(number))).sum(0)
+                total += plan.clip_gradients(self.compute_record_gradients(task, phase, some, seen.child(number))).sum(
+                    0
+                )
         noisy = total + sampler.draw(total.shape, plan.std)
         parts = torch.split(noisy / self._settings.batch_size, sizes)
         return [
             part.reshape(value.shape).to(value.dtype) for part, value in zip(parts, self._values.values(), strict=True)
         ]
 
-    def gradients_of_records(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
+    def compute_record_gradients(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
         """The gradient of the loss of each drawn record, (n, d)."""
-        seen = self.batch(task, drawn, key)
+        seen = self.make_batch(task, drawn, key)
         for name, layer in self._dropouts.items():
             layer.multiplier = seen.masks.get(name, torch.ones(()))
         for value in self._values.values():
@@ -124,28 +126,28 @@ class DpSgdBackend(LoopBackend):
         dropped = self._body.apply_last_dropout(features, seen.masks)
         batch = Batch(features, logits(dropped, params), seen.labels, weights, dropped=dropped)
         if phase.reads_params:
-            return self._layer_and_direct_gradients(task, phase, batch)
+            return self._compute_layer_and_direct_gradients(task, phase, batch)
         loss, _ = phase.loss(batch, task.work.constants, task.work.carry)
         loss.backward()  # type: ignore[no-untyped-call]
-        return self._layer_gradients(len(drawn))
+        return self._compute_layer_gradients(len(drawn))
 
-    def _layer_gradients(self, records: int) -> Tensor:
+    def _compute_layer_gradients(self, records: int) -> Tensor:
         """Each record's gradient through the body's layers, (n, d)."""
         return torch.cat([_take_record_gradients(value, records) for value in self._values.values()], dim=1)
 
-    def _layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
+    def _compute_layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
         """Each record's gradient, (n, d), for a loss that also reads the parameters directly.
 
-        Opacus sees only layers. So for the loss each record is a client with its own copy of the parameters; the
-        gradient of that copy is the record's direct one. It is clipped too, since the loss may combine both.
+        Opacus sees only layers. So the loss gets each record as a client with its own copy of the parameters, and the
+        gradient of that copy is added to the record's gradient through the layers.
         """
         records = len(batch.labels)
 
-        def each(values: Params) -> Params:
+        def expand_to_records(values: Params) -> Params:
             return {name: value.expand(records, *value.shape) for name, value in values.items()}
 
         model = {name: self._all_values.get(name, value).detach() for name, value in task.work.params.items()}
-        copies = each({name: value.to(batch.features.dtype) for name, value in model.items()})
+        copies = expand_to_records({name: value.to(batch.features.dtype) for name, value in model.items()})
         direct = {name: copies[name].clone().requires_grad_(True) for name in self._values}
         apart = Batch(
             batch.features[:, None],
@@ -155,14 +157,14 @@ class DpSgdBackend(LoopBackend):
             {**copies, **direct},
             None if batch.dropped is None else batch.dropped[:, None],
         )
-        losses, _ = phase.loss(apart, each(task.work.constants), each(dict(task.work.carry)))
+        losses, _ = phase.loss(apart, expand_to_records(task.work.constants), expand_to_records(dict(task.work.carry)))
         losses.sum().backward()  # type: ignore[no-untyped-call]
         grads = [torch.zeros_like(value) if value.grad is None else value.grad for value in direct.values()]
-        return self._layer_gradients(records) + torch.cat([grad.reshape(records, -1) for grad in grads], dim=1)
+        return self._compute_layer_gradients(records) + torch.cat([grad.reshape(records, -1) for grad in grads], dim=1)
 
 
 def _take_record_gradients(value: Any, records: int) -> Tensor:
-    """Each record's gradient of one parameter, (n, entries), which Opacus stores in it; 0 if it is not used."""
+    """Each record's gradient of one parameter, (n, entries), as Opacus stored it; zeros for an unused parameter."""
     found = getattr(value, "grad_sample", None)
     rows = torch.zeros(records, value.numel()) if found is None else found.detach().reshape(records, -1)
     value.grad_sample = None

@@ -20,9 +20,9 @@ from fedlog.engine.training.tasks import (
     Fit,
     Settings,
     Task,
-    adam_arguments,
     draw_epoch,
-    find_moving_names,
+    list_trained_parameters,
+    make_adam_arguments,
     name_moments,
     read_moments,
 )
@@ -38,7 +38,7 @@ class StepwiseAdam:
 
     def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser, *, fused: bool = False) -> None:
         self.params = params
-        self._arguments = adam_arguments(rule, learning_rate) | {"fused": fused}
+        self._arguments = make_adam_arguments(rule, learning_rate) | {"fused": fused}
         self.restart()
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ class RecordBatch:
 
 
 class LoopBackend:
-    """Trains any body, with normalisation layers too, on any device."""
+    """Trains one client after another by plain PyTorch: any body, also with normalisation layers, on any device."""
 
     clients_at_once = 1
 
@@ -108,7 +108,7 @@ class LoopBackend:
         moments: Params = {}
         for number, phase in enumerate(task.phases):
             carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
-            moving = [params[name] for name in find_moving_names(params, phase, self._body)]
+            moving = [params[name] for name in list_trained_parameters(params, phase, self._body)]
             # Fused: all parameters in one call, four times faster; the last bits differ.
             fused = self._device.type == "cpu"
             optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser, fused=fused)
@@ -118,13 +118,13 @@ class LoopBackend:
                 if self._settings.optimiser.moments is AdamMoments.EPOCH:
                     optimiser.restart()
                 key = task.key.child("phase", number, "epoch", epoch)
-                carry = self._epoch(task, phase, optimiser, params, constants, carry, key)
+                carry = self._train_epoch(task, phase, optimiser, params, constants, carry, key)
             if self._settings.optimiser.moments is AdamMoments.RUN and moving:
                 moments |= name_moments(number, *optimiser.moments)
         trained = {name: value.detach().to("cpu", task.work.params[name].dtype) for name, value in params.items()}
         return Fit(trained, moments)
 
-    def _epoch(
+    def _train_epoch(
         self,
         task: Task,
         phase: Phase,
@@ -141,9 +141,9 @@ class LoopBackend:
             value.requires_grad_(True)
         for start in range(0, records, self._settings.batch_size):
             with CLOCK.time("gather"):
-                some = self._batch(task, draws, slice(start, start + self._settings.batch_size))
+                some = self._make_drawn_batch(task, draws, slice(start, start + self._settings.batch_size))
             with CLOCK.time("forward"):
-                features = self._features(task, params, some)
+                features = self._compute_batch_features(task, params, some)
                 weights = features.new_full((len(some.labels),), 1 / len(some.labels))
                 dropped = self._body.apply_last_dropout(features, some.masks)
                 seen = Batch(
@@ -165,7 +165,7 @@ class LoopBackend:
             value.requires_grad_(False)
         return carry
 
-    def _features(self, task: Task, params: Params, some: RecordBatch) -> Tensor:
+    def _compute_batch_features(self, task: Task, params: Params, some: RecordBatch) -> Tensor:
         try:
             return self._body.features(params, some.inputs, some.masks)
         except ValueError as error:
@@ -176,7 +176,7 @@ class LoopBackend:
                 hint="choose another batch size, or a body without batch normalisation",
             ) from error
 
-    def _batch(self, task: Task, draws: EpochDraws, at: slice) -> RecordBatch:
+    def _make_drawn_batch(self, task: Task, draws: EpochDraws, at: slice) -> RecordBatch:
         positions = task.client.train[draws.order[at]]
         raw = self._federation.train.inputs[positions]
         transform = self._federation.transform
@@ -189,15 +189,15 @@ class LoopBackend:
         masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
         return RecordBatch(self._to_device(inputs), labels, masks)
 
-    def batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
+    def make_batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
         """The batch of these records of the client, with new dropout masks and crops."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
-        return self._batch(task, replace(draws, order=chosen), slice(None))
+        return self._make_drawn_batch(task, replace(draws, order=chosen), slice(None))
 
     @torch.no_grad()
     def _compute_features(self, request: FeatureRequest) -> Tensor:
         params = {name: self._to_device(value) for name, value in request.params.items()}
-        inputs = request.pool.records(self._federation).inputs
+        inputs = request.pool.find_records(self._federation).inputs
         parts = [
             self._body.features(params, self._to_device(self._federation.transform.prepare(inputs[part])), None).cpu()
             for part in torch.split(request.positions, EVALUATION_BATCH)

@@ -37,22 +37,22 @@ LEARNING_RATE = 1e-4  # any value will do: trained parameters are thrown away
 Make = Callable[[list[Client]], Backend]
 
 
-def measure(
+def measure_backends(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
     """The seconds of each backend for one batch of one client, from the cache or from a new trial."""
     key = _make_key(body, len(clients), settings, n_class, list(backends))
-    remembered = _read().get(key)
+    remembered = _read_cache().get(key)
     if remembered is None:
         remembered = _run_trial(body, clients, settings, n_class, backends)
-        _remember(key, remembered)
+        _add_to_cache(key, remembered)
     return {kind: remembered[kind] for kind in backends}
 
 
 def _run_trial(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
 ) -> dict[str, float]:
-    """Time each backend a few times and return the shortest times; backends take turns, so other load affects all."""
+    """Time each backend a few times and return its shortest time; backends take turns, so other load affects all."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
     work = Work({HEAD: draw_initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
@@ -107,19 +107,19 @@ def _name_processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def cache_file() -> Path:
+def locate_cache_file() -> Path:
     """The file in which timings are cached."""
     return find_cache_folder() / "backends.json"
 
 
-def _read() -> dict[str, dict[str, float]]:
+def _read_cache() -> dict[str, dict[str, float]]:
     try:
-        found = json.loads(cache_file().read_text())
+        found = json.loads(locate_cache_file().read_text())
     except (OSError, ValueError):  # no file yet, or a damaged one: timings are measured again
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _remember(key: str, seconds: Mapping[str, float]) -> None:
+def _add_to_cache(key: str, seconds: Mapping[str, float]) -> None:
     with contextlib.suppress(OSError):  # if the cache is read-only, the next run measures again
-        write_file(cache_file(), json.dumps({**_read(), key: dict(seconds)}, indent=1) + "\n")
+        write_file(locate_cache_file(), json.dumps({**_read_cache(), key: dict(seconds)}, indent=1) + "\n")

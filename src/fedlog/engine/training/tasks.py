@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The training of one client: its start, its phases and the key for its random numbers."""
+    """The training of one client: its initial model, its phases and the key for its random numbers."""
 
     client: Client
     work: Work
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The result of a task."""
+    """The result of training one client: its parameters, and Adam's moments."""
 
     params: Params
     moments: Params = field(default_factory=dict)
@@ -51,12 +51,12 @@ class Fit:
 
 
 class Pool(Enum):
-    """The pool of records that positions refer to."""
+    """The pool of records that positions refer to: training records or test records."""
 
     TRAIN = "train"
     TEST = "test"
 
-    def records(self, federation: Federation) -> Records:
+    def find_records(self, federation: Federation) -> Records:
         """The records of this pool in the federation."""
         return federation.train if self is Pool.TRAIN else federation.test
 
@@ -104,12 +104,12 @@ class EpochDraws:
     augmentation: Augmentation | None
 
 
-def find_moving_names(params: Params, phase: Phase, body: Body) -> list[str]:
+def list_trained_parameters(params: Params, phase: Phase, body: Body) -> list[str]:
     """The names of the parameters that the phase trains, sorted, so that saved moments match after a reload."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 
 
-def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
+def make_adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
     """The arguments of PyTorch's function `adamw`, for the loop and for blocks."""
     return {
         "lr": learning_rate,
@@ -122,8 +122,8 @@ def adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
     }
 
 
-def with_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
-    """The exchange with the learning rates of this round: lower in later rounds if the rule lets them fall."""
+def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
+    """The exchange with the learning rates of this round: lower in later rounds if the optimiser lets them decay."""
     if rule.decay is Decay.NONE:
         return exchange
     left = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
@@ -182,7 +182,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the time inside to this part, unless another part is being timed."""
+        """Add the time of the `with` block to this part, unless another part is being timed."""
         if self._runs:
             yield
             return

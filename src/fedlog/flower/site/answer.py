@@ -21,7 +21,7 @@ from fedlog.algorithms.shape import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.data.site import refuse_split_by_time
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.training.tasks import with_learning_rates
+from fedlog.engine.training.tasks import set_learning_rates
 from fedlog.errors import InputError
 from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.keys import read_own_roster
@@ -280,7 +280,7 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
             f"expected an exchange of {algorithm.name} in round {request.round_number}, found: {request.exchange}"
         )
     exchange = algorithm.schedule.round[request.exchange]
-    return with_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
+    return set_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
 
 
 def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
@@ -295,5 +295,5 @@ def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, a
             cohort.receive_own_broadcasts({0: broadcast}, ONE if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise FrameError(error.message) from None
-    if not all(torch.isfinite(value).all() for value in cohort.store.heard_by(0).values()):
+    if not all(torch.isfinite(value).all() for value in cohort.store.find_last_heard(0).values()):
         raise FrameError("expected finite numbers in the broadcast, found NaN or infinity")

@@ -17,7 +17,7 @@ from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import half_width
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.training.tasks import Pool, with_learning_rates
+from fedlog.engine.training.tasks import Pool, set_learning_rates
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.frame import Frame, FrameError
 from fedlog.flower.site.context import SiteContext
@@ -156,7 +156,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found: list[Metrics | NumberMetrics] = []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
-        records = pool.records(federation).at(positions)
+        records = pool.find_records(federation).at(positions)
         inputs = federation.transform.prepare(records.inputs)
         if number is None:
             found.append(compute_metrics(model.probabilities(inputs).double().numpy(), records.labels.numpy()))
@@ -179,7 +179,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     cohort = context.make_cohort(context.local_only_method, context.protection)
     for number in range(1, rounds + 1):
         for exchange in context.local_only_method.schedule.round:
-            now = with_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
+            now = set_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
             cohort.exchange(number, now, ONE)
     return _make_personal_model(cohort, context.local_only_method)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlog.engine.training.block.convolve import LIBRARY
-from fedlog.engine.training.tasks import adam_arguments
+from fedlog.engine.training.tasks import make_adam_arguments
 from fedlog.models.body import Params
 from fedlog.settings.training import AdamMoments, Optimiser
 
@@ -34,14 +34,14 @@ class AdamRow:
 
 
 class FlatAdam:
-    """AdamW for the parameters of clients trained together, one (clients, size) tensor; a step updates the first rows.
+    """AdamW for clients trained together, whose parameters are the rows of one (clients, size) tensor.
 
-    Clients may have different numbers of steps. The compiled pass of `adam.c` is used if it gives exactly PyTorch's
+    Clients may have different numbers of steps. The compiled step of `adam.c` is used if it gives exactly PyTorch's
     numbers, otherwise PyTorch's fused AdamW.
     """
 
     def __init__(self, stacked: Params, learning_rate: float, rule: Optimiser) -> None:
-        self._arguments = adam_arguments(rule, learning_rate)
+        self._arguments = make_adam_arguments(rule, learning_rate)
         self._shapes = {name: value.shape[1:] for name, value in stacked.items()}
         self._rows = torch.cat([value.flatten(1) for value in stacked.values()], dim=1)
         lasting = rule.moments is AdamMoments.RUN  # the moments are returned, so they need memory of their own
@@ -146,7 +146,7 @@ def step_compiled(
     second: Tensor,
     steps: Tensor,
 ) -> bool:
-    """Update every row by the compiled pass; return whether this processor can run it.
+    """Update every row by the compiled step; return whether this processor can run it.
 
     A row consists of parts of these sizes; each part has its gradient (clients, size), or None for zeros.
     """
@@ -176,11 +176,11 @@ def _compute_bias_corrections(rate: float, beta1: float, beta2: float, age: int)
 
 @lru_cache(maxsize=1)
 def is_compiled_step_exact() -> bool:
-    """Whether the compiled pass exists and gives exactly the same numbers as PyTorch's fused AdamW."""
+    """Whether the compiled Adam step exists and gives exactly the same numbers as PyTorch's fused AdamW."""
     if not hasattr(LIBRARY, "adam_step"):
         return False
     generator = torch.Generator().manual_seed(0)
-    arguments = adam_arguments(Optimiser(weight_decay=0.01), 0.001)
+    arguments = make_adam_arguments(Optimiser(weight_decay=0.01), 0.001)
     sizes = (7, 40, 31)  # so that there are whole vectors, half a vector, and a long rest
     start = torch.randn(2, sum(sizes), generator=generator)
     ours, theirs = ((start.clone(), torch.zeros_like(start), torch.zeros_like(start)) for _ in range(2))

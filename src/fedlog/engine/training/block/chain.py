@@ -58,7 +58,7 @@ class Node:
 
 
 class Link(Protocol):
-    """A layer that a chain can compute: it adds its steps to a program."""
+    """A layer of a chain (layers that one compiled call computes): it adds its steps to a program."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Program:
         self._calls.append((name, sizes, list(buffers)))
 
     def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
-        """Run all steps for each client; `bases` are the tensors that buffers refer to, from the tape on."""
+        """Run all steps for each client; `bases` are the tensors that buffers refer to, first the kept values."""
         if self._steps is None:
             self._steps = self._compile()
         workspace = get_scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
@@ -181,7 +181,7 @@ class _Need:
 
 @dataclass(frozen=True, eq=False)
 class ChainStage:
-    """Neighbouring layers that are computed together. Slots are the network's numbers for values between layers."""
+    """Neighbouring layers that one compiled call computes; values between layers are numbered (slots)."""
 
     links: tuple[Link, ...]
     calls: tuple[StageCall, ...]  # of each link
@@ -210,7 +210,7 @@ class ChainStage:
         return tuple(name for link in self.links for name in link.names if name in params)
 
     def get_plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
-        """The programs for these tensors, which are the chain's inputs and then its parameters; written once."""
+        """The forward and backward programs for these tensors (the chain's inputs, then parameters), from a cache."""
         batch = self._read_batch_size(tensors[0])
         split = len(self.reads)
         need = _Need(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
@@ -281,7 +281,7 @@ class KeptChain:
 
 @dataclass(frozen=True, eq=False)
 class ChainPasses:
-    """Forward and backward computation, without autograd, of a body whose layers are all in one chain."""
+    """Forward and backward computation, without autograd, of a body that one compiled call (a chain) computes."""
 
     stage: ChainStage
 
@@ -305,7 +305,7 @@ class ChainPasses:
         return features
 
     def backward(self, tape: KeptChain | None, gradient: Tensor, moving: Collection[str]) -> dict[str, Tensor | None]:
-        """The gradients of the parameters in `moving` from that of the features."""
+        """The gradients of the parameters in `moving`, from the gradient of the features."""
         if tape is None:
             return {}
         _, *found = _run_backward(tape.plan, tape.saved, tape.needs, [gradient])
@@ -313,12 +313,16 @@ class ChainPasses:
 
 
 def _make_clients_contiguous(tensor: Tensor) -> Tensor:
-    """The tensor with the values of each client contiguous in memory; copied only if they are not."""
+    """Return the tensor with each client's values contiguous in memory; it is copied only if they are not."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
 def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
-    """Write both programs of a chain. Bases: workspace, tape, inputs, parameters, outputs, then their gradients."""
+    """Write a chain's forward and backward programs.
+
+    Buffers refer to these tensors: workspace, kept values, inputs, parameters, outputs, then the gradients of outputs,
+    inputs and parameters.
+    """
     needs_gradient = any((*need.of_values, *need.of_params))
     forward = Program(need.dtype, needs_gradient)
     bases = count(TAPE + 1)
@@ -402,7 +406,7 @@ class Extent(ctypes.Structure):
 
 
 def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
-    """Add a step that sums two gradients of one value; None is no gradient."""
+    """Add a step that sums two gradients of one value; None stands for a gradient of zero."""
     if one is None or other is None:
         return one or other
     total = program.reserve_temporary(one.numbers)

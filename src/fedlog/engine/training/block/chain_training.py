@@ -65,7 +65,7 @@ class _BatchNeed:
 
 @dataclass(frozen=True, eq=False)
 class ChainTraining:
-    """Trains a body whose layers are all in one chain, with cross-entropy behind a linear head."""
+    """Trains a body whose layers all run in one compiled call (a chain), with cross-entropy behind a linear head."""
 
     stage: ChainStage
     programs: dict[_BatchNeed, Program] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class ChainTraining:
         draws: Draws,
         feed: PixelFeed | ArrangedFeed,
     ) -> None:
-        """Train every client on its records in batches of `size`; `frozen` are the parameters that do not move."""
+        """Train every client on its records in batches of `size`; `frozen` are the parameters that are not trained."""
         names = self.names
         own = {name: value for name, value in frozen.items() if name in names}
         _check_labels(draws.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
@@ -107,7 +107,7 @@ class ChainTraining:
     def _train(
         self, row: AdamRow, frozen: Params, inputs: Tensor, labels: Tensor, weights: Tensor
     ) -> Mapping[str, float]:
-        """Train one client on batches of equal size, and return the seconds of `PARTS`."""
+        """Train one client on batches of equal size, and return the seconds of each part of the work."""
         batches, size = labels.shape
         classes = frozen[HEAD].shape[1] if HEAD in frozen else row.shapes[HEAD][0]
         moving = tuple((name, shape.numel()) for name, shape in row.shapes.items())
@@ -121,13 +121,13 @@ class ChainTraining:
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
-    """Raise an IndexError for a label without a class: the compiled code would write outside of its memory."""
+    """Raise an IndexError for an out-of-range label: the compiled code would write outside of its memory."""
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise IndexError(f"expected labels from 0 to {classes - 1}, found: {int(labels.min())} to {int(labels.max())}")
 
 
 def _split_into_calls(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Split a client's records into calls of at most `most` equal batches: first record, batches, records a batch."""
+    """Split records into calls of at most `most` equal batches; yield (first record, batches, records in a batch)."""
     whole = records // size
     for first in range(0, whole, most):
         yield first * size, min(most, whole - first), size
@@ -180,7 +180,7 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
 
 
 def _locate_parameters(sizes: Sequence[tuple[str, int]], base: int) -> dict[str, Buffer]:
-    """Where each of these parameters begins in a row of all of them."""
+    """The position of each parameter in a flat row of all parameters."""
     placed, start = {}, 0
     for name, numbers in sizes:
         placed[name] = Buffer(numbers, base, start)

@@ -99,7 +99,7 @@ class _Compiler:
         )
 
     def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Give the input slot 0 and return whether it is a map; images that are only flattened are read as units."""
+        """Give the input the number 0, and return whether it is a map; images that are only flattened are no maps."""
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
         if len(shape) == 1:
@@ -126,7 +126,7 @@ class _Compiler:
         return tuple(chain)
 
     def _follow_only_readers(self, one: Operation) -> Iterator[Operation]:
-        """The chain of operations after this one in which each is the only reader of the one before."""
+        """Yield the operations after this one, as long as each is the only reader of the operation before."""
         while (after := self._find_only_reader(one)) is not None:
             yield (one := after)
 
@@ -160,12 +160,12 @@ _TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateS
 
 def _is_plain(stage: Stage) -> bool:
     if isinstance(stage, ConvStage):
-        return not stage.shape.needs_frame and stage.shape.groups == 1
+        return not stage.shape.has_padding_or_stride and stage.shape.groups == 1
     return isinstance(stage, LinearStage | FlattenStage)
 
 
 def _use_compiled_linear(step: StageCall) -> StageCall:
-    """The step with compiled code for a linear layer; not for plain bodies, whose records must repeat to the bit."""
+    """The step with compiled code for a linear layer; not for plain bodies, whose results must repeat to the bit."""
     if not isinstance(step.stage, LinearStage):
         return step
     return replace(step, stage=replace(step.stage, compiled=True))

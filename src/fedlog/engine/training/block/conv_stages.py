@@ -61,7 +61,7 @@ def _build_convolution(place: Place) -> Block | None:
         stride_columns=stride[1],
         groups=layer.groups,
     )
-    if shape.needs_frame and not convolve.FRAMES:
+    if shape.has_padding_or_stride and not convolve.FRAMES:
         return None
     shape, absorbed, dropout = _absorb_followers(shape, place.followers, place.shape_out, flat)
     return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
@@ -82,7 +82,10 @@ def _read_paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, 
 def _absorb_followers(
     shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
-    """The shape with the followers that the same pass computes, their number, and the names of their dropouts."""
+    """Add the pooling, ReLU and dropout layers after a convolution to its compiled call.
+
+    Return the new sizes, how many layers were added, and the names of the dropout layers.
+    """
     absorbed, dropout, pooled = 0, list[str](), False
     for follower in followers:
         layer = follower.layer

@@ -1,4 +1,4 @@
-"""Convolution with pooling, bias and ReLU for stacked clients, by the compiled passes of `convolve.c`.
+"""Convolution with pooling, bias and ReLU for stacked clients, by the compiled functions of `convolve.c`.
 
 They are compiled when the package is installed. If that failed, `AVAILABLE` is false, convolutions have no block, and
 bodies with convolutions are trained by a slower backend.
@@ -70,7 +70,7 @@ NUMBER = {torch.float32: "float", torch.float64: "double"}
 
 
 def name_instruction_set() -> str:
-    """The instruction set that the compiled passes use on this processor."""
+    """The name of the instruction set that the compiled functions use on this processor."""
     if LIBRARY is None or not FRAMES:
         return "none" if LIBRARY is None else "of an older build"
     return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
@@ -121,11 +121,11 @@ class ConvShape:
 
     @cached_property
     def keeps_pool_winners(self) -> bool:
-        """Whether the backward pass needs to know which place was the largest, and where ReLU gave zero."""
+        """Whether the backward pass needs the argmax of each pooling window, and where ReLU gave zero."""
         return self.pool_rows * self.pool_columns > 1 or self.rectify
 
     @cached_property
-    def needs_frame(self) -> bool:
+    def has_padding_or_stride(self) -> bool:
         """Whether the convolution has padding or a stride."""
         return (self.pad_top, self.pad_left, self.pad_bottom, self.pad_right) != (0, 0, 0, 0) or (
             self.stride_rows,
@@ -156,7 +156,7 @@ class KeptConv:
 
 
 def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, KeptConv]:
-    """The pooled map, as of `convolve_and_pool`, and what `run_backward` needs; autograd does not see either."""
+    """The pooled map, as `convolve_and_pool` returns it, and what `run_backward` needs; both without autograd."""
     inputs, weight = inputs.contiguous(), weight.contiguous()
     winners = inputs.new_empty(_compute_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
     return _run_compiled_forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
@@ -204,8 +204,8 @@ def _compute_pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
 
 
 def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    """Run one compiled pass; `tensors` are contiguous, in the order of its arguments."""
-    assert FRAMES or not shape.needs_frame
+    """Call the compiled function of this direction; `tensors` are contiguous, in the order of its arguments."""
+    assert FRAMES or not shape.has_padding_or_stride
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
     sizes, room = make_conv_sizes(shape, clients, batch)
@@ -216,7 +216,7 @@ def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tu
 
 @lru_cache(maxsize=256)
 def make_conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
-    """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
+    """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
 

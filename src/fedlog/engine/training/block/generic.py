@@ -25,7 +25,7 @@ class VmapNetwork:
         return (clients, batch, *self.body.input_shape)
 
     def arrange(self, images: Tensor) -> Tensor:
-        """The inputs, unchanged."""
+        """Return the inputs unchanged: `vmap` needs no special layout."""
         return images
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Linear layers with ReLU for stacked clients, by the compiled passes of `linear.c`.
+"""Linear layers with ReLU for stacked clients, by the compiled functions of `linear.c`.
 
-Bodies that are only linear layers and plain convolutions keep PyTorch's products, so that records of them repeat to the
-last bit; the others have no such records, and small batches run faster here.
+Bodies of only linear layers and plain convolutions are still multiplied by PyTorch, so that their recorded results
+repeat to the last bit. Other bodies have no such records, and with small batches they run faster here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LinearSizes(ctypes.Structure):
 
 
 def can_run_compiled(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether the compiled passes can read these tensors: on the CPU, of one known type, contiguous inputs."""
+    """Whether the compiled functions can read these tensors: on the CPU, of one known type, contiguous inputs."""
     known = inputs.dtype == weight.dtype and inputs.dtype in NUMBER and inputs.device.type == "cpu"
     return AVAILABLE and known and inputs.is_contiguous()
 

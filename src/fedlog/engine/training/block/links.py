@@ -27,7 +27,7 @@ _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 
 def make_link(stage: Stage) -> Link | None:
-    """The layer as a part of a chain; None if a chain cannot compute it."""
+    """The layer as a part of a chain (layers that one compiled call computes); None if that is not possible."""
     if not (chain.AVAILABLE and map_passes.AVAILABLE and convolve.FRAMES):
         return None
     match stage:
@@ -102,11 +102,11 @@ class ConvLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its weight and bias."""
+        """The names of the layer's weight and bias."""
         return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Convolve, and keep which place of each pooling window was the largest."""
+        """Add a step that convolves, and keep the argmax of each pooling window."""
         sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
         node.kept.extend([program.reserve_value(node.output.numbers)] if keeps else [])
@@ -115,7 +115,7 @@ class ConvLink:
         program.add_call("convolve_forward", sizes, *buffers)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradients of the inputs, the weight and the bias."""
+        """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[0] if node.kept else None
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
@@ -140,11 +140,11 @@ class NormLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its weight and bias."""
+        """The names of the layer's weight and bias."""
         return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Normalise, and keep means, scales and which place of each pooling window was the largest."""
+        """Add a step that normalises, and keep means, scales and the argmax of each pooling window."""
         sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
         node.kept.extend(program.reserve_value(self.stage.shape.groups * node.batch) for _ in range(2))
         if program.keeps and self.stage.shape.pools:
@@ -154,7 +154,7 @@ class NormLink:
         program.add_call("norm_forward", sizes, *buffers)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradients of the inputs, the weight and the bias."""
+        """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[2] if len(node.kept) > 2 else None
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
@@ -171,18 +171,18 @@ class PoolLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """An empty tuple, because the layer has no parameters."""
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Pool, and keep which place of each window was the largest."""
+        """Add a step that pools, and keep the argmax of each window."""
         if self.stage.windows.divisors is None:
             node.kept.append(program.reserve_value(node.output.numbers))
         winners = node.kept[0] if node.kept else None
         program.add_call("pool_forward", self._make_sizes(node), *node.inputs, node.output, winners)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradient of the inputs."""
+        """Add the steps that compute the gradient of the inputs."""
         of_inputs = program.reserve_temporary(node.inputs[0].numbers)
         program.add_call(
             "pool_backward", self._make_sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs
@@ -201,18 +201,18 @@ class UnitNormLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its weight and bias."""
+        """The names of the layer's weight and bias."""
         return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Normalise, and keep means and scales."""
+        """Add a step that normalises, and keep means and scales."""
         node.kept.extend(program.reserve_value(self.stage.groups * node.batch) for _ in range(2))
         program.add_call(
             "unit_norm_forward", self._make_sizes(node), *node.inputs, *node.params, node.output, *node.kept
         )
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradients of the inputs, the weight and the bias."""
+        """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, node.params[0], *node.kept, gradient)
         scratch = program.reserve_scratch(node.shapes[0][0])
@@ -232,15 +232,15 @@ class LinearLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its weight and bias."""
+        """The names of the layer's weight and bias."""
         return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
-        """Multiply by the weight, add the bias, and apply ReLU if there is one."""
+        """Add a step that multiplies by the weight, adds the bias, and applies ReLU if there is one."""
         program.add_call("linear_forward", self._make_sizes(node), *node.inputs, *node.params, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradients of the inputs, the weight and the bias."""
+        """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         outputs = node.output if self.stage.rectify else None
         read = (*node.inputs, node.params[0], outputs, gradient)
@@ -267,11 +267,11 @@ class MeanLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """An empty tuple, because the layer has no parameters."""
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Average the pixels, then transpose (channels, batch) to units (batch, channels)."""
+        """Add steps that average the pixels, then transpose (channels, batch) to units (batch, channels)."""
         channels, *space = node.shapes[0]
         extent = Extent(channels, prod(space), node.batch, 0, 0.0)
         if self.stage.keeps_axes:
@@ -282,7 +282,7 @@ class MeanLink:
         program.add_call("turn_over", Extent(channels, node.batch, 0, 0, 0.0), means, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradient of the inputs."""
+        """Add the steps that compute the gradient of the inputs."""
         channels, *space = node.shapes[0]
         if not self.stage.keeps_axes:
             units, gradient = gradient, program.reserve_temporary(gradient.numbers)
@@ -298,16 +298,16 @@ class FlattenLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """An empty tuple, because the layer has no parameters."""
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Transpose (units, batch) -> (batch, units)."""
+        """Add a step that transposes (units, batch) to (batch, units)."""
         extent = Extent(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
         program.add_call("turn_over", extent, *node.inputs, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """Transpose the gradient (batch, units) -> (units, batch)."""
+        """Add a step that transposes the gradient (batch, units) to (units, batch)."""
         of_inputs = program.reserve_temporary(gradient.numbers)
         program.add_call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
@@ -321,16 +321,16 @@ class AddLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """An empty tuple, because the layer has no parameters."""
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add the two values, and apply ReLU if there is one."""
+        """Add a step that sums the two values, and applies ReLU if there is one."""
         one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
         program.add_call("sum_forward", self._make_sizes(node), one, other, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradients of the two values, which are the same."""
+        """Return the gradients of the two values, which are the same."""
         if self.stage.rectify:
             given, gradient = gradient, program.reserve_temporary(gradient.numbers)
             program.add_call("sum_backward", self._make_sizes(node), node.output, given, gradient)
@@ -348,15 +348,15 @@ class ActivationLink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """It has no parameters."""
+        """An empty tuple, because the layer has no parameters."""
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Apply the activation."""
+        """Add a step that applies the activation."""
         program.add_call("activate", self._make_sizes(node), *node.inputs, None, node.output)
 
     def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
-        """The gradient of the inputs."""
+        """Add the steps that compute the gradient of the inputs."""
         of_inputs = program.reserve_temporary(gradient.numbers)
         program.add_call("activate", self._make_sizes(node), *node.inputs, gradient, of_inputs)
         return [of_inputs]

@@ -1,4 +1,4 @@
-"""Pooling and normalisation of maps for stacked clients, by the compiled passes of `maps.c`."""
+"""Pooling and normalisation of maps for stacked clients, by the compiled functions of `maps.c`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Norm(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The rows and columns of each pooling window, and the divisor of its sum; there are none for the maximum."""
+    """The rows and columns of each pooling window, and the divisor of each window's sum (for mean pooling only)."""
 
     size: Span  # rows and columns of the input
     rows: tuple[Span, ...]
@@ -47,7 +47,7 @@ class Windows:
 
     @cached_property
     def tables(self) -> tuple[Tensor, ...]:
-        """The tables for the compiled passes: the starts and ends of rows and of columns, and the divisors."""
+        """The tables for the compiled functions: the starts and ends of rows and of columns, and the divisors."""
         ends = [torch.tensor(list(part)) for spans in (self.rows, self.columns) for part in zip(*spans, strict=True)]
         return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
 
@@ -82,7 +82,7 @@ def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tup
 
 
 def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
-    """The sizes for a compiled pass over so many planes; the tables live as long as the windows."""
+    """The sizes that compiled pooling takes; they point to tables in `windows`, which must outlive them."""
     return Pooling(
         planes,
         batch,
@@ -112,7 +112,7 @@ class NormShape:
 
     @cached_property
     def pools(self) -> bool:
-        """Whether there is pooling, so that the backward pass needs to know which place was the largest."""
+        """Whether there is pooling, so that the backward pass needs the argmax of each window."""
         return self.pool_rows * self.pool_columns > 1
 
 
@@ -176,7 +176,7 @@ def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[
 
 @lru_cache(maxsize=256)
 def make_norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
-    """The sizes for a compiled pass, and how many numbers of scratch space it needs."""
+    """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
     sizes = _Norm(clients, *map_sizes, *behind, shape.epsilon)

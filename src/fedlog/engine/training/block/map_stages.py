@@ -57,7 +57,7 @@ def _build_pooling(place: Place) -> Block | None:
 
 
 def _find_window_spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
-    """The first place of each window and the place after its last, at most the end of the padding."""
+    """The (start, end) of each pooling window along one axis; windows end at the end of the padding at the latest."""
     starts = [at * stride - padding for at in range(outputs)]
     return [(start, min(start + kernel, size + padding)) for start in starts]
 
@@ -90,7 +90,7 @@ def _build_adaptive_pooling(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class SpatialMeanStage:
-    """The mean of every channel over all its places."""
+    """The mean of every channel over all positions."""
 
     keeps_axes: bool
 
@@ -140,7 +140,7 @@ class UnitNormStage:
 
 
 def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
-    """The shape with the following pooling and ReLU layers that the same pass computes, and their number."""
+    """The sizes with the pooling and ReLU layers that the same compiled call computes, and the number of layers."""
     flat, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
         layer = follower.layer

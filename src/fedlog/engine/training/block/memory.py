@@ -1,4 +1,4 @@
-"""How the C library keeps the memory that a chunk of clients frees."""
+"""Make the C library keep freed memory for the next tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep freed memory for its next tensors, and return whether it does.
 
     By default glibc gives large blocks back to the system, and every page of the next ones costs a page fault: up to a
-    quarter of the time of small bodies. What the environment says about it stays as it is.
+    quarter of the time of small bodies. Settings in environment variables are respected.
     """
     if platform.libc_ver()[0] != "glibc" or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
         return False

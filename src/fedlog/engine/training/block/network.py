@@ -44,7 +44,7 @@ def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tenso
 
 
 def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
-    """The multipliers of these dropout layers; none in evaluation."""
+    """The multipliers of these dropout layers; an empty list in evaluation."""
     return [] if masks is None else [masks[name] for name in names]
 
 
@@ -52,7 +52,7 @@ BATCH_OF_A_BLOCKED_TRANSPOSE = 24
 
 
 def move_batch_innermost(records: Tensor) -> Tensor:
-    """(clients, batch, units) -> contiguous (clients, units, batch)."""
+    """Move the batch to the last axis: (clients, batch, units) -> contiguous (clients, units, batch)."""
     clients, batch, units = records.shape
     if batch < BATCH_OF_A_BLOCKED_TRANSPOSE:
         return records.mT.contiguous()
@@ -149,7 +149,7 @@ class StackedBody:
         return self.training.gather(arranged, positions)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
-        """(clients, batch, width)."""
+        """The features (clients, batch, width)."""
         network = self.evaluating if masks is None else self.training
         return network.features(params, batch, masks)
 
@@ -171,7 +171,7 @@ class Stacked(Protocol):
         """The stacked batch of the records at these positions (clients, batch)."""
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """(clients, batch, width)."""
+        """The features (clients, batch, width)."""
 
 
 class PixelFeed:

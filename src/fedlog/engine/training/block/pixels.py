@@ -1,4 +1,4 @@
-"""Gather batches from a pool of 8-bit images or signals, by the compiled pass of `pixels.c`, or from a pool of numbers.
+"""Gather batches from a pool of 8-bit images or signals, by the compiled code of `pixels.c`, or from a pool of numbers.
 
 The pool is not converted: floats would take four times the memory, and forked workers share the pool. A table has the
 normalised value of each of a channel's 256 levels, so the numbers are exactly those of the plain transform. Crops and
@@ -52,7 +52,7 @@ class PixelPool:
 
 
 def make_pixel_pool(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
-    """The pool for the compiled pass; None if the records are not 8-bit, or the pass is not compiled."""
+    """The pool for the compiled code; None if the records are not 8-bit, or if the code is not compiled."""
     if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
         return None
     channels = inputs.shape[1]
@@ -65,7 +65,7 @@ def make_pixel_pool(inputs: Tensor, transform: Transform, dtype: torch.dtype) ->
 def gather_batch_innermost(pool: Tensor, positions: Tensor) -> Tensor | None:
     """The numbers (clients, units, batch) of the records at `positions` (clients, batch) in a pool (records, units).
 
-    None if the compiled pass of `linear.c` is missing or cannot read the pool.
+    None if the compiled code of `linear.c` is missing or cannot read the pool.
     """
     known = pool.dtype == torch.float32 and pool.device.type == "cpu" and pool.is_contiguous()
     if not known or not hasattr(LIBRARY, "gather_turned_float"):

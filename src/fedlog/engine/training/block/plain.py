@@ -6,9 +6,9 @@ whose layers are all in one chain.
 Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so all
 bits are the same. A batch then costs fewer calls, and no graph.
 
-Products of linear layers are computed by compiled passes where these have PyTorch's bits. A matrix library sums each
-number of a product in one order, whatever the sizes around it, and the passes sum in the same order. They are compared
-with PyTorch once for every size; where a bit differs, PyTorch multiplies.
+Products of linear layers are computed by compiled code where its results equal PyTorch's to the last bit. A matrix
+library sums each number of a product in one order, whatever the sizes around it, and the compiled code sums in the same
+order. It is compared with PyTorch once for every size; where a bit differs, PyTorch multiplies.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ _Kept = _Conv | _Linear | _Flatten
 
 @dataclass(frozen=True, eq=False)
 class PlainPasses:
-    """Forward and backward computation of a plain body for stacked clients, without autograd."""
+    """Forward and backward computation, without autograd, of a body of linear and convolution layers in a row."""
 
     stages: tuple[PlainStage, ...]
 
@@ -199,7 +199,7 @@ class Passes(Protocol):
 
 
 def make_passes(network: BlockNetwork) -> Passes | None:
-    """Computation without autograd if layers form a plain row or a single chain; otherwise None."""
+    """Forward and backward computation without autograd, for a plain body or a single chain; None for other bodies."""
     match network.chained:
         case (StageCall(stage=ChainStage() as chain, reads=(0,), writes=(output,)),) if output == network.output:
             return ChainPasses(chain)
@@ -213,7 +213,7 @@ def make_passes(network: BlockNetwork) -> Passes | None:
 def compute_cross_entropy_gradients(
     features: Tensor, scores: Tensor, labels: Tensor, weights: Tensor, head: Tensor, moves_head: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of all clients' cross-entropy: of the features that the head sees, and of the head if it moves.
+    """The gradients of all clients' cross-entropy: of the head's inputs (features), and of the head if it is trained.
 
     Shapes are those of `Batch`; `scores` are the logits.
     """
@@ -247,7 +247,7 @@ class _Product(ctypes.Structure):
 def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The outputs (clients, batch, units out) of a linear layer, with the bits of PyTorch's `baddbmm`.
 
-    The compiled pass is used for flattened maps; inputs with their units innermost would have to be turned first.
+    The compiled code is used for flattened maps; other inputs would have to be transposed first.
     """
     if bias is None:
         return torch.bmm(inputs, weight.mT)

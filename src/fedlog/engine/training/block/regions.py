@@ -78,7 +78,7 @@ def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[
 
 
 def _collect_needed(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
-    """Add an operation to `needed`, after those that it reads; tensors of records from outside are inputs."""
+    """Add an operation to `needed`, after the operations that it reads; inputs of the region end the search."""
     if one in needed:
         return
     if one in inside or one.shape is None:

@@ -13,7 +13,7 @@ from fedlog.engine.training.block.network import Shape, Stage
 
 @dataclass(frozen=True, eq=False)
 class Follower:
-    """A layer that only reads the output of the layer before it, and is its only reader."""
+    """A layer that reads only the output of the layer before it, and is the only reader of that output."""
 
     name: str
     layer: nn.Module
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A stage, and the number of following layers that it computes too."""
+    """The code of a layer for stacked clients (a stage), and the number of following layers that it also computes."""
 
     stage: Stage
     absorbed: int = 0

@@ -128,7 +128,7 @@ def _build_flatten(place: Place) -> Block | None:
 
 @dataclass(frozen=True)
 class DropoutStage:
-    """Dropout with a multiplier for each unit, channel or place."""
+    """Dropout with a multiplier for each unit, channel or position."""
 
     name: str
     per_channel: bool
@@ -158,7 +158,7 @@ class ElementwiseStage:
     function: Callable[[Tensor], Tensor]
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """The values after the function."""
+        """Apply the function to the values."""
         return self.function(values[0])
 
 
@@ -192,7 +192,7 @@ class RectifiedSum(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both, which are the same."""
+        """The gradients of the two values, which are the same."""
         (outputs,) = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient, outputs, 0)
         return passed, passed
@@ -226,7 +226,7 @@ class ConcatenateStage:
     axis: int
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """The joined values."""
+        """Join the values along the channels, or along the units."""
         return torch.cat(values, dim=self.axis)
 
 

@@ -31,7 +31,7 @@ class Concatenate(nn.Module):
 
 
 class SpatialMean(nn.Module):
-    """Stands for the mean of every channel over all its places."""
+    """Stands for the mean of every channel over all positions."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations that it reads; for a layer only those whose output is a tensor of records."""
+        """The operations whose results this one reads; for a layer only those whose output is a tensor of records."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -70,7 +70,7 @@ class _Shapes(fx.Interpreter):
 
 
 def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
-    """The operations from the input to the output, with both; None if the module cannot be traced."""
+    """The module's operations, from the input to the output (both included); None if it cannot be traced."""
     try:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)

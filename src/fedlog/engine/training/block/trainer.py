@@ -30,7 +30,7 @@ from fedlog.engine.training.tasks import (
     Settings,
     Task,
     draw_numbers,
-    find_moving_names,
+    list_trained_parameters,
     make_multipliers,
     name_moments,
     read_moments,
@@ -146,7 +146,7 @@ class BlockBackend:
         weights = self._compute_weights(tasks)
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
-            moving = find_moving_names(params, phase, self._body)
+            moving = list_trained_parameters(params, phase, self._body)
             if not moving:
                 continue
             adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule)
@@ -239,14 +239,14 @@ class BlockBackend:
             return [found.get(name) for name in moving], after
 
     def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
-        """Whether one compiled call can train a client: no dropout, and cross-entropy behind a plain linear head."""
+        """Whether a compiled call can train a client: there is no dropout, and the loss is cross-entropy of logits."""
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._is_plain_cross_entropy(phase, params, outside)
         return usual and self._one_by_one is not None and {*names} <= self._one_by_one.names
 
     def _is_plain_cross_entropy(self, phase: Phase, params: Params, outside: list[str]) -> bool:
-        """Whether the loss is cross-entropy behind a plain linear head."""
+        """Whether the loss is cross-entropy of the logits of a linear head, so that its gradient has a formula."""
         plain = phase.loss is cross_entropy and self._body.clip is None
         return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
 
@@ -298,7 +298,7 @@ def compute_batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> 
 
 
 def _stack_padded(rows: list[Tensor]) -> Tensor:
-    """The rows stacked as (C, longest, ...), short ones filled up with zeros."""
+    """Stack the rows as (C, longest, ...), and fill up short rows with zeros."""
     longest = max(len(row) for row in rows)
     if all(len(row) == longest for row in rows):
         return torch.stack(rows)
@@ -313,7 +313,7 @@ def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
 
 
 def _stack_one(rows: Sequence[Tensor]) -> Tensor:
-    """The tensors stacked; without a copy if they already lie at equal distances in one tensor."""
+    """Stack the tensors, without a copy if they already lie at a constant stride in one tensor."""
     first = rows[0]
     step = rows[1].storage_offset() - first.storage_offset() if len(rows) > 1 else 0
     whole = first.untyped_storage().data_ptr()
