@@ -143,6 +143,45 @@ def test_texts_gaps_groups_and_names_of_classes() -> None:
     assert (named.n_class, named.labels) == (4, (0, 1, 2, 3))
 
 
+def test_row_numbers_of_each_site_and_texts_among_numbers_are_left_out(tmp_path: Path) -> None:
+    folder, frames = tmp_path / "sites", {}
+    folder.mkdir()
+    for name, (X, y) in wine().items():
+        numbers = np.arange(len(y))  # from 0 at every site, as pandas writes its index
+        mass = pl.Series("mass", [f"{value:.3f}" for value in X[:, 0] + numbers]).scatter(7, "1,000.5")
+        frame = frame_of(X, y).insert_column(0, pl.Series("", numbers)).insert_column(1, pl.Series("row_id", numbers))
+        frames[name] = frame.with_columns(mass)
+        frames[name].write_csv(folder / f"{name}.csv")
+    notes = (
+        "Left out:  (looks like an identifier).",
+        "Left out: row_id (looks like an identifier).",
+        "Left out: mass (a column of numbers, but 3 of its 178 values are no numbers).",
+    )
+    found = Federation.from_csv(folder, label="label")
+    assert found.notes == notes
+    assert found.content_digest() == Federation.from_arrays(wine()).content_digest()
+    tables = {name: (frame.drop("label"), frame["label"]) for name, frame in frames.items()}
+    assert Federation.from_arrays(tables).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x;y;label\n1;2;a\n", "separated by commas, found semicolons in the header of .*east.csv"),
+        ("x;y;label\n1,5;2,5;a\n", "separated by commas, found semicolons in the header of .*east.csv"),
+        ("größe,y,label\n1,2,a\n".encode("latin-1"), "as UTF-8 text, found .*east.csv.* save it as CSV in UTF-8"),
+        ("x,y,label\n1,2,ä\n".encode("latin-1"), "east.csv.* save it as CSV in UTF-8"),
+        ("x,label,label\n1,a,a\n", "found more than once in .*east.csv: label"),
+        ("x,y,label\n1,2,a\n1,2,a,4\n", "expected 3 fields in every row of .*east.csv.*: row 2 has 4 fields"),
+    ],
+)
+def test_a_text_file_that_is_no_proper_table_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "east.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError) as error:
+        Federation.from_csv([tmp_path / "east.csv"], label="label")
+    assert re.search(said, f"{error.value.message} {error.value.hint}")
+
+
 def test_images_are_scaled_by_each_site(tmp_path: Path) -> None:
     generator = Key(2).numpy()
     folder, arrays = tmp_path / "pictures", {}

@@ -269,7 +269,8 @@ def _make_schema(
                 f"expected data frames with the same columns at every site, found only at some: {', '.join(differ)}",
                 hint="give every site the same columns",
             )
-        features, notes = draft_features(pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed"))
+        joined = pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed")
+        features, notes = draft_features(joined, len(frames))
         # The labels are not in the table, so their name must differ from those of its columns.
         label = next(name for name in ("label", "label_", "label__") if name not in columns)
     else:

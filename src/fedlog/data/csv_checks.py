@@ -1,11 +1,13 @@
-"""Check that a text file is a proper table: not too many columns, and no short rows.
+"""Check that a text file is a proper table: a header with the right separator and different names, no short rows.
 
-polars does not check this: a million columns would take gigabytes, and a row that ends early would get missing values.
+polars does not check this: a million columns would take gigabytes, the second of two columns of one name would get
+another name, and a row that ends early would get missing values.
 """
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
@@ -15,29 +17,48 @@ from fedlog.errors import InputError
 MOST_COLUMNS = 50_000
 _HEADER_BYTES = 2**26
 _NAMED = 10
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+SAVE_AS_UTF_8 = "save it as CSV in UTF-8"
 
 
-def check_header(path: Path, separator: str, known: Collection[str]) -> None:
-    """Refuse a file if its header is not UTF-8 text, has no end, or has too many columns.
+def read_header(path: Path, separator: str, known: Collection[str]) -> list[str]:
+    """The names in a header; InputError if it is not UTF-8, too long, or has another separator or repeated names.
 
-    `known` are the columns that are needed; the error about too many columns names some others.
+    `known` are the columns that are needed, if that is known: others may be repeated, and the error about too many
+    columns names some of them.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in line:
-        raise InputError(
-            f"expected a table as UTF-8 text, found: UTF-16 or binary: {path}", hint="save it as CSV in UTF-8"
-        )
+        raise InputError(f"expected a table as UTF-8 text, found: UTF-16 or binary: {path}", hint=SAVE_AS_UTF_8)
     if len(line) == _HEADER_BYTES:
         raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}")
-    count = line.count(separator.encode()) + 1
-    if count > MOST_COLUMNS:
-        (names,) = csv.reader([line.decode("utf-8", "replace").rstrip("\r\n")], delimiter=separator)
+    try:
+        header = line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"expected a table as UTF-8 text, found {path}: {error.reason}", hint=SAVE_AS_UTF_8) from None
+    if separator not in header and (other := next((each for each in SEPARATORS if each in header), None)):
+        raise InputError(
+            f"expected columns separated by {SEPARATORS[separator]}, found {SEPARATORS[other]} in the header of {path}",
+            hint="save it with commas and decimal points as .csv, or with tabs as .tsv",
+        )
+    try:
+        names = next(csv.reader([header], delimiter=separator), [])
+    except csv.Error as error:
+        raise InputError(f"expected the names of columns in the header of {path}, found: {error}") from None
+    if len(names) > MOST_COLUMNS:
         strange = shorten_list(name for name in names if name not in known)
         raise InputError(
-            f"expected at most {MOST_COLUMNS} columns, found {count} in {path}",
+            f"expected at most {MOST_COLUMNS} columns, found {len(names)} in {path}",
             hint=f"remove columns that are not needed, such as: {strange}",
         )
+    repeated = [name for name, times in Counter(names).items() if times > 1 and name and (name in known or not known)]
+    if repeated:
+        raise InputError(
+            f"expected columns with different names, found more than once in {path}: {shorten_list(repeated)}",
+            hint="rename the columns",
+        )
+    return names
 
 
 def check_rows(path: Path, separator: str, columns: int) -> None:

@@ -64,9 +64,12 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
 
 
 def draft_table_schema(
-    frame: pl.DataFrame, where: str, label: str, options: DraftOptions
+    frame: pl.DataFrame, where: str, label: str, options: DraftOptions, sites: int = 1
 ) -> tuple[Schema, tuple[str, ...]]:
-    """A schema for a table with this label column, and a sentence for each column that was left out."""
+    """A schema for a table with this label column, and a sentence for each column that was left out.
+
+    The table has the rows of so many sites.
+    """
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=NO_ROWS_HINT)
     for name in (label, options.group, options.time, options.text):
@@ -75,7 +78,8 @@ def draft_table_schema(
                 f"expected a column {name} in {where}, found: {', '.join(frame.columns)}",
                 hint=did_you_mean(name, frame.columns, "name one of these columns"),
             )
-    features, notes = _draft_columns(frame, [name for name in (label, options.group, options.time) if name], options)
+    taken = [name for name in (label, options.group, options.time) if name]
+    features, notes = _draft_columns(frame, taken, options, sites)
     if not options.number:
         values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
         if len(values) > MOST_CLASSES:
@@ -99,11 +103,11 @@ def draft_table_schema(
 
 
 def _draft_columns(
-    frame: pl.DataFrame, taken: list[str], options: DraftOptions
+    frame: pl.DataFrame, taken: list[str], options: DraftOptions, sites: int
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """The features of a table (all usable columns, or the one of free text), and notes on columns left out."""
     if options.text is None:
-        return draft_features(frame.drop(taken))
+        return draft_features(frame.drop(taken), sites)
     others = [name for name in frame.columns if name not in (*taken, options.text)]
     notes = (f"Left out beside the text: {', '.join(others)}.",) if others else ()
     return (Feature(options.text, FeatureKind.TEXT),), notes
@@ -118,14 +122,14 @@ def _find_range(series: pl.Series) -> tuple[float, float] | None:
     return float(ends[0]), float(ends[1])  # type: ignore[arg-type]
 
 
-def draft_features(frame: pl.DataFrame) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features among these columns, and a sentence for each column that was left out."""
-    drafted = [(series.name, _draft_column(series)) for series in frame]
+def draft_features(frame: pl.DataFrame, sites: int = 1) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+    """The features among these columns of so many sites, and a sentence for each column that was left out."""
+    drafted = [(series.name, _draft_column(series, sites)) for series in frame]
     features = tuple(found for _, found in drafted if isinstance(found, Feature))
     return features, tuple(f"Left out: {name} ({found})." for name, found in drafted if isinstance(found, str))
 
 
-def _draft_column(series: pl.Series) -> Feature | str:
+def _draft_column(series: pl.Series, sites: int) -> Feature | str:
     """The feature of a column, or the reason to leave the column out."""
     known = series.drop_nulls()
     if len(known) == 0:
@@ -137,13 +141,21 @@ def _draft_column(series: pl.Series) -> Feature | str:
     numbers = texts.cast(pl.Float64, strict=False)
     if known.dtype != pl.Boolean and numbers.null_count() == 0:
         whole = bool((numbers == numbers.floor()).all())
-        if whole and distinct == len(known) > FEW_CODES and series.name.lower().endswith("id"):
+        if whole and distinct > FEW_CODES and _may_number_rows(series.name, texts, sites):
             return "looks like an identifier"
         if not whole or distinct > FEW_CODES:
             return Feature(series.name, FeatureKind.NUMERIC)
     if distinct > MOST_CATEGORIES or (distinct > FEW_CODES and distinct > len(known) / 2):
+        if 0 < numbers.null_count() < len(known) / 2:  # no value of a row is shown: a schema goes to other sites
+            return f"a column of numbers, but {numbers.null_count()} of its {len(known)} values are no numbers"
         return f"{distinct} different texts: an identifier or free text"
     return Feature(series.name, FeatureKind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
+
+
+def _may_number_rows(name: str, texts: pl.Series, sites: int) -> bool:
+    """Whether the column is called like an identifier or a row number, and no site needs to have a value twice."""
+    called = name.lower().endswith("id") or name.lower() in ("", "index") or name.lower().startswith("unnamed:")
+    return called and int(texts.unique_counts().to_numpy().max()) <= sites
 
 
 def find_label_column(frame: pl.DataFrame) -> str | None:

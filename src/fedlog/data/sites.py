@@ -214,7 +214,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]
     # Column types of Parquet files may differ between sites; then all columns are compared as texts.
     everything = pl.concat(frames if len({str(frame.schema) for frame in frames}) == 1 else texts)
-    schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", label, DraftOptions())
+    schema, notes = draft_table_schema(everything, f"the {len(frames)} sites", label, DraftOptions(), len(frames))
     guessed = () if given else (f"The label column was guessed: {label}.",)
     return check_schema(schema, "the schema drafted from all sites"), (*guessed, *notes)
 

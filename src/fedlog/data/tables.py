@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.csv_checks import check_header, check_rows, shorten_list
+from fedlog.data.csv_checks import SAVE_AS_UTF_8, check_rows, read_header, shorten_list
 from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_usable_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
@@ -65,14 +65,19 @@ def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFra
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
-        check_header(path, separator, known)
+        names = read_header(path, separator, known)
         return pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
     except pl.exceptions.NoDataError:
         raise InputError(f"expected a table with a header, found an empty file: {path}", hint=NO_ROWS_HINT) from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}") from None
+        if isinstance(error, pl.exceptions.ComputeError) and path.suffix != ".parquet":
+            check_rows(path, separator, len(names))  # names a row with too many fields, which is the usual reason
+        raise InputError(
+            f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}",
+            hint=SAVE_AS_UTF_8 if "utf-8" in str(error) else None,
+        ) from None
 
 
 def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) -> tuple[Table, str | None]:
