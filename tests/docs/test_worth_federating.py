@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from fedlog.experiments.compare.advice import FALSE_CLAIM_RATE
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "worth-federating.md").read_text()
 RECORDS = [
@@ -36,6 +38,13 @@ def test_the_table_of_the_errors_is_that_of_the_record(benchmarks: dict[str, Mod
     lines = benchmarks["advice_errors"].describe(ROOT / "results" / "advice-errors" / "errors.json")
     assert len(lines) == 4
     assert "\n".join(lines) in PAGE
+
+
+def test_the_page_names_the_levels_of_the_intervals_in_the_advice() -> None:
+    levels = {methods: 100 * (1 - 2 * FALSE_CLAIM_RATE / methods) for methods in (1, 2, 4)}
+    for methods, level in levels.items():
+        assert f"{level:g} % for {methods} method" in PAGE
+    assert f"The level of the interval is {100 * (1 - 2 * FALSE_CLAIM_RATE):g} %." in PAGE
 
 
 @pytest.mark.parametrize("name", ["har-by-people", "digits", "digits-by-label", "wine"])

@@ -222,6 +222,20 @@ def test_few_rows_are_named_and_cannot_support_a_claim() -> None:
     assert any("a has 16 validation rows" in warning for warning in few.warnings)
 
 
+@pytest.mark.parametrize(("methods", "level"), [(1, 0.9), (2, 0.95), (4, 0.975)])
+def test_the_interval_of_the_advice_to_federate_is_wider_for_more_methods(methods: int, level: float) -> None:
+    """The levels that docs/worth-federating.md names: a one-sided test at 5 %, divided by the number of methods."""
+    found = findings([0.10, 0.11, 0.09, 0.10, 0.10])
+    others = {
+        (f"fedavg rounds={number}", seed): scored("fedavg", seed, 0.75, 0.7)
+        for number in range(1, methods)
+        for seed in range(SEEDS)
+    }
+    found = Findings("x", {**found.runs, **others})
+    assert advise(found).method == "fedlog"
+    assert advise(found).gain == found.estimate_gain("fedlog", "validation", level)
+
+
 def test_the_advice_sends_less_where_the_gain_is_the_same() -> None:
     cheap = findings([0.10, 0.11, 0.09, 0.10, 0.10])
     dear = {("fedavg", seed): scored("fedavg", seed, 0.805, 0.8) for seed in range(SEEDS)}

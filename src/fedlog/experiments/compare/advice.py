@@ -30,7 +30,7 @@ class Advice:
     sentence: str
     confirmation: str
     method: str | None = None  # the label of the advised method; without advice, of the best method
-    gain: Estimate | None = None  # its gain on validation rows; the interval is wider because the method was chosen
+    gain: Estimate | None = None  # its gain on validation rows, with the interval of the test that decided
     winners: tuple[str, ...] = ()  # sites that gain for sure
     losers: tuple[str, ...] = ()  # sites that lose for sure
 
