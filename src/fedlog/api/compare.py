@@ -64,7 +64,7 @@ class Comparison:
         return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
-        """The runs of one method.
+        """Return the runs of one method.
 
         Args:
             method: its label, as in `methods`.

@@ -83,7 +83,7 @@ class DeployedRun:
         return "share inside 90 % intervals" if number else "test accuracy"
 
     def compute_mean_over_sites(self, attribute: str) -> float | None:
-        """The mean of this attribute (such as `accuracy`) over the sites that reported it; None if none did."""
+        """Compute the mean of this attribute (such as `accuracy`) over the sites that reported it; None if none did."""
         found = [value for site in self.sites if (value := getattr(site, attribute)) is not None]
         return sum(found) / len(found) if found else None
 
@@ -96,7 +96,7 @@ def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
 
 
 def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
-    """The HTML of a deployed run's page; `live` is given if `fedlog watch` serves it."""
+    """Return the HTML of a deployed run's page; `live` is given if `fedlog watch` serves it."""
     ranked = sorted(facts.sites, key=lambda site: site.accuracy or 0.0)
     return render_page(
         "deployed.html.j2",
@@ -141,7 +141,7 @@ def make_deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
 
 
 def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Live) -> str:
-    """The HTML of a server's list of runs; `runs` maps the address of each page to its run."""
+    """Return the HTML of a server's list of runs; `runs` maps the address of a run's page to the run."""
     return render_page(
         "runs.html.j2",
         title=f"Runs of {server}",
@@ -183,7 +183,7 @@ def _make_headline(facts: DeployedRun) -> dict[str, str]:
 
 
 def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
-    """The tiles with the main numbers at the top of the page; empty before the first round ends."""
+    """List the tiles with the main numbers at the top of the page; empty before the first round ends."""
     if not facts.rounds:
         return []
     found = []
@@ -208,7 +208,7 @@ def _list_tiles(facts: DeployedRun) -> list[page_top.Tile]:
 
 
 def _list_notes(facts: DeployedRun) -> list[str]:
-    """Notes and warnings that are shown below the headline."""
+    """List notes and warnings that are shown below the headline."""
     found = []
     if not facts.finished:
         found.append(f"Not finished: round {len(facts.rounds)} of {facts.planned}.")

@@ -120,7 +120,7 @@ class RunFacts:
         return sorted(found, key=lambda each: (each.accuracy is None, each.accuracy or 0.0))
 
     def _list_names(self, count: int) -> list[str]:
-        """The names of the clients as recorded; `client-0`, `client-1`, ... if not all `count` of them are known."""
+        """List the recorded names of the clients, or `client-0`, `client-1`, ... if fewer than `count` are recorded."""
         known = (self.summary.clients if self.summary is not None else []) or list(self.descriptions)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 

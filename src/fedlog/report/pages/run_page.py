@@ -25,7 +25,7 @@ def write_run_page(folder: Path) -> Path:
 
 
 def render_run(facts: RunFacts, live: Live | None = None) -> str:
-    """The HTML of a run's page; `live` is given if `fedlog watch` serves it."""
+    """Return the HTML of a run's page; `live` is given if `fedlog watch` serves it."""
     differences = find_differences(facts.spec)
     clients_plot = run_plots.make_clients_plot(facts.clients, facts.spec.method, facts.measure)
     return render_page(
@@ -72,7 +72,7 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
 
 
 def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
-    """The tiles with the main numbers at the top of the page; empty before the first round ends."""
+    """List the tiles with the main numbers at the top of the page; empty before the first round ends."""
     if not facts.lines:
         return []
     rounds = len(facts.lines)
@@ -113,7 +113,7 @@ def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _list_notes(facts: RunFacts) -> list[str]:
-    """Notes and warnings that are shown below the headline."""
+    """List notes and warnings that are shown below the headline."""
     found = []
     if facts.summary is None and facts.lines:
         found.append(f"Not finished: round {len(facts.lines)} of {facts.spec.rounds}.")

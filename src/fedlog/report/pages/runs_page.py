@@ -52,7 +52,7 @@ def write_runs_page(folder: Path) -> Path:
 
 
 def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
-    """The HTML of the page that lists all runs in the folder; `links` has the address of each run's own page."""
+    """Return the HTML of the page that lists all runs in the folder; `links` has the address of each run's own page."""
     compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
     return render_page(
         "runs.html.j2",

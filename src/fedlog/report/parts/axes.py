@@ -31,7 +31,7 @@ class Axis:
 
 
 def make_linear_axis(label: str, values: Iterable[float], whole_numbers: bool = False) -> Axis:
-    """A linear axis that covers these values and ends at round numbers; with `whole_numbers`, ticks are integers."""
+    """Make a linear axis that covers these values; its ticks are round numbers, or integers with `whole_numbers`."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
@@ -46,7 +46,7 @@ def make_linear_axis(label: str, values: Iterable[float], whole_numbers: bool = 
 
 
 def make_rounds_axis(last: int) -> Axis:
-    """An axis of rounds, from 1 to the last one."""
+    """Make an axis of rounds, from 1 to the last one."""
     if last <= 1:
         return Axis("round", 0, 2, ((1, "1"),))
     step = max(1, round(_choose_step(last / 6)))
@@ -55,7 +55,7 @@ def make_rounds_axis(last: int) -> Axis:
 
 
 def make_bits_axis(label: str, values: Iterable[float]) -> Axis:
-    """A logarithmic axis that covers these numbers of bits."""
+    """Make a logarithmic axis that covers these numbers of bits."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = min(known), max(known)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -75,18 +75,18 @@ def make_bits_axis(label: str, values: Iterable[float]) -> Axis:
 
 
 def make_named_axis(label: str, names: Sequence[str]) -> Axis:
-    """An axis with one position and one tick for each name."""
+    """Make an axis with one position and one tick for each name."""
     return Axis(label, -0.5, max(len(names) - 0.5, 0.5), tuple((float(at), name) for at, name in enumerate(names)))
 
 
 def _format_bits_tick(bits: float) -> str:
-    """The text of a tick on an axis of bits, such as `20 Mb`."""
+    """Return the text of a tick on an axis of bits, such as `20 Mb`."""
     unit, size = choose_unit(bits)
     return f"{bits / size:g} {unit}"
 
 
 def _choose_step(rough: float) -> float:
-    """The smallest round step that is at least `rough`: 1, 2, 2.5 or 5 times a power of ten."""
+    """Choose the smallest round step that is at least `rough`: 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in STEP_CHOICES if step * power >= rough * 0.999)
 

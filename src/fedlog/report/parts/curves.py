@@ -38,13 +38,13 @@ class Curve:
 
 
 def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
-    """The accuracy curve of one run; `opening` is the number of bits sent before round 1."""
+    """Make the accuracy curve of one run; `opening` is the number of bits sent before round 1."""
     accuracy = tuple(line.accuracy_mean_over_clients for line in lines)
     return Curve(key, style, accuracy, tuple(float(bits) for bits in count_bits_so_far(lines, opening)))
 
 
 def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
-    """The mean of several curves, up to the last round that all of them have."""
+    """Return the mean of several curves, up to the last round that all of them have."""
     length = min(len(run.accuracy) for run in runs)
     accuracy = tuple(sum(run.accuracy[at] for run in runs) / len(runs) for at in range(length))
     return Curve(key, style, accuracy, tuple(sum(run.bits[at] for run in runs) / len(runs) for at in range(length)))

@@ -24,7 +24,7 @@ class ShownFigure(Figure):
 
 
 def convert_figure_to_svg(figure: Figure) -> str:
-    """The figure as SVG text; the same figure always gives the same text."""
+    """Return the figure as SVG text; the same figure always gives the same text."""
     written = io.StringIO()
     dpi, engine = figure.dpi, figure.get_layout_engine()
     # Names and no date, so that the same records give the same file.
