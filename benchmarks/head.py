@@ -66,7 +66,7 @@ def posterior_of_size(n_class: int, width: int, records: int) -> Posterior:
     centres = generator.standard_normal((n_class, width - 1))
     features = np.maximum(centres[labels] + 0.5 * generator.standard_normal((records, width - 1)), 0)
     features *= FEATURE_NORM / np.sqrt((features**2).sum(axis=1).mean())
-    return Prior().posterior(Statistics.of(torch.from_numpy(features), torch.from_numpy(labels), n_class))
+    return Prior().posterior(Statistics.from_records(torch.from_numpy(features), torch.from_numpy(labels), n_class))
 
 
 def by_exact(posterior: Posterior) -> tuple[Tensor, int]:

@@ -87,7 +87,7 @@ def mapped(body: str, features: Tensor) -> Iterator[Tensor]:
 def sum_moments(body: str, features: Tensor, labels: Tensor, n_class: int) -> Moments:
     """The moments of all records after the maps of the body."""
     parts = zip(mapped(body, features), torch.split(labels, CHUNK), strict=True)
-    return reduce(add, (Moments.of(phi, marks, n_class, Detail.SECOND) for phi, marks in parts))
+    return reduce(add, (Moments.from_records(phi, marks, n_class, Detail.SECOND) for phi, marks in parts))
 
 
 def accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor) -> list[float]:

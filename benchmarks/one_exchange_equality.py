@@ -71,7 +71,7 @@ def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
     """What a site with these records sends."""
     (exchange,) = method.schedule.round
     n_class: int = method.plan.n_class  # type: ignore[attr-defined]
-    moments = Moments.of(x, y, n_class, exchange.detail)
+    moments = Moments.from_records(x, y, n_class, exchange.detail)
     trained = WorkResult({}, moments.statistics, len(y), moments.second)
     if exchange.summary is BodySummary.MIXTURES:
         trained = replace(trained, mixtures=fit_mixtures(x, y, n_class, exchange.parts, Key(2)))

@@ -57,7 +57,7 @@ def federation_of(data: str, seed: int, body: str, partition: str | None = None,
         return _with_inputs(raw, *_ENCODED[data, body])
     found = encode_federation(raw, body)
     frozen = make_body(body, found.input_shape)
-    params = frozen.initial(Key(seed).child("initial", "body"))
+    params = frozen.make_initial_params(Key(seed).child("initial", "body"))
 
     def features(raw: Tensor) -> Tensor:
         with torch.no_grad():
@@ -151,7 +151,7 @@ def logistic(features: Tensor, labels: Tensor) -> Tensor:
 
 def map_head(features: Tensor, labels: Tensor, n_class: int) -> Tensor:
     """FedLog's head of these records."""
-    return solve_head(Prior().posterior(Statistics.of(features, labels, n_class))).weights
+    return solve_head(Prior().posterior(Statistics.from_records(features, labels, n_class))).weights
 
 
 def few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
@@ -168,7 +168,7 @@ def choose_share(x: Tensor, y: Tensor, own: list[Tensor], n_class: int) -> float
     of_class = [[rows[y[rows] == label] for label in y[rows].unique()] for rows in own]
     held = [torch.cat([each[: max(1, len(each) // 5)] for each in parts]) for parts in of_class]
     kept = torch.cat([each[max(1, len(each) // 5) :] for parts in of_class for each in parts])
-    moments = Moments.of(x[kept], y[kept], n_class, Detail.SECOND)
+    moments = Moments.from_records(x[kept], y[kept], n_class, Detail.SECOND)
 
     def count_right(share: float | None) -> float:
         head = solve_linear_discriminant(moments, share)
@@ -188,7 +188,7 @@ def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
             x, y = found.train.inputs, found.train.labels
             own = [few(s.train, y, images, Key(seed).child("few", s.name)) for s in found.shards]
             everyone = torch.cat(own)
-            moments = Moments.of(x[everyone], y[everyone], found.n_class, Detail.SECOND)
+            moments = Moments.from_records(x[everyone], y[everyone], found.n_class, Detail.SECOND)
             shares.append(choose_share(x, y, own, found.n_class))
             heads = {
                 "federated LDA": solve_linear_discriminant(moments),
@@ -249,7 +249,7 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
     for seed in SEEDS:
         found = federation_of(data, seed, body, partition, VALIDATION)
         x, y = found.train.inputs, found.train.labels
-        sites = [Moments.of(x[s.train], y[s.train], found.n_class, Detail.SECOND) for s in found.shards]
+        sites = [Moments.from_records(x[s.train], y[s.train], found.n_class, Detail.SECOND) for s in found.shards]
         everyone = sites[0]
         for site in sites[1:]:
             everyone = everyone + site
@@ -301,7 +301,7 @@ def calibration(data: str, body: str) -> dict[str, Any]:
         found = federation_of(data, seed, body, None, VALIDATION)
         x, y = found.train.inputs, found.train.labels
         train = torch.cat([s.train for s in found.shards])
-        moments = Moments.of(x[train], y[train], found.n_class, Detail.SECOND)
+        moments = Moments.from_records(x[train], y[train], found.n_class, Detail.SECOND)
         posterior = Prior().posterior(moments.statistics)
         fedlog = solve_head(posterior).weights
         laplace, lda = LaplaceHead(fedlog, posterior.nu), solve_linear_discriminant(moments)

@@ -81,7 +81,7 @@ class PlainClient:
         sums = Statistics.zeros(self.workload.federation.n_class, 1 + self.workload.width)
         with torch.no_grad():
             for images, labels in self.records:
-                sums = sums + Statistics.of(self.body(images), labels, sums.n_class)
+                sums = sums + Statistics.from_records(self.body(images), labels, sums.n_class)
         return sums.sums
 
     def accuracy(self) -> float:

@@ -65,7 +65,7 @@ def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Mo
 
 def judge(posterior: LinearPosterior, x: Tensor, y: Tensor, unit: float = 1.0) -> dict[str, float]:
     """Root mean squared error in the target's unit, and the share of targets inside their 90 % intervals."""
-    low, high = posterior.interval(x, 0.9)
+    low, high = posterior.predict_interval(x, 0.9)
     error = float((posterior.predict(x)[0] - y).square().mean().sqrt()) * unit
     return {"rmse": error, "coverage_90": float(((low <= y) & (y <= high)).double().mean())}
 

@@ -135,7 +135,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             )
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
         return self._add_moments(
-            Moments.of(_convert_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
+            Moments.from_records(_convert_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
         )
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -256,7 +256,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
 
         """
         features = self._check_features(X)
-        low, high = self.posterior_.interval(features, level)
+        low, high = self.posterior_.predict_interval(features, level)
         return low.numpy(), high.numpy()
 
     def _check_features(self, X: ArrayLike) -> torch.Tensor:

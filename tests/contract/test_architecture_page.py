@@ -49,9 +49,9 @@ def test_the_walk_of_a_record_enters_no_room_twice_on_one_side_of_the_wire() -> 
 STATIONS = (
     (
         "TableEncoder.encode",
-        "Body.initial",
+        "Body.make_initial_params",
         "BlockBackend.train",
-        "Statistics.of",
+        "Statistics.from_records",
         "FedLog.close",
         "Protection.protect",
         "Float32.encode",

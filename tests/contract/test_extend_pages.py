@@ -102,7 +102,7 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
     bodies = [found] * 5
     algorithm = METHODS["fedavg"](make_model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)
-    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.make_initial_params(Key(1))}
     work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})
     tasks = [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
     settings = Settings(batch_size=5, dtype=torch.float64)

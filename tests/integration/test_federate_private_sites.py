@@ -129,7 +129,9 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
 def weights_at(path: Path, seed: int, **metadata: str) -> str:
     """The name of a body with weights in that file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(make_body("mlp:8", SCHEMA.shape).initial(Key(seed)), path, metadata={"body": "mlp:8", **metadata})
+    save_file(
+        make_body("mlp:8", SCHEMA.shape).make_initial_params(Key(seed)), path, metadata={"body": "mlp:8", **metadata}
+    )
     return f"frozen:{path}"
 
 
@@ -194,7 +196,7 @@ def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
 ) -> None:
     # Noise that drowns everything: training alone is the better model by far.
     conduct(equals, server, plan(replace(RECORD, trust="local", epsilon=0.05)))
-    untrained = make_body("mlp:8@l2:3", SCHEMA.shape).initial(Key(PLAN.seed).child("initial", "body"))
+    untrained = make_body("mlp:8@l2:3", SCHEMA.shape).make_initial_params(Key(PLAN.seed).child("initial", "body"))
     better = 0
     for folder in equals.sites.values():
         kept, beside = (load_model(folder.models / name) for name in ("trial", "trial.local-only"))

@@ -182,7 +182,11 @@ def test_a_refusal_does_not_tell_where_a_sites_files_lie(east: SiteFolder, tmp_p
     (east.path / ROSTER).write_text("[]")
     again = refusal(greeting(SECURE), east)
     weights = tmp_path / "w.safetensors"
-    save_file(make_body("mlp:8", SCHEMA.shape).initial(Key(1)), weights, metadata={"body": "mlp:8", "method": "fedlog"})
+    save_file(
+        make_body("mlp:8", SCHEMA.shape).make_initial_params(Key(1)),
+        weights,
+        metadata={"body": "mlp:8", "method": "fedlog"},
+    )
     fill_site(east, "east", f"frozen:{weights}")
     trained = refusal(greeting(replace(OPEN, promise=Promise("record", "central", 8.0, 1e-5, clip="l2:3"))), east)
     assert "bodies that never saw private data" in trained

@@ -119,8 +119,8 @@ def test_the_count_column_gives_the_strength_unless_a_total_is_given() -> None:
 def test_a_posterior_carried_over_in_full_equals_seeing_all_records_at_once() -> None:
     generator = Key(5).torch()
     parts = [
-        Statistics.of(torch.randn((7, 3), generator=generator), torch.arange(7) % 4, 4),
-        Statistics.of(torch.randn((9, 3), generator=generator), torch.arange(9) % 4, 4),
+        Statistics.from_records(torch.randn((7, 3), generator=generator), torch.arange(7) % 4, 4),
+        Statistics.from_records(torch.randn((9, 3), generator=generator), torch.arange(9) % 4, 4),
     ]
     at_once = Prior().posterior(parts[0] + parts[1])
     first = Prior().posterior(parts[0])

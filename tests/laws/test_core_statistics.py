@@ -34,8 +34,8 @@ def test_statistics_of_parts_sum_to_statistics_of_whole(drawn: Records, seed: in
     part = torch.randint(0, n_part, labels.shape, generator=Key(seed).torch())
     total = Statistics.zeros(n_class, features.shape[1] + 1)
     for index in range(n_part):
-        total = total + Statistics.of(features[part == index], labels[part == index], n_class)
-    assert torch.equal(total.sums, Statistics.of(features, labels, n_class).sums)
+        total = total + Statistics.from_records(features[part == index], labels[part == index], n_class)
+    assert torch.equal(total.sums, Statistics.from_records(features, labels, n_class).sums)
 
 
 @settings(deadline=None, max_examples=80)
@@ -43,8 +43,8 @@ def test_statistics_of_parts_sum_to_statistics_of_whole(drawn: Records, seed: in
 def test_the_order_of_records_changes_nothing(drawn: Records, seed: int) -> None:
     features, labels, n_class = drawn
     order = torch.randperm(len(labels), generator=Key(seed).torch())
-    shuffled = Statistics.of(features[order], labels[order], n_class)
-    assert torch.equal(shuffled.sums, Statistics.of(features, labels, n_class).sums)
+    shuffled = Statistics.from_records(features[order], labels[order], n_class)
+    assert torch.equal(shuffled.sums, Statistics.from_records(features, labels, n_class).sums)
 
 
 @settings(deadline=None, max_examples=60)
@@ -55,14 +55,14 @@ def test_statistics_are_the_sum_of_the_records_own(drawn: Records) -> None:
     expected = torch.zeros((n_class, phi.shape[1]), dtype=torch.float64)
     for row, label in zip(phi, labels.tolist(), strict=True):
         expected[label] += row
-    assert torch.equal(Statistics.of(features, labels, n_class).sums, expected)
+    assert torch.equal(Statistics.from_records(features, labels, n_class).sums, expected)
 
 
 @settings(deadline=None, max_examples=60)
 @given(records())
 def test_column_0_carries_the_counts_and_means_are_means(drawn: Records) -> None:
     features, labels, n_class = drawn
-    statistics = Statistics.of(features, labels, n_class)
+    statistics = Statistics.from_records(features, labels, n_class)
     assert torch.equal(statistics.counts, torch.bincount(labels, minlength=n_class).double())
     assert statistics.total == len(labels)
     assert (statistics.n_class, statistics.width) == (n_class, features.shape[1] + 1)
@@ -76,12 +76,12 @@ def test_column_0_carries_the_counts_and_means_are_means(drawn: Records) -> None
 
 def test_float32_features_are_summed_in_float64() -> None:
     features = torch.tensor([[2.0**24], [1.0], [1.0]])  # float32 would drop the ones
-    assert Statistics.of(features, torch.zeros(3), 1).sums.tolist() == [[3.0, 2.0**24 + 2]]
+    assert Statistics.from_records(features, torch.zeros(3), 1).sums.tolist() == [[3.0, 2.0**24 + 2]]
 
 
 def test_statistics_do_not_carry_a_graph() -> None:
     features = torch.ones((2, 3), requires_grad=True)
-    assert not Statistics.of(features, torch.tensor([0, 1]), 2).sums.requires_grad
+    assert not Statistics.from_records(features, torch.tensor([0, 1]), 2).sums.requires_grad
 
 
 def test_spread_of_means_counts_only_classes_with_records() -> None:
@@ -97,17 +97,17 @@ def test_spread_of_means_counts_only_classes_with_records() -> None:
 def test_spread_scales_with_the_features_and_ignores_a_shift(scale: float, shift: float, seed: int) -> None:
     generator = Key(seed).torch()
     features, labels = torch.randn((30, 4), generator=generator, dtype=torch.float64), torch.arange(30) % 5
-    one = measure_spread_of_means(Statistics.of(features, labels, 5))
-    other = measure_spread_of_means(Statistics.of(features * scale + shift, labels, 5))
+    one = measure_spread_of_means(Statistics.from_records(features, labels, 5))
+    other = measure_spread_of_means(Statistics.from_records(features * scale + shift, labels, 5))
     assert other == pytest.approx(one * scale, rel=1e-9, abs=1e-11)
 
 
 def test_labels_and_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="record 1 must be 0 to 2, found: 3"):
-        Statistics.of(torch.zeros((2, 1)), torch.tensor([0, 3]), 3)
+        Statistics.from_records(torch.zeros((2, 1)), torch.tensor([0, 3]), 3)
     with pytest.raises(InputError, match=r"record 0 .* found: -1"):
-        Statistics.of(torch.zeros((2, 1)), torch.tensor([-1, 0]), 3)
+        Statistics.from_records(torch.zeros((2, 1)), torch.tensor([-1, 0]), 3)
     with pytest.raises(InputError, match=r"features \(2, 1\), labels \(3,\)"):
-        Statistics.of(torch.zeros((2, 1)), torch.zeros(3), 3)
+        Statistics.from_records(torch.zeros((2, 1)), torch.zeros(3), 3)
     with pytest.raises(InputError, match=r"\(2, 3\) and \(2, 4\)"):
         _ = Statistics.zeros(2, 3) + Statistics.zeros(2, 4)

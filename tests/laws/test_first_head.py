@@ -49,7 +49,7 @@ def test_the_default_first_head_is_drawn_from_the_seed_that_was_sent_with_rows_o
 
 def test_a_class_without_records_has_no_mean_in_fedlog_c() -> None:
     algorithm = FedLogC(PLAN)
-    sums = Statistics.of(torch.ones(4, 5), torch.tensor([0, 0, 2, 2]), 3).sums
+    sums = Statistics.from_records(torch.ones(4, 5), torch.tensor([0, 0, 2, 2]), 3).sums
     server = algorithm.step("statistics", algorithm.begin(Key(1)), Contribution((sums,)))
     heard = algorithm.hear(algorithm.broadcast(server), {})
     work = algorithm.open("statistics", {}, heard)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, moment_sensitivity
+from fedlog.core.stats import Detail, Moments, compute_moment_sensitivity
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.mechanisms import sum_clipped_moments
@@ -42,16 +42,20 @@ def test_one_record_more_moves_the_pair_by_at_most_its_sensitivity(
     clip, grid = L2Clip(radius), 2.0**-steps
     whole = sum_clipped_moments(features, labels, N_CLASS, clip, grid, detail)
     without = sum_clipped_moments(features[1:], labels[1:], N_CLASS, clip, grid, detail)
-    assert float((flat(whole) - flat(without)).norm()) <= moment_sensitivity(radius, detail) * (1 + 1e-12)
+    assert float((flat(whole) - flat(without)).norm()) <= compute_moment_sensitivity(radius, detail) * (1 + 1e-12)
 
 
 def test_the_sensitivity_is_reached() -> None:
     one = torch.zeros(1, WIDTH, dtype=torch.float64)
     one[0, 0] = 2.0
     for detail in DETAILS:
-        moved = flat(Moments.of(one, torch.tensor([0]), N_CLASS, detail)).norm()
-        assert float(moved) == pytest.approx(moment_sensitivity(2.0, detail)) == pytest.approx(math.sqrt(1 + 4 + 16))
-    assert moment_sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
+        moved = flat(Moments.from_records(one, torch.tensor([0]), N_CLASS, detail)).norm()
+        assert (
+            float(moved)
+            == pytest.approx(compute_moment_sensitivity(2.0, detail))
+            == pytest.approx(math.sqrt(1 + 4 + 16))
+        )
+    assert compute_moment_sensitivity(2.0, Detail.MEANS) == pytest.approx(math.sqrt(5))
 
 
 def guard(unit: Unit, trust: Trust, bound: ContributionBound) -> Protection:
@@ -92,7 +96,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
 def test_a_whole_message_is_clipped_as_one_vector() -> None:
     made = guard(Unit.CLIENT, Trust.CENTRAL, ContributionBound(message_norm=2.0))
     features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
-    exact = Moments.of(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
+    exact = Moments.from_records(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
     lifted = made.to_feature_units(make_contribution(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
     length = math.hypot(*(float(array.norm()) for array in lifted.arrays))
     assert 1.9 < length <= 2.0
@@ -102,7 +106,7 @@ def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
     with pytest.raises(InputError, match="clip of each record's length"):
         guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(Clamp(1.0)))
     limits = guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(L2Clip(1.0))).limits
-    honest = Moments.of(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
+    honest = Moments.from_records(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
     limits.check_second_moments(*honest.arrays)
     with pytest.raises(InputError, match="the second moments of 5 records must be at most"):
         limits.check_second_moments(honest.arrays[0], 10 * honest.arrays[1])

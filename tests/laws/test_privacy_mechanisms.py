@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean
+from fedlog.core.stats import Statistics, find_least_count_for_mean, is_count_usable
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import (
     NoiseKind,
@@ -218,7 +218,7 @@ def test_counts_below_their_own_noise_keep_the_old_head() -> None:
     assert is_count_usable(Statistics(sums), std=61 / 6)
     assert not is_count_usable(Statistics(sums), std=61 / 6 + 0.01)
     assert not is_count_usable(Statistics(-sums), std=0.1)
-    _, present = Statistics(sums).means(least_count_for_mean(10.0))
+    _, present = Statistics(sums).means(find_least_count_for_mean(10.0))
     assert present.tolist() == [False, True] + [False] * 7
 
 

@@ -127,7 +127,9 @@ def test_one_record_moves_a_frozen_clients_message_by_the_stated_sensitivity_at_
 def test_nobody_elses_features_move_with_a_record_not_even_by_rounding(choice: BackendChoice, others: int) -> None:
     guard, body = _protection(Unit.RECORD, Trust.CENTRAL, clip="l2:3"), make_body(f"mlp:{WIDTH}@l2:3", (20,))
     generator = Key(others).torch()
-    (weights,) = (value for value in body.initial(Key(3).child("initial", "body")).values() if value.ndim == 2)
+    (weights,) = (
+        value for value in body.make_initial_params(Key(3).child("initial", "body")).values() if value.ndim == 2
+    )
     # Inputs of which nothing but rounding is left after the first layer: in single precision that is a great deal.
     invisible = torch.linalg.svd(weights.double()).Vh[WIDTH:]
     inputs = 1e9 * torch.randn(1 + others, len(invisible), dtype=torch.float64, generator=generator) @ invisible
@@ -228,7 +230,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     algorithm = FedLog(make_model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
     clients = list_clients(federation, [body] * 2, algorithm)
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
-    start = {**body.initial(Key(2)), HEAD: heard[HEAD]}
+    start = {**body.make_initial_params(Key(2)), HEAD: heard[HEAD]}
     phases = algorithm.schedule.round[0].phases
     found = []
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
@@ -396,7 +398,7 @@ def _server(guard: Protection | None, limits: Limits | None, share: float) -> tu
     federation = Federation("x", CLASSES, (INPUTS,), data, data, (shard,), IDENTITY, ("0", "1"))
     plan = make_model_plan(federation, [body])
     algorithm = freeze_bodies(FedLog(plan))
-    initial = {**body.initial(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
+    initial = {**body.make_initial_params(Key(0)), HEAD: torch.zeros(CLASSES, 1 + WIDTH)}
     server = Server.create(algorithm, plan, initial, Key(0), guard)
     server.limits = server.limits or limits
     server.refused_share_allowed = share
@@ -455,7 +457,7 @@ def test_limits_hold_for_every_clipped_message() -> None:
     for name in ("clamp:2", "l2:3"):
         clip = parse_clip(name)
         features = clip(10 * torch.randn(50, WIDTH, generator=generator))
-        sums = Statistics.of(features, torch.arange(50) % CLASSES, CLASSES).sums
+        sums = Statistics.from_records(features, torch.arange(50) % CLASSES, CLASSES).sums
         Limits(clip).check_statistics(sums.float())
         with pytest.raises(InputError, match="beyond the clip"):
             Limits(clip).check_statistics(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
@@ -499,7 +501,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
-        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.fewest_records(sums[:1, 1:])
+        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.count_fewest_records(sums[:1, 1:])
     else:
         sums *= 5.001 / sums.norm()
     with pytest.raises(InputError, match="norm must be at most" if bound == "norm" else "beyond the clip"):

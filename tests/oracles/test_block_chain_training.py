@@ -62,7 +62,7 @@ def _tasks(federation: Federation, body: Body, method: str, dtype: torch.dtype, 
     algorithm: Any = make_method(
         method, make_model_plan(federation, [body] * len(RECORDS)), {"epochs": 2, "learning_rate": rate}
     )
-    start = {HEAD: draw_initial_head(body.width, federation.n_class, Key(1)), **body.initial(Key(1))}
+    start = {HEAD: draw_initial_head(body.width, federation.n_class, Key(1)), **body.make_initial_params(Key(1))}
     home = algorithm.join({name: value.to(dtype) for name, value in start.items()})
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
     exchange = algorithm.schedule.round[0]

@@ -60,7 +60,7 @@ def _made(name: str) -> tuple[Body, BlockNetwork, dict[str, Tensor], dict[str, T
     compiled = compile_stacked(body)
     assert compiled is not None
     generator = Key(5).child(name).torch()
-    clients = [body.initial(Key(at).child(name)) for at in range(CLIENTS)]
+    clients = [body.make_initial_params(Key(at).child(name)) for at in range(CLIENTS)]
     params = {own: torch.stack([each[own] for each in clients]) for own in clients[0]}
     params[HEAD] = torch.randn(CLIENTS, CLASSES, 1 + body.width, generator=generator)
     masks = {

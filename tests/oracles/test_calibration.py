@@ -21,7 +21,9 @@ def small_posterior() -> tuple[LaplaceHead, torch.Tensor, object]:
     generator = Key(1).torch()
     features = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     labels = torch.arange(40) % 3
-    posterior = Prior().posterior(Statistics.of(features + labels[:, None], labels, 4))  # class 3 has no record
+    posterior = Prior().posterior(
+        Statistics.from_records(features + labels[:, None], labels, 4)
+    )  # class 3 has no record
     return LaplaceHead(solve_head(posterior).weights, posterior.nu), features, posterior
 
 
@@ -118,6 +120,6 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(40):
         x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
         y = x @ weights + torch.randn(60, generator=generator, dtype=torch.float64)
-        low, high = solve_regression(sum_regression_moments(x[:20], y[:20])).interval(x[20:], 0.9)
+        low, high = solve_regression(sum_regression_moments(x[:20], y[:20])).predict_interval(x[20:], 0.9)
         inside.append(float(((low <= y[20:]) & (y[20:] <= high)).double().mean()))
     assert np.mean(inside) == pytest.approx(0.9, abs=0.03)

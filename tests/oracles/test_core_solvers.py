@@ -26,7 +26,7 @@ def problem(seed: int, n_class: int, width: int, n: int, norm: float, used: int,
     centres = generator.standard_normal((n_class, width - 1))
     features = centres[labels] + 0.3 * generator.standard_normal((n, width - 1))
     features *= norm / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    statistics = Statistics.of(torch.from_numpy(features), torch.from_numpy(labels), n_class)
+    statistics = Statistics.from_records(torch.from_numpy(features), torch.from_numpy(labels), n_class)
     chi = None if chi_scale == 0 else torch.from_numpy(chi_scale * generator.standard_normal((n_class, width)))
     return Prior(chi, nu=float(generator.uniform(0.2, 3))).posterior(statistics)
 

@@ -50,7 +50,7 @@ def test_no_operation_of_the_vmap_path_mixes_devices(transform: Transform, make_
     federation = make_federation([5, 0, 3], input_shape=(1, 4, 4), transform=transform)
     found = build_body("mine", _body, (1, 4, 4))
     clients = [Client(at, s.name, found, s.train, (s.test,), ()) for at, s in enumerate(federation.shards)]
-    work = Work({HEAD: draw_initial_head(found.width, 3, Key(0)), **found.initial(Key(0))})
+    work = Work({HEAD: draw_initial_head(found.width, 3, Key(0)), **found.make_initial_params(Key(0))})
     tasks = [Task(c, work, (Phase(EVERYTHING, 2, cross_entropy, 0.01),), Key(0).child(c.index)) for c in clients]
     tasks.sort(key=lambda task: -task.client.records)
     engine = Engine(Settings(2, device="meta"), BackendChoice.VMAP)

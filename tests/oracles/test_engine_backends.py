@@ -38,7 +38,7 @@ CASES = {
 
 
 def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
-    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.make_initial_params(Key(1))}
     home = algorithm.join({name: value.double() for name, value in start.items()})
     heard = {
         name: value.double() for name, value in algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()

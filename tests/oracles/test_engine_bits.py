@@ -146,7 +146,7 @@ def begin(make_federation: MakeFederation) -> Callable[..., tuple[Server, Exchan
         found = make_body("mlp:4", (4,))
         plan = make_model_plan(make_federation([1]), [found])
         algorithm = make_method(method, plan, {})
-        initial = {HEAD: draw_initial_head(4, 3, Key(0)), **found.initial(Key(0))}
+        initial = {HEAD: draw_initial_head(4, 3, Key(0)), **found.make_initial_params(Key(0))}
         return Server.create(algorithm, plan, initial, Key(0)), algorithm.schedule.round[0]
 
     return made

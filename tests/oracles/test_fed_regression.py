@@ -59,7 +59,7 @@ def test_without_a_prior_it_is_least_squares_with_its_textbook_intervals() -> No
     residual = float(((y.numpy() - plain.predict(x)) ** 2).sum())
     scale = np.sqrt(residual / 60 * (1 + np.einsum("ij,jk,ik->i", row, np.linalg.inv(design.T @ design), row)))
     reach = student.ppf(0.95, 60) * scale
-    low, high = head.interval(new, 0.9)
+    low, high = head.predict_interval(new, 0.9)
     np.testing.assert_allclose(((high - low) / 2).numpy(), reach, rtol=2e-3)
 
 
@@ -69,7 +69,7 @@ def test_the_head_survives_float32_and_features_without_spread() -> None:
     whole = NumberHead.from_posterior(solve_regression(sum_regression_moments(x, y), strength=0.1))
     head = NumberHead.from_posterior(solve_regression(sum_regression_moments(flat, y), strength=0.1))
     sent = NumberHead(*(array.to(torch.float32) for array in head.arrays))
-    for ours, theirs in zip(sent.interval(flat, 0.9), whole.interval(x, 0.9), strict=True):
+    for ours, theirs in zip(sent.predict_interval(flat, 0.9), whole.predict_interval(x, 0.9), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

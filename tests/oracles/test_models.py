@@ -88,7 +88,7 @@ def test_dropout_is_where_it_belongs(
 @pytest.mark.parametrize("name", SHAPES)
 def test_evaluation_is_the_plain_module_in_eval_mode(name: str) -> None:
     found = make_body(name, SHAPES[name])
-    params = found.initial(Key(1))
+    params = found.make_initial_params(Key(1))
     plain = found.make().eval()
     plain.load_state_dict(params, strict=False)
     inputs = torch.randn(3, *SHAPES[name], generator=Key(2).torch())
@@ -99,7 +99,7 @@ def test_evaluation_is_the_plain_module_in_eval_mode(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "mobilenet-v2"])
 def test_training_with_the_masks_of_ones_is_evaluation(name: str) -> None:
     found = make_body(name, SHAPES[name])
-    params = found.initial(Key(1))
+    params = found.make_initial_params(Key(1))
     inputs = torch.randn(3, *SHAPES[name], generator=Key(2).torch())
     ones = {site.name: torch.ones(3, *site.shape) for site in found.dropout}
     torch.testing.assert_close(found.features(params, inputs, ones), found.features(params, inputs, None))
@@ -141,7 +141,7 @@ def test_masked_dropout_without_a_multiplier_is_the_identity() -> None:
 def test_initialisation_follows_the_key_and_leaves_global_randomness_alone() -> None:
     found = make_body("cnn", (1, 28, 28))
     before = torch.random.get_rng_state()
-    first, again, other = (found.initial(Key(seed)) for seed in (1, 1, 2))
+    first, again, other = (found.make_initial_params(Key(seed)) for seed in (1, 1, 2))
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not any(torch.equal(first[name], other[name]) for name in first)
@@ -198,7 +198,10 @@ def test_any_module_can_be_a_body(make_federation: MakeFederation) -> None:
     assert [(site.name, site.p) for site in found.dropout] == [("drop_inner", 0.2), ("drop_outer", 0.4)]
     assert found.layers == (("inner.weight", "inner.bias"), ("outer.weight", "outer.bias"))
     simulation = _run(make_federation, [found] * 3)
-    trained, initial = simulation.workers.cohort.store.homes[0], found.initial(Key(0).child("initial", "body"))
+    trained, initial = (
+        simulation.workers.cohort.store.homes[0],
+        found.make_initial_params(Key(0).child("initial", "body")),
+    )
     assert all(not torch.equal(trained[name], initial[name]) for name in initial)
 
 
@@ -249,7 +252,7 @@ def test_running_statistics_are_those_of_pytorch(make_federation: MakeFederation
     head = nn.Linear(3, 3)
     first = draw_initial_head(3, 3, Key(4).child("initial", "head"))
     module = Normalised()
-    module.load_state_dict(found.initial(Key(4).child("initial", "body")), strict=False)
+    module.load_state_dict(found.make_initial_params(Key(4).child("initial", "body")), strict=False)
     head.load_state_dict({"weight": first[:, 1:], "bias": first[:, 0]})
     module.train()
     for epoch in range(2):
@@ -286,7 +289,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     algorithm = make_method(method, plan, {"epochs": 1})
     simulation = Simulation(algorithm, federation, [found] * 2, plan, engine, RunSettings(rounds=2)).start()
     list(simulation.rounds())
-    cohort, initial = simulation.workers.cohort, found.initial(Key(0).child("initial", "body"))
+    cohort, initial = simulation.workers.cohort, found.make_initial_params(Key(0).child("initial", "body"))
     for home in cohort.store.homes.values():
         model = algorithm.deploy(home, cohort.store.heard)
         for name in found.fixed:
@@ -303,15 +306,15 @@ def test_a_method_that_moves_everything_alike_refuses_what_must_not_move(make_fe
 def test_a_body_that_lets_nothing_be_trained_is_used_as_it_is(make_federation: MakeFederation) -> None:
     found = build_body("mine:fixed", lambda: nn.Linear(4, 3).requires_grad_(False), (4,))
     home = _run(make_federation, [found] * 3).workers.cohort.store.homes[0]
-    initial = found.initial(Key(0).child("initial", "body"))
+    initial = found.make_initial_params(Key(0).child("initial", "body"))
     assert all(torch.equal(home[name], value) for name, value in initial.items())
 
 
 def test_weights_in_fewer_bits_are_trained_in_single_precision(tmp_path: Path) -> None:
     found = make_body("mlp:5,3", (4,))
-    halves = {name: value.half() for name, value in found.initial(Key(1)).items()}
+    halves = {name: value.half() for name, value in found.make_initial_params(Key(1)).items()}
     save_file(halves, tmp_path / "half.safetensors")
-    weights = load_weights(found, tmp_path / "half.safetensors").initial(Key(2))
+    weights = load_weights(found, tmp_path / "half.safetensors").make_initial_params(Key(2))
     assert all(weights[name].dtype == torch.float32 for name in halves)
     assert all(torch.equal(weights[name], value.float()) for name, value in halves.items())
     halves["1.bias"][2] = torch.nan
@@ -419,7 +422,7 @@ def test_a_dropout_layer_called_features_is_not_taken_for_the_one_before_the_hea
             return found
 
     found = build_body("mine", Named, (4,))
-    params = found.initial(Key(0))
+    params = found.make_initial_params(Key(0))
     (site,) = found.dropout
     dropped = found.features(params, torch.ones(2, 4), {site.name: torch.zeros(2, 4)})
     torch.testing.assert_close(dropped, params["out.bias"].expand(2, 3))
@@ -434,7 +437,7 @@ def test_a_users_own_hooks_survive() -> None:
         return layer
 
     found = build_body("mine", make, (4,))
-    params = found.initial(Key(0))
+    params = found.make_initial_params(Key(0))
     inputs = torch.ones(1, 4)
     expected = nn.functional.linear(2 * inputs, params["weight"], params["bias"])
     torch.testing.assert_close(found.features(params, inputs, None), expected)

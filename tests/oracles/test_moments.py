@@ -108,7 +108,7 @@ def test_clients_of_different_ages_train_together_as_alone(
     algorithm = make_method(
         "local", make_model_plan(federation, [found] * 4), {"epochs": EPOCHS, "learning_rate": RATE}
     )
-    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.initial(Key(1))}
+    start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.make_initial_params(Key(1))}
     (exchange,) = algorithm.schedule.round
     clients = list_clients(federation, [found] * 4, algorithm)
     trained: list[list[Fit]] = []

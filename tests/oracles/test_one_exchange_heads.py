@@ -76,7 +76,9 @@ DETAILS = {
 def test_the_federated_head_is_the_pooled_one_also_after_a_site_left(name: str) -> None:
     features, labels = records()
     order = labels.argsort(stable=True)  # sites of one or two classes, the hardest split there is
-    sites = [Moments.of(features[part], labels[part], N_CLASS, DETAILS[name]) for part in torch.split(order, 40)]
+    sites = [
+        Moments.from_records(features[part], labels[part], N_CLASS, DETAILS[name]) for part in torch.split(order, 40)
+    ]
 
     def summed(some: list[Moments]) -> Moments:
         total = Moments.zeros(N_CLASS, WIDTH, DETAILS[name])
@@ -84,10 +86,10 @@ def test_the_federated_head_is_the_pooled_one_also_after_a_site_left(name: str) 
             total = total + each
         return total
 
-    pooled = Moments.of(features, labels, N_CLASS, DETAILS[name])
+    pooled = Moments.from_records(features, labels, N_CLASS, DETAILS[name])
     assert (solve(name, summed(sites)) - solve(name, pooled)).abs().max() < 1e-10
     rest = torch.cat([part for at, part in enumerate(torch.split(order, 40)) if at != 2])
-    left = Moments.of(features[rest], labels[rest], N_CLASS, DETAILS[name])
+    left = Moments.from_records(features[rest], labels[rest], N_CLASS, DETAILS[name])
     after = solve(name, summed(sites) + sites[2] * -1.0)
     assert (after - solve(name, left)).abs().max() < 1e-10 * max(1.0, float(after.abs().max()))
 
@@ -102,7 +104,7 @@ def test_packing_keeps_the_matrix_and_its_length() -> None:
 
 def test_lda_is_scikit_learns() -> None:
     features, labels = records()
-    ours = solve_linear_discriminant(Moments.of(features, labels, N_CLASS, Detail.SECOND), share=0.0)
+    ours = solve_linear_discriminant(Moments.from_records(features, labels, N_CLASS, Detail.SECOND), share=0.0)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.0).fit(features.numpy(), labels.numpy())
     # Its covariance divides by n, ours by n - classes.
     scale = (len(labels) - N_CLASS) / len(labels)
@@ -118,7 +120,7 @@ def test_the_closed_form_of_shrinkage_is_scikit_learns() -> None:
 
 def test_naive_bayes_is_scikit_learns() -> None:
     features, labels = records()
-    head = solve_naive_bayes(Moments.of(features, labels, N_CLASS, Detail.SQUARES))
+    head = solve_naive_bayes(Moments.from_records(features, labels, N_CLASS, Detail.SQUARES))
     ours = torch.log_softmax(logits(features, {HEAD: head.linear, QUADRATIC: head.quadratic}), dim=1)
     theirs = GaussianNB().fit(features.numpy(), labels.numpy()).predict_log_proba(features.numpy())
     assert np.allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-6)
@@ -126,7 +128,9 @@ def test_naive_bayes_is_scikit_learns() -> None:
 
 def test_quadratic_discriminants_are_log_densities() -> None:
     features, labels = records()
-    head = solve_quadratic_discriminant(Moments.of(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0)
+    head = solve_quadratic_discriminant(
+        Moments.from_records(features, labels, N_CLASS, Detail.CLASS_SECOND), 0.0, share=0.0
+    )
     logs = []
     for y in range(N_CLASS):
         own = features[labels == y]
@@ -140,7 +144,7 @@ def test_quadratic_discriminants_are_log_densities() -> None:
 
 def test_ridge_is_scikit_learns() -> None:
     features, labels = records()
-    moments = Moments.of(features, labels, N_CLASS, Detail.SECOND)
+    moments = Moments.from_records(features, labels, N_CLASS, Detail.SECOND)
     centred = features - features.mean(0)
     penalty = 0.02 * float(centred.square().sum()) / WIDTH
     theirs = Ridge(alpha=penalty).fit(features.numpy(), np.eye(N_CLASS)[labels.numpy()])
@@ -151,7 +155,7 @@ def test_ridge_is_scikit_learns() -> None:
 
 def test_an_own_ridge_stands_where_its_gradient_is_zero() -> None:
     features, labels = records(50)
-    own = Moments.of(features, labels, N_CLASS, Detail.SECOND)
+    own = Moments.from_records(features, labels, N_CLASS, Detail.SECOND)
     head = torch.randn(N_CLASS, 1 + WIDTH, dtype=torch.float64, generator=Key(3).torch())
     found = solve_personal_ridge_head(own, head, 0.5).requires_grad_(True)
     phi = torch.cat([torch.ones(50, 1, dtype=torch.float64), features], dim=1)
@@ -164,15 +168,15 @@ def test_an_own_ridge_stands_where_its_gradient_is_zero() -> None:
 
 def test_an_own_fedlog_head_goes_from_the_global_head_to_the_own_records() -> None:
     features, labels = records()
-    everyone = solve_head(Prior(nu=0.0).posterior(Statistics.of(features, labels, N_CLASS))).weights
-    own = Statistics.of(features[:20], labels[:20], N_CLASS)
+    everyone = solve_head(Prior(nu=0.0).posterior(Statistics.from_records(features, labels, N_CLASS))).weights
+    own = Statistics.from_records(features[:20], labels[:20], N_CLASS)
     assert torch.equal(solve_personal_fedlog_head(own, everyone, float("inf")), everyone)
     near = solve_personal_fedlog_head(own, everyone, 1e9)
     assert torch.allclose(near, everyone, atol=1e-4)
     alone = solve_head(Prior(nu=1.0).posterior(own)).weights
     assert torch.equal(solve_personal_fedlog_head(own, everyone, 0.0), alone)
     # With everyone's records as its own and no strength beside them, the head of maximum likelihood comes back.
-    again = solve_personal_fedlog_head(Statistics.of(features, labels, N_CLASS), everyone, 50.0)
+    again = solve_personal_fedlog_head(Statistics.from_records(features, labels, N_CLASS), everyone, 50.0)
     assert torch.allclose(again, everyone, atol=1e-8)
 
 
@@ -264,8 +268,8 @@ def test_ccvr_draws_the_same_features_whatever_order_the_sums_were_added_in() ->
     x[:, 3], x[:, 4] = 0.1, x[:, 0]  # a column without spread but for rounding, and one that is another's
     y = torch.arange(90) % 3
     method = registry.make_method("ccvr", ModelPlan(3, 5, ((HEAD,),), 18), {})
-    whole = Moments.of(x, y, 3, Detail.CLASS_SECOND)
-    parts = [Moments.of(x[own], y[own], 3, Detail.CLASS_SECOND) for own in torch.split(torch.arange(90), 7)]
+    whole = Moments.from_records(x, y, 3, Detail.CLASS_SECOND)
+    parts = [Moments.from_records(x[own], y[own], 3, Detail.CLASS_SECOND) for own in torch.split(torch.arange(90), 7)]
     added = parts[-1]
     for part in parts[-2::-1]:
         added = added + part

@@ -55,9 +55,11 @@ def work(method: OneExchange, x: Tensor, y: Tensor) -> tuple[Params, Message]:
     (exchange,) = method.schedule.round
     if exchange.summary is BodySummary.MIXTURES:
         mixtures = fit_mixtures(x, y, N_CLASS, exchange.parts, Key(1), exchange.fewest)
-        trained = WorkResult({}, Moments.of(x, y, N_CLASS, exchange.detail).statistics, len(y), mixtures=mixtures)
+        trained = WorkResult(
+            {}, Moments.from_records(x, y, N_CLASS, exchange.detail).statistics, len(y), mixtures=mixtures
+        )
     else:
-        moments = Moments.of(x, y, N_CLASS, exchange.detail)
+        moments = Moments.from_records(x, y, N_CLASS, exchange.detail)
         trained = WorkResult({}, moments.statistics, len(y), moments.second)
     home, message = method.close(exchange.name, {}, Work({}), trained)
     assert message is not None

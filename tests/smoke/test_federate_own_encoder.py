@@ -67,7 +67,7 @@ def solve_pooled(federation: LocalFederation) -> torch.Tensor:
     pools = [load_data(folder, folder.read_config()).federation for folder in federation.sites.values()]
     parts = [pool.train.at(pool.shards[0].train) for pool in pools]
     features, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
-    return solve_linear_discriminant(Moments.of(features, labels, len(CLASSES), Detail.SECOND))
+    return solve_linear_discriminant(Moments.from_records(features, labels, len(CLASSES), Detail.SECOND))
 
 
 def test_three_real_sites_with_an_encoder_of_their_own(

@@ -151,8 +151,10 @@ def test_a_run_goes_on_from_another_folder_with_its_body_s_file_named_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = make_body("mlp:4", (2,))
-    save_file(found.initial(Key(1)), tmp_path / "start.safetensors")
-    save_file({name: torch.zeros_like(value) for name, value in found.initial(Key(1)).items()}, tmp_path / "other")
+    save_file(found.make_initial_params(Key(1)), tmp_path / "start.safetensors")
+    save_file(
+        {name: torch.zeros_like(value) for name, value in found.make_initial_params(Key(1)).items()}, tmp_path / "other"
+    )
     given = ["--body", "mlp:4", "--rounds", "2", "--quiet", "--body-file", "start.safetensors"]
     assert main(["run", "--data", "circle", *given, "--out", "my run"]) == 0
     Path("my run/summary.json").unlink()  # as if it had been killed at the end

@@ -35,7 +35,7 @@ IMAGES = Schema("y", ("a", "b", "c"), input_shape=(1, 12, 12))
 def made(schema: Schema, name: str, encoder: TableEncoder | None, transform: Transform) -> Model:
     chosen = make_body(name, schema.shape)
     head = draw_initial_head(chosen.width, schema.n_class, Key(1))
-    params = {**chosen.initial(Key(2)), HEAD: head}
+    params = {**chosen.make_initial_params(Key(2)), HEAD: head}
     return Model(chosen, params, schema, encoder, transform, {"run": "run-1"})
 
 
@@ -139,11 +139,11 @@ def test_onnx_gives_what_pytorch_gives(tmp_path: Path, name: str) -> None:
 
 def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Path) -> None:
     inner = make_body("mlp:6,4", (5,))
-    weights = inner.initial(Key(4))
+    weights = inner.make_initial_params(Key(4))
     save_file({**weights, HEAD: torch.zeros(2, 5)}, tmp_path / "w.safetensors", metadata={"body": "mlp:6,4"})
     chosen = make_body(f"frozen:{tmp_path / 'w.safetensors'}", (5,))
     inputs = torch.linspace(-1, 1, 15).reshape(3, 5)
-    params = chosen.initial(Key(9))
+    params = chosen.make_initial_params(Key(9))
     torch.testing.assert_close(chosen.features(params, inputs, None), inner.features(weights, inputs, None))
     assert chosen.buffers == {name for layer in chosen.layers for name in layer}
     for bad in ("nothing.safetensors", "plain.safetensors", "short.safetensors"):
@@ -154,7 +154,7 @@ def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Pat
 
 
 def test_weights_that_a_run_has_written_are_told_from_others(tmp_path: Path, folder: Path) -> None:
-    weights = make_body("mlp:6,4", (5,)).initial(Key(4))
+    weights = make_body("mlp:6,4", (5,)).make_initial_params(Key(4))
     save_file(weights, tmp_path / "public.safetensors", metadata={"body": "mlp:6,4"})
     refuse_trained_weights(tmp_path / "public.safetensors")
     save_file(weights, tmp_path / "run.safetensors", metadata={"body": "mlp:6,4", "method": "fedlog"})

@@ -142,7 +142,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
     tmp_path: Path,
 ) -> None:
     public, copy = tmp_path / "public.safetensors", tmp_path / "copy.safetensors"
-    save_file(make_body("mlp:8", (64,)).initial(Key(9)), public)
+    save_file(make_body("mlp:8", (64,)).make_initial_params(Key(9)), public)
     copy.write_bytes(public.read_bytes())
     run = resolve(_spec(**RECORD, rounds=1, body_file=str(public)))
     assert resolve(_spec(**RECORD, rounds=1, body_file=str(copy))).digest == run.digest
@@ -152,7 +152,7 @@ def test_a_frozen_body_can_come_from_a_file_and_counts_by_its_content(
         execute(_spec(**{**RECORD, "body": ("mlp:9",), "rounds": 1, "body_file": str(public)}), tmp_path / "other")
     named = _spec(**{**RECORD, "rounds": 1, "body": (f"frozen:{public}",)})
     before = resolve(named).digest
-    save_file(make_body("mlp:8", (64,)).initial(Key(10)), public)
+    save_file(make_body("mlp:8", (64,)).make_initial_params(Key(10)), public)
     assert resolve(named).digest != before
 
 

@@ -51,7 +51,7 @@ class Averaging(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange a round: train, then send the shared layers. A closing phase if the method has one."""
+        """One exchange a round: train, then send the shared layers; at the end the method's closing phase, if any."""
         return Schedule(round=(Exchange("average", self.phases),), closing=self.closing)
 
     def broadcast(self, server: Params) -> Message:
@@ -71,7 +71,7 @@ class Averaging(Algorithm):
         return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Keep the layers that are not shared; send the shared ones with the client's number of records."""
+        """Keep the layers that are not shared; send the shared layers with the client's number of records."""
         if not trained.records:
             kept = home  # nothing was trained; home may still be the whole initial model, which is needed
         else:
@@ -106,9 +106,9 @@ def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...
     if not 1 <= count < len(plan.layers):
         raise InputError(
             f"{method} needs between 1 and {len(plan.layers) - 1} top layers for this body, found: {count}",
-            hint="count layers from the top; the head is the first",
+            hint="give a smaller number; layers are counted from the top, and the head is the first",
         )
-    return plan.top(count)
+    return plan.list_top_params(count)
 
 
 def local(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
@@ -123,7 +123,7 @@ def pooled(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Av
 
 def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """FedAvg (McMahan et al. 2017): the whole model is averaged."""
-    return Averaging("fedavg", plan.top(len(plan.layers)), (_train_everything(epochs, learning_rate),))
+    return Averaging("fedavg", plan.list_top_params(len(plan.layers)), (_train_everything(epochs, learning_rate),))
 
 
 def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
@@ -143,7 +143,7 @@ def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
     """FedPer (Arivazhagan et al. 2019): clients keep the top layers, the rest is averaged; all are trained together."""
     _take_top_layers(plan, personal_layers, "fedper")
-    return Averaging("fedper", plan.below(personal_layers), (_train_everything(epochs, learning_rate),))
+    return Averaging("fedper", plan.list_params_below(personal_layers), (_train_everything(epochs, learning_rate),))
 
 
 def fedrep(
@@ -158,7 +158,7 @@ def fedrep(
     personal = _take_top_layers(plan, personal_layers, "fedrep")
     top = Phase(select_only(*personal), head_epochs, cross_entropy, head_learning_rate)
     rest = Phase(select_all_but(*personal), epochs, cross_entropy, learning_rate)
-    return Averaging("fedrep", plan.below(personal_layers), (top, rest), closing=(top,))
+    return Averaging("fedrep", plan.list_params_below(personal_layers), (top, rest), closing=(top,))
 
 
 def fedbabu(
@@ -171,4 +171,4 @@ def fedbabu(
     """FedBABU (Oh et al. 2022): the head is random and not trained in rounds; at the end the model is fine-tuned."""
     rest = Phase(BODY, epochs, cross_entropy, learning_rate)
     tune = _train_everything(fine_tune_epochs, fine_tune_learning_rate)
-    return Averaging("fedbabu", plan.below(1), (rest,), closing=(tune,))
+    return Averaging("fedbabu", plan.list_params_below(1), (rest,), closing=(tune,))

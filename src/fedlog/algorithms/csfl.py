@@ -99,7 +99,7 @@ class CSFL(Algorithm):
         if new_updates != 1:
             raise RunError(
                 f"cs-fl: a client got update {int(numbers[-1])} after update {int(known['updates'])}",
-                hint="its updates add up, so every client needs every broadcast: use full participation",
+                hint="every client needs every broadcast, because updates add up: use --participation 1",
             )
         if message.kind is Kind.SIGNS:
             move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
@@ -124,7 +124,7 @@ class CSFL(Algorithm):
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The mean measurements and support, weighted by records; or the majority sign of each entry, +1 in a tie."""
+        """The weighted mean of measurements and support sizes; or the majority sign of each entry, +1 in a tie."""
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:
             votes, voters = total.arrays
@@ -142,7 +142,7 @@ class CSFL(Algorithm):
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The model that all clients share: the initial model plus all updates."""
-        names = self.plan.top(len(self.plan.layers))
+        names = self.plan.list_top_params(len(self.plan.layers))
         parts = torch.split(heard["moved"], [home[name].numel() for name in names])
         return {
             name: (home[name] + part.reshape(home[name].shape)).to(home[name].dtype)
@@ -154,14 +154,14 @@ class CSFL(Algorithm):
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved
-        return {**moved, "support_per_measurement": float(server["support"]) / self._rows}
+        return {**moved, "support_per_measurement": float(server["support"]) / self._measurements}
 
     @property
-    def _rows(self) -> int:
+    def _measurements(self) -> int:
         return max(1, round(self.reduction * self.plan.entries))
 
     def _make_sensing(self, seed: Tensor) -> MeasurementMatrix:
-        return MeasurementMatrix.from_seed(int(seed), self.plan.entries, self._rows)
+        return MeasurementMatrix.from_seed(int(seed), self.plan.entries, self._measurements)
 
     def _flatten(self, params: Params) -> Tensor:
-        return torch.cat([params[name].flatten() for name in self.plan.top(len(self.plan.layers))])
+        return torch.cat([params[name].flatten() for name in self.plan.list_top_params(len(self.plan.layers))])

@@ -49,7 +49,7 @@ class FedDBE(Algorithm):
     @property
     def shared(self) -> tuple[str, ...]:
         """The names of all parameters except the shift."""
-        return self.plan.top(len(self.plan.layers))
+        return self.plan.list_top_params(len(self.plan.layers))
 
     @property
     def schedule(self) -> Schedule:

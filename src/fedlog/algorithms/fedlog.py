@@ -31,7 +31,7 @@ from fedlog.algorithms.shape import (
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Statistics, is_count_usable, least_count_for_mean, measure_spread_of_means
+from fedlog.core.stats import Statistics, find_least_count_for_mean, is_count_usable, measure_spread_of_means
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution, Kind, Message
@@ -171,7 +171,7 @@ class FedLog(Algorithm):
             return {}
         statistics, noise_std = Statistics(server["statistics"]), float(server.get(NOISE, torch.zeros(1)))
         observed = {
-            "spread_of_means": measure_spread_of_means(statistics, least_count_for_mean(noise_std)),
+            "spread_of_means": measure_spread_of_means(statistics, find_least_count_for_mean(noise_std)),
             "head_row_norm_max": float(server[HEAD].norm(dim=1).max()),
             "relative_gradient": float(server["relative_gradient"]),
         }
@@ -180,7 +180,7 @@ class FedLog(Algorithm):
 
 @dataclass(frozen=True)
 class FedLogC(FedLog):
-    """FedLog with a loss that pulls features to the global mean of their class and away from those of other classes."""
+    """FedLog with a loss that pulls features to the global mean of their class, and away from the other means."""
 
     first_head: FirstHead = FirstHead.STATISTICS
     alpha: float = 0.1  # strength of the pull
@@ -232,7 +232,7 @@ class FedLogC(FedLog):
             return super().hear(message, known) | {"means": means, "present": nothing}
         statistics = Statistics(message.arrays[0].to(torch.float64))
         noise_std = float(message.arrays[1]) if len(message.arrays) > 1 else 0.0
-        means, present = statistics.means(least_count_for_mean(noise_std))
+        means, present = statistics.means(find_least_count_for_mean(noise_std))
         head = solve_head(Prior(nu=self.nu).posterior(statistics)).weights
         return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
 

@@ -13,7 +13,7 @@ from fedlog.algorithms.shape import Batch, Carry, cross_entropy
 
 
 def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tensor:
-    """(..., B, n_class): |feature - class mean|^2, and 0 for a class without a mean."""
+    """The squared distances (..., B, n_class) of features from class means; 0 for a class without a mean."""
     # |a|^2 - 2 a.b + |b|^2 instead of |a - b|^2, which would need a (..., B, n_class, width) tensor.
     squares = features.square().sum(-1, keepdim=True) - 2 * features @ means.mT + means.square().sum(-1)[..., None, :]
     return squares * present[..., None, :].to(means.dtype)
@@ -32,7 +32,7 @@ class ClusteredLoss:
     """Cross-entropy + alpha * (squared distance to the own class's mean) - beta * (squared distances to other means).
 
     FedLog-C's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present` (..., n_class). A
-    class without a mean is in neither term. With a `margin`, class means further away do not push. docs/deviations.md
+    class without a mean is in neither term. Means further away than the `margin` do not push. docs/deviations.md
     explains the margin, and why the distance is taken before the dropout on the features.
     """
 

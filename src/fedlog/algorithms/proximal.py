@@ -1,4 +1,4 @@
-"""FedProx and Ditto: FedAvg with a loss term that keeps a client's parameters near the global ones.
+"""FedProx and Ditto: FedAvg with a loss term that keeps a client's parameters near the global parameters.
 
 FedProx (Li et al. 2020) applies the term to the model that is averaged. Ditto (Li et al. 2021) averages as FedAvg does,
 and each client also trains a personal model near the global one, which it never sends.
@@ -19,7 +19,7 @@ PERSONAL = "personal"  # the name of Ditto's exchange without an upload, and the
 
 
 class FedProx(Averaging):
-    """Averaging with a loss that keeps parameters near those at the start of the round."""
+    """Averaging with a loss that keeps parameters near their values at the start of the round."""
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The start of training: the global model, which the loss also gets as the parameters to stay near."""
@@ -30,7 +30,7 @@ class FedProx(Averaging):
 def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
     """FedProx (Li et al. 2020): FedAvg with mu / 2 * |w - w_global|^2 added to each client's loss."""
     train = Phase(EVERYTHING, epochs, NearModelLoss(_check_strength("fedprox", "mu", mu)), learning_rate)
-    return FedProx("fedprox", plan.top(len(plan.layers)), (train,))
+    return FedProx("fedprox", plan.list_top_params(len(plan.layers)), (train,))
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,26 @@ class Ditto(Averaging):
 
     def join(self, initial: Params) -> Params:
         """The initial model, and a copy of it as the first personal model."""
-        return {**initial, **_name_personal(initial)}
+        return {**initial, **_add_personal_prefix(initial)}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
         """The start of training: first the personal model, whose loss gets the global one; then the global model."""
-        common = {**{name: value for name, value in home.items() if name not in _select_personal(home)}, **heard}
-        return Work(_read_personal(home), common) if exchange == PERSONAL else Work(common)
+        common = {
+            **{name: value for name, value in home.items() if name not in _select_personal_entries(home)},
+            **heard,
+        }
+        return Work(_strip_personal_prefix(home), common) if exchange == PERSONAL else Work(common)
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Keep the personal model; send the global one with the client's number of records."""
         if exchange == PERSONAL:
-            return {**home, **_name_personal(trained.params)}, None
+            return {**home, **_add_personal_prefix(trained.params)}, None
         kept, message = super().close(exchange, home, work, trained)
-        return {**kept, **_select_personal(home)}, message
+        return {**kept, **_select_personal_entries(home)}, message
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The client's personal model."""
-        return _read_personal(home)
+        return _strip_personal_prefix(home)
 
 
 def ditto(
@@ -94,14 +97,14 @@ def _check_strength(method: str, option: str, value: float) -> float:
     return value
 
 
-def _select_personal(home: Params) -> Params:
-    """The personal model's parameters, still with the prefix in their names."""
+def _select_personal_entries(home: Params) -> Params:
+    """The entries of a client's state that belong to its personal model; names keep their prefix."""
     return {name: value for name, value in home.items() if name.startswith(f"{PERSONAL}/")}
 
 
-def _read_personal(home: Params) -> Params:
-    return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _select_personal(home).items()}
+def _strip_personal_prefix(home: Params) -> Params:
+    return {name.removeprefix(f"{PERSONAL}/"): value for name, value in _select_personal_entries(home).items()}
 
 
-def _name_personal(model: Params) -> Params:
+def _add_personal_prefix(model: Params) -> Params:
     return {f"{PERSONAL}/{name}": value for name, value in model.items()}

@@ -52,11 +52,11 @@ class ModelPlan:
     layers: tuple[tuple[str, ...], ...]
     entries: int  # the number of entries of all parameters together, the head's included
 
-    def top(self, count: int) -> tuple[str, ...]:
+    def list_top_params(self, count: int) -> tuple[str, ...]:
         """The names of the parameters in the top `count` layers, the head included."""
         return tuple(name for layer in self.layers[len(self.layers) - count :] for name in layer)
 
-    def below(self, count: int) -> tuple[str, ...]:
+    def list_params_below(self, count: int) -> tuple[str, ...]:
         """The names of the parameters below the top `count` layers."""
         return tuple(name for layer in self.layers[: len(self.layers) - count] for name in layer)
 
@@ -160,7 +160,7 @@ class BodySummary(Enum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """A client's local work and the upload after it; methods without communication have no upload."""
+    """A client's local work, and then its upload; methods without communication have no upload."""
 
     name: str
     phases: tuple[Phase, ...]
@@ -172,8 +172,8 @@ class Exchange:
     fewest: int | None = None
     """The smallest number of records for each of several Gaussians, for the summary MIXTURES."""
 
-    def summed_width(self, width: int) -> int:
-        """The number of summed features: the body's, and for the summary NUMBERS one more for the number to predict."""
+    def count_summed_features(self, width: int) -> int:
+        """The number of summed features: the body's `width`, plus 1 if the number to predict is summed with them."""
         return width + (self.summary is BodySummary.NUMBERS)
 
 

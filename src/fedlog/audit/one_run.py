@@ -182,9 +182,9 @@ def _train_by_dp_sgd(
     """Train one round by DP-SGD, and return the body's weights, (width, canaries)."""
     (client,) = list_clients(federation, [body], algorithm)
     sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
-    coordinates = sum(value.numel() for value in body.initial(key).values())
+    coordinates = sum(value.numel() for value in body.make_initial_params(key).values())
     backend = DpSgdBackend(body, federation, Settings(batch_size=1), SgdTraining(plan, coordinates, sampler))
-    work = Work({**body.initial(key), HEAD: head})
+    work = Work({**body.make_initial_params(key), HEAD: head})
     (fit,) = backend.train([Task(client, work, algorithm.schedule.round[0].phases, key.child("training"))])
     (weights,) = (value for name, value in fit.params.items() if name != HEAD)
     return weights

@@ -29,7 +29,7 @@ class ReliabilityBin:
 
 
 def bin_by_confidence(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
-    """The bins of a reliability diagram: 15 of equal width, by each record's largest probability; no empty bins."""
+    """The non-empty bins of a reliability diagram: 15 of equal width, by each record's largest probability."""
     chances = torch.softmax(logits.to(torch.float64), dim=1)
     sure, predicted = chances.max(dim=1)
     right = (predicted == labels).to(torch.float64)
@@ -83,9 +83,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def novelty_scores(logits: Tensor, features: Tensor) -> Tensor:
-    """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi). Large means new.
+    """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi).
 
-    `features` (n, m - 1) come without the constant 1, which would add the same number to every record.
+    A large score means that the record is unlike the training records. `features` (n, m - 1) come without the
+    constant 1, which would add the same number to every record.
     """
     length = features.to(torch.float64).square().sum(1)
     return length - torch.logsumexp(logits.to(torch.float64), dim=1)

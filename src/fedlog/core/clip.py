@@ -27,13 +27,13 @@ class Clip(Protocol):
     def sensitivity(self, width: int) -> float:
         """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
 
-    def fewest_records(self, sums: Tensor) -> Tensor:
-        """A lower bound, (...,), on how many clipped records it takes to reach these sums of features (..., m - 1)."""
+    def count_fewest_records(self, sums: Tensor) -> Tensor:
+        """A lower bound (...,) on the number of clipped records that can have these sums of features (..., m - 1)."""
 
 
 @dataclass(frozen=True)
 class Clamp:
-    """Each feature is clamped to [-bound, bound], as in the paper."""
+    """Clamps each feature to [-bound, bound], as in the paper."""
 
     bound: float
 
@@ -45,17 +45,17 @@ class Clamp:
         return features.clamp(-self.bound, self.bound)
 
     def sensitivity(self, width: int) -> float:
-        """sqrt(1 + (m - 1) * bound^2) for `width` = m."""
+        """The largest L2 norm of one record's statistic: sqrt(1 + (m - 1) * bound^2), where m is `width`."""
         return math.sqrt(1 + (width - 1) * self.bound**2)
 
-    def fewest_records(self, sums: Tensor) -> Tensor:
-        """The fewest records that can reach these sums: the largest |sum| of a feature, divided by the bound."""
+    def count_fewest_records(self, sums: Tensor) -> Tensor:
+        """The fewest records that can have these sums: the largest |sum| of a feature, divided by the bound."""
         return sums.abs().amax(-1) / self.bound
 
 
 @dataclass(frozen=True)
 class L2Clip:
-    """Each record's features are scaled down to L2 norm `radius` if they are longer."""
+    """Scales each record's features down to L2 norm `radius` if they are longer."""
 
     radius: float
 
@@ -67,11 +67,11 @@ class L2Clip:
         return shorten_rows(features, self.radius)
 
     def sensitivity(self, width: int) -> float:
-        """sqrt(1 + radius^2), whatever the width."""
+        """The largest L2 norm of one record's statistic: sqrt(1 + radius^2), for any `width`."""
         return math.sqrt(1 + self.radius**2)
 
-    def fewest_records(self, sums: Tensor) -> Tensor:
-        """The fewest records that can reach these sums: the L2 norm of the sums, divided by the radius."""
+    def count_fewest_records(self, sums: Tensor) -> Tensor:
+        """The fewest records that can have these sums: the L2 norm of the sums, divided by the radius."""
         lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
         return lengths / self.radius
 
@@ -100,7 +100,7 @@ def extend_clip_to_target(clip: Clip) -> L2Clip:
 
 
 def clip_message(sums: Tensor, norm: float) -> Tensor:
-    """A client's whole message, scaled down to L2 norm `norm` if it is longer; any shape, taken as one vector.
+    """Scale a client's whole message down to L2 norm `norm` if it is longer; `sums` is taken as one vector.
 
     Adding or removing a client then moves the sum of all messages by at most `norm`; replacing a client's data moves
     it by at most 2 * `norm`.
@@ -110,7 +110,7 @@ def clip_message(sums: Tensor, norm: float) -> Tensor:
 
 
 def shorten_rows(rows: Tensor, radius: float) -> Tensor:
-    """The rows (..., d), scaled down to length `radius` if longer; rounding cannot make one longer than that."""
+    """Scale rows (..., d) that are longer than `radius` down to this length; rounding cannot make a row longer."""
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
     # A sum of d squares may be rounded down d times; without this margin a row that is too long could pass.
     length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)

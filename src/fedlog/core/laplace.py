@@ -28,7 +28,7 @@ from fedlog.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class LaplaceHead:
-    """FedLog's head (n_class, m) and its posterior's number of records `nu`, the prior's imagined ones included."""
+    """FedLog's head (n_class, m), and the number of records `nu` of its posterior, the prior's included."""
 
     weights: Tensor
     nu: float
@@ -43,7 +43,7 @@ class LaplaceHead:
         return add_constant(features.to(torch.float64)) @ self.weights.mT
 
     def log_variances(self, features: Tensor) -> Tensor:
-        """ln var(z_y) of each record and class, (n, n_class)."""
+        """The logarithm of the variance of each record's logits, (n, n_class)."""
         own, shared = self._covariance_terms(features)
         return torch.logaddexp(own, 2 * shared.abs().log())
 

@@ -95,7 +95,7 @@ def solve_head(posterior: Posterior) -> MapHead:
 
 
 def _solve_lengths(log_s: _Array) -> tuple[float, _Array, int]:
-    """t, the row lengths r (n_class,), and the Newton steps taken, for ln s_y in `log_s` (n_class,), -inf allowed."""
+    """Solve for t and the row lengths r (n_class,), given ln s_y in `log_s`; also return the number of Newton steps."""
     log_2s2 = np.log(2.0) + 2 * log_s
     s = np.exp(log_s)
     t = max(float(s.sum() * s.sum()), _logsumexp(s * s))
@@ -118,7 +118,7 @@ def _wright_omega(c: _Array) -> tuple[_Array, _Array]:
 
 
 def _logsumexp(values: _Array) -> float:
-    """ln sum exp of `values` (n_class,), at least one of them finite; scipy's version is slower than a whole step."""
+    """ln sum exp of `values` (n_class,), one of them finite; scipy's version is slower than a whole Newton step."""
     largest = float(values.max())
     return largest + math.log(float(np.exp(values - largest).sum()))
 

@@ -24,7 +24,7 @@ def find_diagonal(width: int) -> Tensor:
 
 
 def pack_triangle(matrix: Tensor) -> Tensor:
-    """(..., w, w) symmetric -> (..., w (w + 1) / 2), entries off the diagonal times sqrt(2)."""
+    """Pack symmetric matrices (..., w, w) as (..., w (w + 1) / 2), with entries off the diagonal times sqrt(2)."""
     rows, columns, scale = _index_packed_entries(matrix.shape[-1], matrix)
     return matrix[..., rows, columns] * scale
 

@@ -39,11 +39,11 @@ class Statistics:
 
     @staticmethod
     def zeros(n_class: int, width: int) -> Statistics:
-        """The statistics of no record: adding them changes nothing; `width` is m, the constant included."""
+        """The statistics of zero records; `width` is m, the number of features with the constant."""
         return Statistics(torch.zeros((n_class, width), dtype=torch.float64))
 
     @staticmethod
-    def of(features: Tensor, labels: Tensor, n_class: int) -> Statistics:
+    def from_records(features: Tensor, labels: Tensor, n_class: int) -> Statistics:
         """The statistics of records with `features` (n, m - 1), without the constant, and `labels` (n,).
 
         Labels are 0..n_class - 1; n = 0 gives zeros. Raises InputError for other labels and for shapes that differ.
@@ -119,7 +119,7 @@ def is_count_usable(statistics: Statistics, std: float) -> bool:
     return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
 
 
-def least_count_for_mean(std: float) -> float:
+def find_least_count_for_mean(std: float) -> float:
     """The count that a class must exceed to have a usable mean, for `Statistics.means`: 3 std of its noise."""
     return 3 * std
 
@@ -154,9 +154,9 @@ class Moments:
             object.__setattr__(self, "second", self.second.detach().to(torch.float64))
 
     @staticmethod
-    def of(features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
+    def from_records(features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """The moments of records with `features` (n, w), without the constant, and `labels` (n,)."""
-        statistics = Statistics.of(features, labels, n_class)
+        statistics = Statistics.from_records(features, labels, n_class)
         shape = find_second_moments_shape(detail, n_class, features.shape[1])
         if shape is None:
             return Moments(statistics)
@@ -167,7 +167,7 @@ class Moments:
 
     @staticmethod
     def zeros(n_class: int, width: int, detail: Detail) -> Moments:
-        """The moments of no record; `width` is the number of features without the constant."""
+        """The moments of zero records; `width` is the number of features without the constant."""
         shape = find_second_moments_shape(detail, n_class, width)
         second = None if shape is None else torch.zeros(shape, dtype=torch.float64)
         return Moments(Statistics.zeros(n_class, 1 + width), detail, second)
@@ -202,7 +202,7 @@ class Moments:
 
     @staticmethod
     def from_arrays(arrays: tuple[Tensor, ...], detail: Detail) -> Moments:
-        """The moments whose property `arrays` is this tuple."""
+        """The moments with these arrays, which the property `arrays` returned."""
         return Moments(Statistics(arrays[0]), detail, arrays[1] if len(arrays) > 1 else None)
 
     def gram(self) -> Tensor:
@@ -228,7 +228,7 @@ class Moments:
         return self._require_detail(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
 
     def _require_detail(self, *details: Detail) -> Tensor:
-        """The second moments; InputError if they are not of one of these details."""
+        """The second moments; InputError if their `detail` is not one of these."""
         if self.second is None or self.detail not in details:
             raise InputError(f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}")
         return self.second
@@ -243,7 +243,7 @@ def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple
     return (1 if detail is Detail.SECOND else n_class, count_triangle_entries(width))
 
 
-def moment_sensitivity(radius: float, detail: Detail) -> float:
+def compute_moment_sensitivity(radius: float, detail: Detail) -> float:
     """The L2 distance by which one record with |phi| <= radius moves counts, sums and second moments together.
 
     With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and squares by at

@@ -251,18 +251,18 @@ def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
         raise InputError(f"expected distinct {what} in {where}, found more than once: {', '.join(repeated)}")
 
 
-def half_width(number: Range) -> float:
+def compute_half_width(number: Range) -> float:
     """Half the width of the range: multiply a scaled distance by it to get the distance in the original unit."""
     return (number[1] - number[0]) / 2
 
 
 def scale_targets(values: NDArray[Any], number: Range) -> NDArray[np.float32]:
-    """The numbers, scaled so that the range becomes -1 to 1."""
-    scaled = (values.astype(np.float64) - sum(number) / 2) / half_width(number)
+    """Scale the numbers so that the range becomes -1 to 1."""
+    scaled = (values.astype(np.float64) - sum(number) / 2) / compute_half_width(number)
     return scaled.astype(np.float32)
 
 
 def unscale_targets(scaled: NDArray[Any], number: Range) -> NDArray[np.float64]:
-    """The numbers in their original units, from scaled ones."""
-    own: NDArray[np.float64] = scaled.astype(np.float64) * half_width(number) + sum(number) / 2
+    """Scale numbers from -1..1 back to the range in original units."""
+    own: NDArray[np.float64] = scaled.astype(np.float64) * compute_half_width(number) + sum(number) / 2
     return own

@@ -67,8 +67,8 @@ class Body:
         values = collect_parameters(self.evaluating)
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
-    def initial(self, key: Key) -> Params:
-        """The initial parameters and running statistics: the given weights, or drawn from the key."""
+    def make_initial_params(self, key: Key) -> Params:
+        """The initial parameters and running statistics: the body's given weights or, if none, drawn from the key."""
         if self.weights is not None:
             return {name: value.clone() for name, value in self.weights.items()}
         with torch.random.fork_rng(devices=[]):

@@ -54,7 +54,7 @@ NAMES = (
 
 
 def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
-    """The body of that name for records of that shape: one of `NAMES`, and optionally `@` and the clip of its features.
+    """The body of that name, for records of that shape. The name is one of `NAMES`, optionally with `@` and a clip.
 
     The clip is part of the name, so that it is never lost when the name is saved or sent.
     """

@@ -1,4 +1,4 @@
-"""Frozen bodies: their weights come from a file and are never trained; only the head is."""
+"""Frozen bodies: their weights come from a file and are never trained; only the head is trained."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class MaskedDropout(nn.Module):
         self.register_buffer("multiplier", torch.ones(()), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The inputs times the multiplier, one factor for each record and unit (or channel)."""
+        """Multiply the inputs by the mask, which has one factor for each record and unit (or channel)."""
         factor = self.multiplier
         if factor.ndim:
             factor = factor.reshape(*factor.shape, *(1,) * (inputs.ndim - factor.ndim))

@@ -76,7 +76,7 @@ class Model:
 
         """
         head, features, number = self._prepare_regression(records)
-        low, high = (unscale_targets(end.numpy(), number) for end in head.interval(features, level))
+        low, high = (unscale_targets(end.numpy(), number) for end in head.predict_interval(features, level))
         return low, high
 
     def _prepare_regression(self, records: Any) -> tuple[NumberHead, Tensor, Range]:

@@ -20,7 +20,7 @@ LONGEST_FILE_NAME = 200  # file systems allow 255 characters, including endings 
 def write_weights(path: Path, params: Mapping[str, Tensor], method: str, body: str | None = None) -> None:
     """Write a model's parameters to a file, with the name of the method that trained it.
 
-    The name of its `body` is needed if the file is to be used as the body `frozen:FILE`.
+    Give the name of the model's `body` if the file is to be used as the body `frozen:FILE`.
     """
     tensors = {name: value.contiguous().clone() for name, value in params.items()}
     save_file(tensors, path, metadata={METHOD: method} if body is None else {BODY: body, METHOD: method})

@@ -47,8 +47,8 @@ class Limits:
         if self.clip is not None:
             # The summed features of k records of a class cannot be larger than k times the clip.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.cut_off
-            allowed = allowed + stray + self.clip.fewest_records(sums.new_full((1, sums.shape[1] - 1), stray))
-            needed = self.clip.fewest_records(sums[:, 1:])
+            allowed = allowed + stray + self.clip.count_fewest_records(sums.new_full((1, sums.shape[1] - 1), stray))
+            needed = self.clip.count_fewest_records(sums[:, 1:])
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(

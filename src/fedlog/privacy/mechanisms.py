@@ -202,7 +202,7 @@ def sum_clipped_moments(
     if grid > 1:
         raise InputError(f"the grid step must be at most 1 (the value of the constant feature), found: {grid:g}")
     clipped = round_towards_zero(clip(_replace_not_finite_by_zero(features)), grid)
-    first = Statistics.of(clipped, labels, n_class)
+    first = Statistics.from_records(clipped, labels, n_class)
     shape = find_second_moments_shape(detail, n_class, features.shape[1])
     if shape is None:
         return Moments(first)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedlog.core.clip import Clip, L2Clip
 from fedlog.core.keys import Key
-from fedlog.core.stats import Detail, Moments, find_second_moments_shape, moment_sensitivity
+from fedlog.core.stats import Detail, Moments, compute_moment_sensitivity, find_second_moments_shape
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
@@ -89,7 +89,7 @@ class Protection:
     def sum_moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """Sum a client's first and second moments, with each record clipped and without noise."""
         if self.bound.clip is None:
-            return Moments.of(features, labels, n_class, detail)
+            return Moments.from_records(features, labels, n_class, detail)
         return sum_clipped_moments(features, labels, n_class, self.bound.clip, self.mechanism.grid, detail)
 
     def protect(self, message: Message, key: Key) -> Message:
@@ -236,7 +236,7 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
             "second moments need a clip of each record's length (l2:R), found: a clamp of each feature",
             hint="--clip l2:1, with features of length 1: add `+unit` to the body's name",
         )
-    return moment_sensitivity(bound.clip.radius, detail)
+    return compute_moment_sensitivity(bound.clip.radius, detail)
 
 
 def choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:

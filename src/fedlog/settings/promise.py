@@ -239,7 +239,7 @@ def plan_protection(
         calibration=promise.calibration,
         bound=ContributionBound(clip, promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
-        shape=(plan.n_class, 1 + schedule.round[0].summed_width(plan.width)),
+        shape=(plan.n_class, 1 + schedule.round[0].count_summed_features(plan.width)),
         clients=clients,
         honest_survivors=survivors if promise.trust is Trust.DISTRIBUTED else 1,
         noise=promise.noise,

@@ -361,7 +361,7 @@ def _has_training(simulation: Simulation) -> bool:
 
 def _make_first_model(simulation: Simulation) -> dict[str, torch.Tensor]:
     key, plan = Key(3), simulation.plan
-    return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].initial(key)}
+    return {HEAD: draw_initial_head(plan.width, plan.n_class, key), **simulation.bodies[0].make_initial_params(key)}
 
 
 def _needs_all_broadcasts(simulation: Simulation) -> bool:

@@ -79,13 +79,13 @@ class CCVR(HeadFromDrawnFeatures):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head trained on features drawn from the classes' Gaussians."""
-        return self.train_head(*self._draw(moments))
+        return self.train_head(*self._draw_features(moments))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The head trained on features drawn from the site's Gaussians, with the global head as the prior."""
-        return self.train_personal_head(*self._draw(own), own.statistics.total, heard, strength)
+        return self.train_personal_head(*self._draw_features(own), own.statistics.total, heard, strength)
 
-    def _draw(self, moments: Moments) -> tuple[Tensor, Tensor]:
+    def _draw_features(self, moments: Moments) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the classes' Gaussians, equally many for each class, and their labels (n,)."""
         means, present = moments.statistics.means()
         scatters = moments.class_scatters()
@@ -133,15 +133,15 @@ class FedPFT(HeadFromDrawnFeatures):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The head trained on features drawn from the mixtures, one for each record at the sites."""
-        features, labels = self._draw(Mixtures(*total.arrays))
+        features, labels = self._draw_features(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
     def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the site's mixtures, with the global head as the prior."""
-        features, labels = self._draw(Mixtures(*(home[name] for name in OWN_MIXTURES)))
+        features, labels = self._draw_features(Mixtures(*(home[name] for name in OWN_MIXTURES)))
         return self.train_personal_head(features, labels, len(features), heard, strength) if len(features) else None
 
-    def _draw(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+    def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the mixtures, one for each record, and their labels (n,)."""
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)

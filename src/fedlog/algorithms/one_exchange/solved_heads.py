@@ -31,7 +31,7 @@ from fedlog.core.heads.personal import solve_personal_fedlog_head
 from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
-from fedlog.core.stats import Detail, Moments, Statistics, least_count_for_mean
+from fedlog.core.stats import Detail, Moments, Statistics, find_least_count_for_mean
 from fedlog.models.body import HEAD, Params
 
 
@@ -65,7 +65,7 @@ class FedNCM(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The head that chooses the nearest class mean of all records."""
-        return solve_nearest_mean_head(moments.statistics, least_count_for_mean(noise_std))
+        return solve_nearest_mean_head(moments.statistics, find_least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """The site's nearest-mean head, as if it had `strength` more records at each global class mean."""
@@ -105,7 +105,7 @@ class FedLDA(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The linear discriminant head of the summed moments."""
-        return solve_linear_discriminant(moments, self.share, noise_std, least_count_for_mean(noise_std))
+        return solve_linear_discriminant(moments, self.share, noise_std, find_least_count_for_mean(noise_std))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class FedRidge(OneExchange):
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The ridge head of the summed moments."""
-        return solve_ridge_head(moments, self.strength, noise_std, least_count_for_mean(noise_std))
+        return solve_ridge_head(moments, self.strength, noise_std, find_least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
         """A ridge head from the site's moments, pulled to the global head; with strength 0, a plain ridge head."""

@@ -23,7 +23,7 @@ from fedlog.core.stats import Moments, Statistics
 
 @dataclass(frozen=True, eq=False)
 class MeanScatter:
-    """Sums over clients: class sums, outer products n_c mu_c mu_c^T of class means, and holders of each class."""
+    """Sums over clients: class sums, outer products n_c mu_c mu_c^T of class means, and clients with each class."""
 
     sums: Tensor  # (n_class, 1 + w), column 0 the counts
     outer: Tensor  # (n_class, w (w + 1) / 2)

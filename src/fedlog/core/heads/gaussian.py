@@ -37,7 +37,7 @@ def solve_nearest_mean_head(statistics: Statistics, count_above: float = 0.0) ->
     """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
     Classes with at most `count_above` records are never predicted. FedNCM (Legate et al. 2023) divides means by their
-    length; `+unit` in a body's name divides features by theirs.
+    length; to divide features by their length, add `+unit` to the body's name.
     """
     means, present = statistics.means(count_above)
     return make_nearest_mean_head(means[:, 1:], present)
@@ -111,7 +111,7 @@ def solve_quadratic_discriminant(
         degrees = (1 - towards_pooled) * float(counts[y]) + towards_pooled * everyone
         mixed = ((1 - towards_pooled) * scatters[y] + towards_pooled * pooled) / degrees
         covariance = shrink_covariance(mixed, degrees, share)
-        precision = torch.cholesky_inverse(_cholesky(covariance))
+        precision = torch.cholesky_inverse(_factorise(covariance))
         mu = means[y, 1:]
         quadratic[y] = -precision / 2
         linear[y, 1:] = precision @ mu
@@ -139,7 +139,7 @@ def _require_share(share: float) -> None:
         raise InputError(f"the share of the pooled covariance must be 0 to 1, found: {share}")
 
 
-def _cholesky(matrix: Tensor) -> Tensor:
+def _factorise(matrix: Tensor) -> Tensor:
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info):
@@ -152,4 +152,4 @@ def _cholesky(matrix: Tensor) -> Tensor:
 
 def solve_positive_definite(matrix: Tensor, right: Tensor) -> Tensor:
     """The solution x of matrix @ x = right; InputError if the matrix is not positive definite."""
-    return torch.cholesky_solve(right, _cholesky(matrix))
+    return torch.cholesky_solve(right, _factorise(matrix))

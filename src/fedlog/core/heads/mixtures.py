@@ -17,7 +17,7 @@ MOST_ENTRIES = 2**27  # limit on all drawn features together, a gigabyte: a clie
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """`parts` Gaussians for each class: their numbers of records (n_class * parts,), means and variances (.., w)."""
+    """The Gaussians of all classes, `parts` for each: records (n_class * parts,), means and variances (.., w)."""
 
     records: Tensor
     means: Tensor
@@ -100,7 +100,7 @@ def _fit_class(x: Tensor, parts: int, key: Key) -> Mixtures:
     variances = x.var(0, correction=0).clamp_min(floor).expand(parts, -1).clone()
     shares = torch.full((parts,), 1 / parts, dtype=torch.float64)
     for _ in range(STEPS):
-        logs = _log_densities(x, means, variances) + shares.log()
+        logs = _compute_log_densities(x, means, variances) + shares.log()
         chances = torch.softmax(logs, dim=1)
         weights = chances.sum(0).clamp_min(1e-9)
         means = chances.mT @ x / weights[:, None]
@@ -109,7 +109,7 @@ def _fit_class(x: Tensor, parts: int, key: Key) -> Mixtures:
     return Mixtures(shares * len(x), means, variances)
 
 
-def _log_densities(x: Tensor, means: Tensor, variances: Tensor) -> Tensor:
+def _compute_log_densities(x: Tensor, means: Tensor, variances: Tensor) -> Tensor:
     """The log density of each record under each Gaussian, (n, parts)."""
     precision = 1 / variances
     distance = x.square() @ precision.mT - 2 * x @ (means * precision).mT + (means.square() * precision).sum(1)

@@ -30,7 +30,7 @@ IMAGINED_SHARE = 1e-3  # their squared residual, as a share of the targets' vari
 def sum_regression_moments(features: Tensor, targets: Tensor) -> Moments:
     """The moments of records with `features` (n, w) and `targets` (n,); those of several sites can be added."""
     joined = torch.cat([features.to(torch.float64), targets.to(torch.float64)[:, None]], dim=1)
-    return Moments.of(joined, torch.zeros(len(joined), dtype=torch.int64), 1, Detail.SECOND)
+    return Moments.from_records(joined, torch.zeros(len(joined), dtype=torch.int64), 1, Detail.SECOND)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +61,9 @@ class LinearPosterior:
         spread = (1 + 1 / self.records + half.square().sum(0)).sqrt()
         return self.level + phi @ self.weights, self.noise * spread
 
-    def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+    def predict_interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
-        return student_interval(*self.predict(features), self.degrees, level)
+        return compute_student_interval(*self.predict(features), self.degrees, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +108,12 @@ class NumberHead:
         scale = (noise[0, 0].square() + away.square().sum(1)).sqrt()
         return phi @ linear[0, 1:] + linear[0, 0], scale
 
-    def interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+    def predict_interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
-        return student_interval(*self.predict(features), float(self.noise[0, 1]), level)
+        return compute_student_interval(*self.predict(features), float(self.noise[0, 1]), level)
 
 
-def student_interval(location: Tensor, scale: Tensor, degrees: float, level: float) -> tuple[Tensor, Tensor]:
+def compute_student_interval(location: Tensor, scale: Tensor, degrees: float, level: float) -> tuple[Tensor, Tensor]:
     """The low and the high ends of the central intervals of Student distributions."""
     if not 0 < level < 1:
         raise InputError(f"the level of an interval must be above 0 and below 1, found: {level}")
@@ -197,6 +197,6 @@ def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: T
         return NumberMetrics(0, None, None)
     if head is None:
         return NumberMetrics(len(truth), float(truth.square().mean().sqrt()) * unit, 0.0)
-    guess, (low, high) = head.predict(features)[0], head.interval(features, INTERVAL_LEVEL)
+    guess, (low, high) = head.predict(features)[0], head.predict_interval(features, INTERVAL_LEVEL)
     error = float((guess - truth).square().mean().sqrt()) * unit
     return NumberMetrics(len(truth), error, float(((low <= truth) & (truth <= high)).double().mean()))

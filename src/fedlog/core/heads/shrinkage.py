@@ -23,9 +23,10 @@ def find_oracle_shrinkage(covariance: Tensor, degrees: float) -> float:
 
 
 def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -> Tensor:
-    """(1 - share) * covariance + share * (its mean variance) * identity; None takes `find_oracle_shrinkage` as share.
+    """Shrink a covariance: (1 - share) * covariance + share * (mean variance) * identity.
 
-    If all variances are 0, as with a single record, the result is the identity.
+    If `share` is None, `find_oracle_shrinkage` chooses it. If all variances are 0, as with a single record, the result
+    is the identity.
     """
     width = covariance.shape[0]
     identity = torch.eye(width, dtype=covariance.dtype)

@@ -21,7 +21,7 @@ from fedlog.core.heads.regression import compute_number_metrics
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments, Statistics
 from fedlog.data.federation import Federation
-from fedlog.data.schema import half_width
+from fedlog.data.schema import compute_half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
 from fedlog.engine.training.backends import Engine
@@ -94,7 +94,7 @@ class Cohort:
     def _make_initial_model(self, client: Client, key: Key) -> Params:
         """The client's untrained model: its body, drawn from this key, and the initial head that all clients share."""
         head = draw_initial_head(client.body.width, self._federation.n_class, self._key.child("initial", "head"))
-        return {**client.body.initial(key.child("body")), HEAD: head}
+        return {**client.body.make_initial_params(key.child("body")), HEAD: head}
 
     def receive_broadcast(self, blob: bytes) -> None:
         """Decode a broadcast that is the same for all clients, and store what they know after it."""
@@ -241,7 +241,7 @@ class Cohort:
     ) -> Iterator[Moments]:
         """The sums of features by class (moments) over each request's records, clipped in a private run."""
         guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
-        summarise = Moments.of if guard is None else guard.sum_moments
+        summarise = Moments.from_records if guard is None else guard.sum_moments
         for request, features in self._list_features_to_sum(backend, requests):
             if exchange.summary is BodySummary.NUMBERS:
                 numbers = self._federation.train.numbers[request.positions].to(features)
@@ -325,7 +325,7 @@ class Cohort:
     ) -> tuple[Score, ...]:
         """The scores of a model that predicts numbers, one for each set of records; `sizes` are the sets' sizes."""
         truth = request.pool.find_records(self._federation).numbers[request.positions]
-        head, unit = find_number_head(request.params), half_width(value_range)
+        head, unit = find_number_head(request.params), compute_half_width(value_range)
         found = [
             compute_number_metrics(head, phi, own, unit)
             for phi, own in zip(torch.split(features, sizes), torch.split(truth, sizes), strict=True)

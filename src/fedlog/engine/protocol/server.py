@@ -222,7 +222,7 @@ def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
-    nothing = Moments.zeros(plan.n_class, exchange.summed_width(plan.width), exchange.detail)
+    nothing = Moments.zeros(plan.n_class, exchange.count_summed_features(plan.width), exchange.detail)
     mixtures = NO_MIXTURES
     if exchange.summary is BodySummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)

@@ -99,7 +99,10 @@ class Simulation:
         self._check_start()
         # Before workers are forked, so that all use the backend that was chosen once.
         self.engine = self.engine.adapt_to_protection(self.protection).choose_backends(self.federation, self._clients)
-        initial = {HEAD: draw_initial_head(self.plan.width, self.plan.n_class, key), **self.bodies[0].initial(key)}
+        initial = {
+            HEAD: draw_initial_head(self.plan.width, self.plan.n_class, key),
+            **self.bodies[0].make_initial_params(key),
+        }
         self.server = Server.create(
             self.algorithm,
             self.plan,

@@ -55,7 +55,7 @@ def _run_trial(
     """Time each backend a few times and return its shortest time; backends take turns, so other load affects all."""
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
-    work = Work({HEAD: draw_initial_head(body.width, n_class, Key(0)), **body.initial(Key(0))})
+    work = Work({HEAD: draw_initial_head(body.width, n_class, Key(0)), **body.make_initial_params(Key(0))})
     phases = (Phase(EVERYTHING, 1, cross_entropy, LEARNING_RATE),)
     tasks = [Task(client, work, phases, Key(0).child(client.index)) for client in few]
     batches = sum(-(-client.records // settings.batch_size) for client in few)

@@ -82,7 +82,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     clients = list_clients(federation, bodies, algorithm)
     engine = Engine(Settings(spec.batch_size or 1))
     cohort = Cohort(algorithm, federation, clients, engine, key, transport, spec.initialisation)
-    initial = {HEAD: draw_initial_head(plan.width, plan.n_class, key), **bodies[0].initial(key)}
+    initial = {HEAD: draw_initial_head(plan.width, plan.n_class, key), **bodies[0].make_initial_params(key)}
     server = Server.create(algorithm, plan, initial, key.child("server"), transport=transport)
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round

@@ -116,7 +116,7 @@ def _trains_on_one_record(body: Body) -> bool:
     """Whether the body can be trained on a batch of one record."""
     masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
     try:
-        body.features(body.initial(Key(0)), torch.zeros(1, *body.input_shape), masks)
+        body.features(body.make_initial_params(Key(0)), torch.zeros(1, *body.input_shape), masks)
     except Exception:  # any error: a user's module would raise it in a run too
         return False
     return True
@@ -128,7 +128,7 @@ def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> 
     For an encoder, the content of its file enters the digest, and not the path of the file.
     """
     found = sha256((describe_encoder(body.name, record_shape) or name_architecture(body.name)).encode())
-    for name, value in sorted(body.initial(key).items()):
+    for name, value in sorted(body.make_initial_params(key).items()):
         found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
         found.update(value.contiguous().numpy().tobytes())
     return found.hexdigest()

@@ -15,7 +15,7 @@ from fedlog.algorithms.shape import Algorithm
 from fedlog.core.classification import Metrics, compute_metrics
 from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
-from fedlog.data.schema import half_width
+from fedlog.data.schema import compute_half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool, set_learning_rates
 from fedlog.files.json_text import write_json
@@ -164,7 +164,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
             with torch.no_grad():
                 features = context.body.features(params, inputs, None)
             found.append(
-                compute_number_metrics(find_number_head(params), features, records.numbers, half_width(number))
+                compute_number_metrics(find_number_head(params), features, records.numbers, compute_half_width(number))
             )
     return ScoredModel(params, *found)
 

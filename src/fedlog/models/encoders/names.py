@@ -107,7 +107,7 @@ class EncoderBody(nn.Module):
 
 
 def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
-    """Whether records of that shape are already the encoder's features: vectors of its width, if that is known."""
+    """Whether records of that shape are already the encoder's features: vectors of the encoder's width."""
     if len(input_shape) != 1:
         return False
     if encoder.startswith(TEXT):
@@ -128,7 +128,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
-    """The module of an encoder body, for records of this shape; without the encoder if these are its features."""
+    """The module of an encoder body, for records of this shape; without the encoder if records are already features."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(

@@ -69,7 +69,7 @@ NETWORKS = {
 
 
 def parse_pretrained(name: str) -> tuple[Network, int]:
-    """The network and the image side in a body's name; InputError if one of them is wrong."""
+    """The network and the side of its images, from a body's name; InputError if one of them is wrong."""
     network, _, side = name.removeprefix(PRETRAINED).partition(":")
     if network not in NETWORKS:
         raise InputError(f"unknown pretrained body: {name}", hint=f"one of {', '.join(NETWORKS)}")

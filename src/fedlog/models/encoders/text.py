@@ -55,7 +55,7 @@ class TextEncoder:
 
 
 def decode_text(row: NDArray[Any]) -> str:
-    """The text in a row of bytes that `encode_texts` wrote; a character that was cut is left out."""
+    """The text in a row of bytes that `encode_texts` wrote; a last character that was cut off is left out."""
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", errors="ignore")
 
 
