@@ -37,7 +37,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
         with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array without a name")
+                raise ValueError("the file holds a single array without a name")
             wanted = [name for name in (*needed, *optional) if name in stored]
             if stored.zip is not None:
                 _refuse_oversized_arrays(stored.zip, wanted)
@@ -81,7 +81,7 @@ def check_arrays(
     if inputs.dtype != np.uint8 and inputs.dtype.kind not in "fiu":
         raise InputError(f"expected inputs that are numbers in {where}, found: {inputs.dtype}")
     if groups is not None and groups.shape != labels.shape:
-        raise InputError(f"expected one group a record in {where}, found {groups.shape} for {labels.shape} labels")
+        raise InputError(f"expected {len(labels)} groups, one for each record, in {where}, found: shape {groups.shape}")
     if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         row = int(np.flatnonzero(bad)[0])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records in memory: inputs and labels and, if known, each record's user, target number and row in a file."""
+    """Records in memory: inputs, labels and, if known, each record's user, number to predict, and row in a file."""
 
     inputs: Tensor  # (n, *input_shape): uint8 for images, float32 otherwise
     labels: Tensor  # (n,) int64

@@ -1,7 +1,7 @@
 """Divide records among clients: pure functions from labels (or users) and a key to positions.
 
-Each function gives every record to exactly one client, and returns the same for the same key. Test records are divided
-like training records: by the same class lists, proportions or people.
+Each function gives every record to exactly one client, and returns the same division for the same key. Test records
+are divided like training records: by the same class lists, proportions or people.
 """
 
 from __future__ import annotations

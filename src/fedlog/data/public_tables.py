@@ -131,7 +131,7 @@ CLASS_TABLES = {
 
 
 def divide_public_table(name: str, clients: int, key: Key) -> Federation:
-    """A federation of one table: each site has half as many rows as the one before, and all have the same test rows.
+    """A federation of one table: each site has half as many rows as the site before; all have the same test rows.
 
     A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
     """

@@ -41,7 +41,7 @@ def refuse_bad_rows(bad: NDArray[np.bool_], values: NDArray[Any], expected: str,
 
 
 def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]:
-    """The position of each value among the known ones; -1 for a value that is not known."""
+    """The position of each value in the list of known values; -1 for an unknown value."""
     place = {value: position for position, value in enumerate(known)}
     return np.array([place.get(value, -1) for value in values], dtype=np.int64)
 
@@ -57,7 +57,7 @@ def read_usable_rows(
 ) -> tuple[_Read, str | None]:
     """The result of `read`, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad ones. With
+    `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad rows. With
     BadRows.REFUSED that error is passed on; with BadRows.LEFT_OUT `read` is called again without the bad rows.
     """
     kept, first = np.arange(rows), None

@@ -143,7 +143,7 @@ def make_site(
 
 
 def make_site_with_split(data: Table | Arrays, schema: Schema, name: str, split: Split) -> Site:
-    """The site with these rows, split as given; only the training rows decide how they are scaled.
+    """The site with these rows and this split; only the training rows decide how rows are scaled.
 
     Arrays are scaled by the schema's range. Without a range, bytes are scaled with the training rows, and other
     numbers are not scaled.
@@ -181,7 +181,7 @@ def split_rows(
 
 
 def _split_by_hash(arrays: Arrays, shares: HeldOutShares, key: Key) -> Split:
-    """A split by a hash of each row's input and label; by a hash of the group's name if there are groups."""
+    """Split rows by a hash of each row's input and label or, if there are groups, by a hash of the group's name."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
     inputs = arrays.inputs.numpy()

@@ -45,7 +45,7 @@ class HeldOutShares:
 
     @property
     def cycle_and_turn(self) -> tuple[int, int]:
-        """The number of complete cycles of turns before this repetition, and its turn in the current cycle."""
+        """The cycle of this repetition, and its position there; within a cycle, each row is a validation row once."""
         return divmod(self.repetition, self.turns)
 
 
@@ -121,7 +121,7 @@ def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
 def _choose_validation_groups(
     others: Positions, first: Positions, sizes: Positions, shares: HeldOutShares, key: Key
 ) -> list[int]:
-    """The validation groups of this repetition: the next ones in turn, with about the validation share of rows.
+    """The validation groups of this repetition: the next groups in turn, with about the validation share of rows.
 
     `others` are all groups outside the test set, `first` the validation groups of repetition 0.
     """
@@ -141,7 +141,7 @@ def _choose_validation_groups(
 
 
 def split_by_time(times: NDArray[np.float64], shares: HeldOutShares) -> Split:
-    """The latest rows for test, those before them for validation; rows of the same time stay together."""
+    """A split with the latest rows for test and the rows before for validation; rows of one time stay together."""
     moments = np.unique(times)
     if len(moments) < 3:
         raise InputError(

@@ -183,8 +183,8 @@ def encode_texts(series: pl.Series) -> NDArray[np.float32]:
 def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> TableEncoder:
     """The encoder with the statistics of these rows, the site's training rows.
 
-    A column without values gets median 0. One without spread is not divided: dividing by zero would turn the first
-    different value into infinity.
+    A column without values gets median 0. A column without spread is not divided by it: division by zero would turn the
+    first different value into infinity.
     """
     found = []
     for feature in schema.features:
@@ -206,7 +206,7 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
 
 
 def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
-    """The feature columns of a data frame; `where` names it in errors.
+    """The feature columns of a data frame; `where` names the data frame in errors.
 
     InputError if a feature column, or one of the columns `also`, is missing.
     """
@@ -282,7 +282,7 @@ def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
 
 
 def _parse_times(texts: pl.Series) -> pl.Series:
-    """The texts parsed as numbers or as times, whichever succeeds for more of them."""
+    """Parse the texts as numbers or as times, whichever succeeds for more of them."""
     numbers = texts.cast(pl.Float64, strict=False)
     if numbers.null_count() == 0:
         return numbers

@@ -53,7 +53,7 @@ class Transform:
         return (values - mean) / std
 
     def augment(self, raw: Tensor, draws: Augmentation) -> Tensor:
-        """The float32 inputs of the raw images (n, C, H, W), cropped and flipped as drawn."""
+        """The float32 inputs of the raw images (n, C, H, W), cropped and flipped as `draws` says."""
         n, _, height, width = raw.shape
         padded = pad(raw, (self.crop_padding,) * 4)
         steps = torch.arange(width, device=raw.device)

@@ -24,7 +24,7 @@ class Codec(Protocol):
 
     @property
     def number(self) -> int:
-        """The number that stands for the codec in a frame. It is part of the wire format: never reuse one."""
+        """The number that stands for the codec in a message. It is part of the wire format: never reuse a number."""
 
     @property
     def hides_content(self) -> bool:

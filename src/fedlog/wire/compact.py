@@ -47,7 +47,7 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether some are fractions (when a method lets old counts decay)."""
+    """The bytes of the counts, and whether some counts are fractions (if a method lets old counts decay)."""
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
@@ -82,7 +82,7 @@ def decompress(body: bytes) -> bytes:
     try:
         size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if size > limit:  # zstandard gives an unknown size as the largest possible number
-            raise WireError(f"a decompressed message must have at most {limit} bytes, this one has more")
+            raise WireError(f"a decompressed message must have at most {limit} bytes, found: more")
         opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
         return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -227,10 +227,12 @@ class CompactCodec:
         shape = frame.check_shape([reader.read_varint() for _ in range(ndim)])
         sort, marks = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
-            raise WireError(f"a difference has shape {shape}, expected {tuple(known.shape)}")
+            raise WireError(
+                f"expected a difference of shape {tuple(known.shape)}, like the earlier message, found: {shape}"
+            )
         rows, columns = _find_matrix_shape(shape)
         if max(prod(shape), rows) > allowance:
-            raise WireError(f"an array is too large for its message: shape {shape}")
+            raise WireError(f"the message is too short for the array that it announces, of shape: {shape}")
         if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
             return _unpack_whole_numbers(reader, sort, shape)
         if sort == _FLOATS and not marks & ~_SIGNED:

@@ -67,12 +67,12 @@ def max_decoded_size(size: int) -> int:
 
 
 def add_checksum(framed: bytes, start: int) -> bytes:
-    """A frame's header and body (`framed`), followed by their CRC-32, which starts from the value `start`."""
+    """Append the CRC-32 to a frame's header and body (`framed`); the checksum starts from the value `start`."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
 def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
-    """The fields of a frame's header after magic number and version; `WireError` if one of these is wrong."""
+    """The header's fields after magic number and version; `WireError` if the magic number or version is wrong."""
     if len(blob) < header.size + _CRC.size:
         raise WireError(f"a message must have at least {header.size + _CRC.size} bytes, found: {len(blob)}")
     magic, found, *rest = header.unpack_from(blob)
@@ -108,7 +108,7 @@ def check_arrays(message: Message) -> None:
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """An array's shape, as a frame states it; `WireError` if it has too many dimensions or entries."""
+    """Return the shape that a frame states for an array; `WireError` if it has too many dimensions or entries."""
     if len(shape) > MAX_DIMENSIONS:
         raise WireError(f"an array of a message must have at most {MAX_DIMENSIONS} dimensions, found: {len(shape)}")
     # Zeros are left out of the product, so that they hide no huge size: strides are products of the other sizes.
@@ -118,7 +118,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def encode_varint(number: int) -> bytes:
-    """A whole number, 0 or more, in LEB128: 7 bits a byte, lowest first; the top bit means that more bytes follow."""
+    """Write a whole number, 0 or more, as LEB128: 7 bits a byte, lowest first; a top bit of 1: more bytes follow."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -128,7 +128,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_zigzag(number: int) -> int:
-    """The zigzag code: 0, -1, 1, -2, 2, ... become 0, 1, 2, 3, 4, ..., so that small negative numbers stay small."""
+    """Map 0, -1, 1, -2, 2, ... to 0, 1, 2, 3, 4, ... (zigzag), so that small negative numbers get short codes."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
@@ -154,7 +154,7 @@ class Reader:
     def require_end(self) -> None:
         """Raise a `WireError` if there are unread bytes."""
         if self.bytes_left:
-            raise WireError(f"the message has {self.bytes_left} bytes too many")
+            raise WireError(f"expected the end of the message, found more bytes: {self.bytes_left}")
 
     def read_byte(self) -> int:
         """Read the next byte."""

@@ -65,7 +65,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class JoinedContribution(Contribution):
-    """A contribution that is added by appending its arrays instead of summing them; secure sums cannot do that."""
+    """A contribution whose arrays are appended instead of summed when it is added; secure sums cannot do that."""
 
     def __add__(self, other: Contribution) -> Contribution:
         joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
@@ -118,7 +118,7 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
 def make_contribution(message: Message) -> Contribution:
     """Convert an upload so that it can be added up: parameters times records, means to sums, signs to votes."""
     if message.kind not in _LIFTS:
-        raise InputError(f"messages of kind {message.kind.name} cannot be summed")
+        raise InputError(f"expected an upload that can be summed, found a message of kind: {message.kind.name}")
     make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution
     return make(_LIFTS[message.kind](message))
 

@@ -90,7 +90,7 @@ class QuantisedNumbers:
 
     @property
     def rounding(self) -> float:
-        """At most sqrt(128) steps, since each of a block's 128 entries is off by less than one step."""
+        """The bound on the error: sqrt(128) steps, since each of a block's 128 entries is off by less than one step."""
         return float(np.sqrt(BLOCK)) / self._largest_code(signed=True)
 
     def _largest_code(self, signed: bool) -> int:
@@ -123,7 +123,7 @@ class QuantisedNumbers:
         if signed:
             codes -= self._largest_code(signed)
             if bool((codes > self._largest_code(signed)).any()):
-                raise WireError(f"the message has a number that is not a code of {self.name}")
+                raise WireError(f"expected codes of the format {self.name}, found a number out of range")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
             steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)
@@ -131,7 +131,7 @@ class QuantisedNumbers:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32; finite ones are cut to its range, since a scale that was rounded up may exceed it."""
+    """The values as float32; finite values are cut to its range, since a scale that was rounded up may exceed it."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)

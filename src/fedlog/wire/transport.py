@@ -81,9 +81,9 @@ PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for eve
 
 
 def relative_change(message: Message, known: Message) -> float:
-    """The L2 distance between a message and an earlier one, divided by the norm of the earlier one.
+    """The L2 distance between a message and the earlier one `known`, divided by the norm of `known`.
 
-    Infinite if their kinds or shapes differ, or the earlier one is zero.
+    The result is infinite if kinds or shapes differ, or if `known` is zero.
     """
     if not can_send_difference(message, known):
         return math.inf
@@ -94,7 +94,7 @@ def relative_change(message: Message, known: Message) -> float:
 
 
 def zero_other_classes(message: Message, classes: frozenset[int]) -> Message:
-    """The message with the rows of all other classes set to zero, if it is a head or statistics; else unchanged."""
+    """Set the rows of all classes except these to zero in a head or in statistics; return other messages unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message
     rows = torch.zeros(message.arrays[0].shape[0], dtype=torch.bool)
