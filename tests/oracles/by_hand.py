@@ -91,7 +91,10 @@ def run(method: str, folder: Path, *, closing: bool = False, **options: Any) -> 
 def initial() -> Model:
     """The model everyone starts from."""
     key = Key(SEED).child("initial")
-    values = {**the_body().make_initial_params(key.child("body")), "head": draw_initial_head(WIDTH, CLASSES, key.child("head"))}
+    values = {
+        **the_body().make_initial_params(key.child("body")),
+        "head": draw_initial_head(WIDTH, CLASSES, key.child("head")),
+    }
     return {name: value.double().numpy() for name, value in values.items()}
 
 
