@@ -80,7 +80,7 @@ class ModelSettings(Section):
     )
     recipe: Recipe | None = setting(
         None,
-        "defaults of settings that are not given: the paper's, or those tuned on MNIST images that no table uses "
+        "defaults of settings that are not given: the paper's, or those tuned on MNIST, CIFAR-10 and UCI HAR "
         "(default: paper on the paper's data sets, else tuned; docs/running.md)",
         recorded=Recorded.NEVER,  # the settings that it stands for are recorded
         deployed=True,

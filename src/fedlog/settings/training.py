@@ -101,10 +101,14 @@ class Optimiser(Section):
     """
 
     moments: AdamMoments = late_setting(
-        AdamMoments.EPOCH, "how long Adam's moments last: an epoch, a round, or the whole run (they stay at the client)"
+        AdamMoments.EPOCH,
+        "how long Adam's moments last: an epoch, a round, or the whole run (they stay at the client); "
+        "the tuned recipe has its own",
     )
     decay: Decay = late_setting(
-        Decay.NONE, "how the learning rate falls: not at all, or along half a cosine to the last round"
+        Decay.NONE,
+        "how the learning rate falls: not at all, or along half a cosine to the last round; "
+        "the tuned recipe has its own",
     )
     weight_decay: NotNegative = late_setting(
         0.0, "AdamW's weight decay: each step shrinks the parameters by this share times the learning rate", metavar="W"
