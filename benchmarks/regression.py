@@ -59,7 +59,9 @@ def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Mo
     joined = torch.cat([x, y[:, None]], dim=1)
     exact = guard.sum_moments(joined, torch.zeros(len(x), dtype=torch.int64), 1, Detail.SECOND)
     sent = guard.protect(Message(Kind.MOMENTS, exact.arrays), Key(seed).child("noise"))
-    total = guard.add_server_noise(guard.to_feature_units(make_contribution(sent)), Key(seed).child("server noise"))
+    total = guard.add_server_noise(
+        guard.convert_to_feature_units(make_contribution(sent)), Key(seed).child("server noise")
+    )
     return Moments.from_arrays(total.arrays, Detail.SECOND), total.noise_std
 
 

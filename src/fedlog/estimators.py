@@ -43,7 +43,7 @@ class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
         """Sum these records and solve the head; sums of earlier calls are discarded.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
             y: the records' labels, or their targets in a regression.
 
         Returns:
@@ -92,9 +92,9 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
     Args:
         head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
             about unit variance) or ncm (nearest class mean).
-        share: for lda, the share of the identity in the covariance; None chooses it in closed form.
-        strength: for ridge, the penalty.
-        nu: for fedlog, the number of prior records.
+        share: for lda, the shrinkage (share of the identity in the covariance); None chooses it in closed form.
+        strength: for ridge, the L2 penalty.
+        nu: for fedlog, the weight of the prior, as a number of records.
 
     """
 
@@ -114,9 +114,9 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         """Add these records to the sums and solve the head again.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
             y: the records' labels.
-            classes: all labels of this and later calls; only for the first call, by default those in `y`.
+            classes: all labels that this and later calls may contain, for the first call (default: those in `y`).
 
         Returns:
             The estimator itself, fitted on all records so far.
@@ -142,7 +142,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         """Compute the logits (before the softmax) of each class for each record.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
 
         Returns:
             (n, classes); with two classes (n,), the logit of the second class minus that of the first.
@@ -155,7 +155,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         """Predict the most likely class of each record.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
 
         Returns:
             (n,) labels.
@@ -169,7 +169,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
         """Compute the probability of each class for each record.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
 
         Returns:
             (n, classes): the softmax of the logits; each row sums to 1.
@@ -207,8 +207,8 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
     """A Bayesian linear regression with predictive intervals, computed from sums over records.
 
     Args:
-        strength: the strength of the prior on the weights, in units of each feature's spread; None: the one with the
-            largest evidence.
+        strength: the strength of the prior on the weights, in units of each feature's spread; None chooses the strength
+            with the largest evidence (marginal likelihood).
 
     """
 
@@ -219,7 +219,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         """Add these records to the sums and solve the head again.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
             y: the records' targets.
 
         Returns:
@@ -233,7 +233,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         """Predict the expected target of each record.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
             return_std: whether to return the scales of the targets' Student t distributions as well.
 
         Returns:
@@ -248,7 +248,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
         """Predict for each record the interval that holds its target with probability `level`.
 
         Args:
-            X: features, one row a record.
+            X: features, one row per record.
             level: the probability.
 
         Returns:

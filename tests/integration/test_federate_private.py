@@ -296,21 +296,21 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     conduct(post, server, plan(LOCAL))
     reason = str(events_named(server, "left out")[0]["reason"])
     assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
-    limit = PrivacyRequirement.read("distributed:60:1e-5")
+    limit = PrivacyRequirement.parse("distributed:60:1e-5")
     limit.check_promise(LOCAL)
     for less in (None, CENTRAL, replace(LOCAL, epsilon=61.0), replace(LOCAL, delta=2e-5)):
         with pytest.raises(InputError, match="this site"):
             limit.check_promise(less)
     for wrong in ("local:8", "local", "paper:local:8:1e-5", "a:b:c:d:e", "record:8:1e-5"):
         with pytest.raises(InputError, match="expected TRUST:EPSILON:DELTA"):
-            PrivacyRequirement.read(wrong)
+            PrivacyRequirement.parse(wrong)
 
 
 def test_a_site_can_ask_for_what_is_to_be_protected(post: Listening, server: ServerFolder) -> None:
-    PrivacyRequirement.read("client:local:20:1e-5").check_promise(LOCAL)
-    PrivacyRequirement.read("record:central:20:1e-5").check_promise(RECORD)
+    PrivacyRequirement.parse("client:local:20:1e-5").check_promise(LOCAL)
+    PrivacyRequirement.parse("record:central:20:1e-5").check_promise(RECORD)
     with pytest.raises(InputError, match="asks for client privacy, found: record"):
-        PrivacyRequirement.read("client:central:20:1e-5").check_promise(RECORD)
+        PrivacyRequirement.parse("client:central:20:1e-5").check_promise(RECORD)
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="record:local:20:1e-5"))
     conduct(post, server, plan(LOCAL))

@@ -80,7 +80,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     assert made.coordinates == N_CLASS * (1 + WIDTH) + 10
     exact = made.sum_moments(torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64), N_CLASS, Detail.SECOND)
     sent = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
-    total = made.add_server_noise(made.to_feature_units(make_contribution(sent)), Key(2))
+    total = made.add_server_noise(made.convert_to_feature_units(make_contribution(sent)), Key(2))
     assert [tuple(array.shape) for array in total.arrays] == [(N_CLASS, 1 + WIDTH), (1, 10)]
     noise = torch.cat([array.reshape(-1) for array in total.arrays])
     assert len(noise.unique()) == made.coordinates  # one stream for all: no entry's noise is another's
@@ -88,7 +88,7 @@ def test_noise_is_scaled_to_the_pair_and_covers_every_entry(trust: Trust) -> Non
     features, labels = 0.4 * torch.ones(600, WIDTH), torch.arange(600) % N_CLASS
     exact = made.sum_moments(features, labels, N_CLASS, Detail.SECOND)
     message = made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))
-    noisy = made.add_server_noise(made.to_feature_units(make_contribution(message)), Key(2))
+    noisy = made.add_server_noise(made.convert_to_feature_units(make_contribution(message)), Key(2))
     for found, true in zip(noisy.arrays, exact.arrays, strict=True):
         assert float((found - true).abs().max()) < 6 * noisy.noise_std
 
@@ -97,7 +97,7 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
     made = guard(Unit.CLIENT, Trust.CENTRAL, ContributionBound(message_norm=2.0))
     features = 100 * torch.randn(9, WIDTH, generator=Key(3).torch())
     exact = Moments.from_records(features, torch.arange(9) % N_CLASS, N_CLASS, Detail.SECOND)
-    lifted = made.to_feature_units(make_contribution(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
+    lifted = made.convert_to_feature_units(make_contribution(made.protect(Message(Kind.MOMENTS, exact.arrays), Key(1))))
     length = math.hypot(*(float(array.norm()) for array in lifted.arrays))
     assert 1.9 < length <= 2.0
 
@@ -108,5 +108,5 @@ def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
     limits = guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(L2Clip(1.0))).limits
     honest = Moments.from_records(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
     limits.check_second_moments(*honest.arrays)
-    with pytest.raises(InputError, match="the second moments of 5 records must be at most"):
+    with pytest.raises(InputError, match="the squared features of 5 records must sum to at most"):
         limits.check_second_moments(honest.arrays[0], 10 * honest.arrays[1])

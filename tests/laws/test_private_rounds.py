@@ -83,7 +83,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
 def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine: Engine = PRECISE) -> Tensor:
     """The upload of one client without noise, in units of the features."""
     bare = replace(guard, mechanism=replace(guard.mechanism, trust=Trust.CENTRAL, honest_survivors=1))
-    return bare.to_feature_units(make_contribution(_upload(bare, changed, body, data, engine))).arrays[0]
+    return bare.convert_to_feature_units(make_contribution(_upload(bare, changed, body, data, engine))).arrays[0]
 
 
 def _as_it_is(algorithm: FedLog) -> FedLog:
@@ -166,7 +166,9 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
     blobs = [uploads[at] for at in range(len(parts))]
     return [
-        guard.to_feature_units(make_contribution(WIRE.decode(blob))).arrays[0] for blob in blobs if blob is not None
+        guard.convert_to_feature_units(make_contribution(WIRE.decode(blob))).arrays[0]
+        for blob in blobs
+        if blob is not None
     ]
 
 
@@ -478,7 +480,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
     )
     message = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH, dtype=torch.float64),))
     first, second = (
-        guard.to_feature_units(make_contribution(guard.protect(message, Key(0)))).arrays[0] for _ in range(2)
+        guard.convert_to_feature_units(make_contribution(guard.protect(message, Key(0)))).arrays[0] for _ in range(2)
     )
     assert not torch.equal(first, second)  # from the system's source, not from the key
     assert torch.equal(torch.trunc(first / guard.mechanism.grid) * guard.mechanism.grid, first)
@@ -497,7 +499,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     features = 100 * torch.randn((records, WIDTH), generator=Key(seed).torch())
     found = guard.sum_moments(features, torch.zeros(records, dtype=torch.int64), CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
-    (sums,) = guard.to_feature_units(make_contribution(sent)).arrays
+    (sums,) = guard.convert_to_feature_units(make_contribution(sent)).arrays
     guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
@@ -523,7 +525,7 @@ def test_a_message_that_is_scaled_down_to_its_norm_keeps_the_clip_on_a_coarse_gr
     labels = torch.randint(CLASSES, (records,), generator=Key(seed).torch())
     found = guard.sum_moments(torch.full((records, WIDTH), 100.0), labels, CLASSES, Detail.MEANS).statistics
     sent = guard.protect(Message(Kind.STATISTICS, (found.sums,)), Key(seed))
-    (sums,) = guard.to_feature_units(make_contribution(sent)).arrays
+    (sums,) = guard.convert_to_feature_units(make_contribution(sent)).arrays
     guard.limits.check_statistics(sums)
     with pytest.raises(InputError, match=r"beyond the clip|norm must be at most"):
         guard.limits.check_statistics(sums * torch.tensor([1.0, *[1.2] * WIDTH]))

@@ -127,7 +127,7 @@ def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
     sent = _make_messages(guard, data, sizes, classes, Key(audit.seed))
-    uploads = [(at, guard.to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
+    uploads = [(at, guard.convert_to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
     sums = SecureSums(guard, len(sizes)).sum_uploads(1, uploads, Ledger())
     statistic = guard.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)

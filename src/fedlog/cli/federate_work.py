@@ -139,7 +139,7 @@ def run_site(args: argparse.Namespace) -> None:
     privacy_record.check_release_record(folder)
     config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
-        privacy_record.PrivacyRequirement.read(args.require_privacy)
+        privacy_record.PrivacyRequirement.parse(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
     say(check_site(folder, config))
     folder.write_config(config)  # only now: settings that failed the check must not be those of the next start
@@ -253,7 +253,7 @@ def run_demo(args: argparse.Namespace) -> None:
             report = demo.run_demo(root, DEMO_ROUNDS if args.rounds is None else args.rounds, args.seed, show_step)
     if args.pretrained and not args.json:
         print_pretrained_report(report)
-        print(demo.describe_pooled(report["pooled"]))
+        print(demo.describe_comparison_with_pooled(report["pooled"]))
     else:
         print_report(report, args.json)
     if args.folder is not None:

@@ -35,7 +35,7 @@ def write_file(path: Path, content: str | bytes, mode: int = PUBLIC_MODE) -> Non
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        sync_names(path.parent)
+        sync_file_names(path.parent)
 
 
 def is_draft(path: Path, name: str) -> bool:
@@ -80,7 +80,7 @@ def move_file(draft: Path, path: Path) -> None:
     """Rename a finished draft to the file's final path, replacing the file that was there."""
     _sync_content(draft)
     os.replace(draft, path)
-    sync_names(path.parent)
+    sync_file_names(path.parent)
 
 
 def move_folder(draft: Path, folder: Path) -> None:
@@ -88,7 +88,7 @@ def move_folder(draft: Path, folder: Path) -> None:
     sync_folder(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
-    sync_names(folder.parent)
+    sync_file_names(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -98,10 +98,10 @@ def sync_folder(folder: Path) -> None:
             sync_folder(path)
         else:
             _sync_content(path)
-    sync_names(folder)
+    sync_file_names(folder)
 
 
-def sync_names(folder: Path) -> None:
+def sync_file_names(folder: Path) -> None:
     """Force a folder's list of file names to the disk, which forcing the content of a file does not do."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _sync_content(folder)

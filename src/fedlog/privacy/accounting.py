@@ -278,7 +278,7 @@ def compute_spending_under_promise(
 ) -> Spending:
     """Compute the epsilon at `delta` after each release, and the guarantee for all, under this unit and trust model.
 
-    `counted` holds one event for each release, whose cost is added up in its place; its sensitivity may be larger.
+    `counted` holds for each release the event whose cost is added up instead, with an equal or larger sensitivity.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise

@@ -137,7 +137,7 @@ def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
 
 
 def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """List budgets for Gaussian noise, each of which suffices: discrete noise of the same std then meets `budget`.
+    """List budgets such that discrete noise meets `budget` if Gaussian noise of the same std meets any one of them.
 
     Discrete noise lies on a grid, which costs a part of delta that grows with e^epsilon. So if epsilon is large, it may
     be cheaper to meet a smaller epsilon. Raise InputError if the grid costs more than delta in every alternative.

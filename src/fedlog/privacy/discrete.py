@@ -39,7 +39,7 @@ _MAX_DISTANCE = 2**31
 def choose_grid(std: float) -> float:
     """Return the grid step for noise of this std: the power of two between std / 2^25 and std / 2^24."""
     if not (math.isfinite(std) and std > 0):
-        raise InputError(f"the standard deviation must be a finite number above 0, found: {std!r}")
+        raise InputError(f"the standard deviation of the noise must be a finite number above 0, found: {std!r}")
     return math.ldexp(1.0, math.frexp(std)[1] - 1) / STEPS_PER_STD
 
 
@@ -82,7 +82,7 @@ def bound_share_divergence(steps: float, shares: int) -> float:
 def draw_discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
     """Draw `count` integers k, each with probability exactly proportional to exp(-k^2 / (2 steps^2))."""
     if not 1 <= steps <= _MAX_STEPS:
-        raise InputError(f"the standard deviation must be 1 to {_MAX_STEPS} whole grid steps, found: {steps}")
+        raise InputError(f"the noise std must be 1 to {_MAX_STEPS} whole grid steps, found: {steps}")
     kept: list[Integers] = []
     missing = count
     while missing > 0:
@@ -99,13 +99,13 @@ def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
     """Attempt `tries` draws of a discrete Laplace distribution with integer scale; return the accepted draws."""
     remainder = _draw_below(np.full(tries, scale, dtype=np.int64), source)
     remainder = remainder[_draw_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
-    magnitude = remainder + scale * _count_successes_of_one_over_e(len(remainder), source)
+    magnitude = remainder + scale * _count_successes_before_failure(len(remainder), source)
     sign = 1 - 2 * _draw_below(np.full(len(magnitude), 2, dtype=np.int64), source)
     # Minus zero is rejected: zero would otherwise be drawn twice as often.
     return (sign * magnitude)[(sign > 0) | (magnitude > 0)]
 
 
-def _count_successes_of_one_over_e(count: int, source: Source) -> Integers:
+def _count_successes_before_failure(count: int, source: Source) -> Integers:
     """Toss a coin with success probability 1/e until it fails, and count the successes; do so `count` times."""
     successes = np.zeros(count, dtype=np.int64)
     running = np.arange(count)

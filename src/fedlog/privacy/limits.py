@@ -67,4 +67,6 @@ class Limits:
         allowed = self.clip.radius**2 * (count * (1 + self.rounding) + stray) + stray + self.rounding
         found = float(squares.sum())
         if not found <= allowed:
-            raise InputError(f"the second moments of {count:g} records must be at most {allowed:g}, found: {found:g}")
+            raise InputError(
+                f"the squared features of {count:g} records must sum to at most {allowed:g}, found: {found:g}"
+            )

@@ -112,7 +112,7 @@ class Protection:
         # Exact values are whole numbers of steps already; with floating-point noise in a simulation they are not.
         return Message(message.kind, split_into_shapes(torch.trunc(sums / grid).to(torch.int64), shapes))
 
-    def to_feature_units(self, upload: Contribution) -> Contribution:
+    def convert_to_feature_units(self, upload: Contribution) -> Contribution:
         """Convert an upload from grid steps to units of the features, and note the std of the client's noise."""
         if self.mechanism.trust is not Trust.LOCAL:
             upload = replace(upload, arrays=tuple(steps * self.mechanism.grid for steps in upload.arrays))

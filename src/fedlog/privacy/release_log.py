@@ -47,8 +47,8 @@ _Entry = TypeVar("_Entry")
 def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """Compute the epsilon at `delta` after each release in all runs of a site, and the guarantee for all releases.
 
-    If some runs protect whole clients and others single records, the guarantee is for single records. The guarantee
-    holds only if every party is honest that any of the runs trusts.
+    If some runs protect whole clients and others single records, the guarantee is for single records. It requires that
+    every party that at least one of the runs trusts is honest.
     """
     if len(promises := find_promises(releases)) < 2:
         return compute_spending(releases, delta)

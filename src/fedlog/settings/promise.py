@@ -81,7 +81,7 @@ class DpSgd(Section):
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """Return the privacy promise that the settings ask for, or None without --privacy; `noise` is the default."""
+    """Return the promise that the settings ask for, or None without --privacy; `noise` is the default kind of noise."""
     if given.privacy is None:
         _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None

@@ -214,7 +214,7 @@ class Server:
     def read_contribution(self, message: Message) -> Contribution:
         """What the upload adds to the sum; with secure sums, clients compute it before they send it."""
         found = make_contribution(message)
-        return found if self.protection is None else self.protection.to_feature_units(found)
+        return found if self.protection is None else self.protection.convert_to_feature_units(found)
 
 
 def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:

@@ -39,7 +39,7 @@ SECRET_FOLDER_MODE = 0o700
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Create a file that only its owner can read; InputError if it exists, since an overwritten key is lost."""
+    """Create a file that only its owner can read; raise InputError if it exists, since an overwritten key is lost."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=SECRET_FOLDER_MODE)
     try:
         create_file(path, content, PRIVATE_MODE)
@@ -96,12 +96,12 @@ def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
 
 
 def compute_fingerprint(text: str) -> str:
-    """The first 16 hex digits of the SHA-256 of a public key: short enough for two people to compare by telephone."""
+    """Compute the first 16 hex digits of a public key's SHA-256, short enough to be compared by telephone."""
     return hashlib.sha256(encode_public_key(read_public_key(text))).hexdigest()[:16]
 
 
 def encode_public_key(key: ec.EllipticCurvePublicKey) -> bytes:
-    """The public key in the binary format DER."""
+    """Encode the public key in the binary format DER."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -124,7 +124,7 @@ class CertificateFiles:
 
 
 def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Create a certificate authority, and a server certificate for these hosts; InputError if a key file exists."""
+    """Create a certificate authority and a server certificate for these hosts; raise InputError if a key exists."""
     for secret in (files.authority_key, files.server_key):
         if secret.exists():
             raise InputError(
@@ -148,7 +148,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
 
 
 def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Replace the server's certificate and key. The same authority signs the new ones: sites need no change."""
+    """Replace the server's certificate and key; the same authority signs the new certificate: sites need no change."""
     check_secret(files.authority_key)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -163,7 +163,7 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
 
 
 def count_days_left(files: CertificateFiles, now: dt.datetime) -> float:
-    """The number of days until the server's certificate expires; negative if it has expired."""
+    """Return the number of days until the server's certificate expires; negative if it has expired."""
     end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
     return (end - now).total_seconds() / 86400
 
@@ -192,7 +192,7 @@ def _write_server_certificate(
 
 
 def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The names that a server certificate is valid for (subject alternative names): these hosts, and the loopback."""
+    """Make the subject alternative names, for which a server certificate is valid: these hosts and the loopback."""
     if not hosts:
         raise InputError("expected a host name for the server's certificate, found none", hint="--host NAME")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
@@ -201,7 +201,7 @@ def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
 
 
 def _make_alternative_name(host: str) -> x509.GeneralName:
-    """The host as a subject alternative name; InputError if it is neither a host name nor an IP address."""
+    """Turn the host into a subject alternative name; raise InputError if it is no host name and no IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -244,7 +244,7 @@ Roster = dict[str, bytes]
 
 
 def load_signing_key(folder: SiteFolder) -> bytes:
-    """The site's secret signing key for secure sums; the first call creates it."""
+    """Load the site's secret signing key for secure sums; the first call creates the key."""
     path = folder.path / KEY
     if not path.exists():
         write_secret(path, os.urandom(32))
@@ -253,7 +253,7 @@ def load_signing_key(folder: SiteFolder) -> bytes:
 
 
 def format_roster_entry(folder: SiteFolder) -> str:
-    """The site's entry in the list of the sites' keys: NAME=KEY, with its public signing key in hexadecimal."""
+    """Format the site's entry in the list of the sites' keys: NAME=KEY, with the public signing key in hexadecimal."""
     return f"{folder.read_config().name}={SigningIdentity(0, load_signing_key(folder)).public_key.hex()}"
 
 
@@ -268,7 +268,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
             public = b""
         if not separator or len(public) != 32 or name in roster:
             raise InputError(
-                f"expected NAME=KEY with 64 hexadecimal digits, each name once, found: {text!r}",
+                f"expected NAME=KEY with a key of 64 hexadecimal digits, and each name once, found: {text!r}",
                 hint="`fedlog federate roster DIR` at a site prints its entry",
             )
         roster[check_site_or_run_name(name)] = public
@@ -280,7 +280,7 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
 
 
 def read_roster(folder: Path) -> Roster:
-    """The list of the sites' keys in the folder of a server or site; InputError if it is missing or unreadable."""
+    """Read the list of the sites' keys in a server's or site's folder; raise InputError if missing or invalid."""
     try:
         stored = parse_json((folder / ROSTER).read_text())
         return {str(name): bytes.fromhex(key) for name, key in stored.items()}
@@ -298,7 +298,7 @@ def read_roster(folder: Path) -> Roster:
 
 
 def read_own_roster(site: SiteFolder) -> Roster:
-    """The list of the sites' keys in this site's folder; InputError if it is missing or lacks this site's key."""
+    """Read the list of the sites' keys in this site's folder; raise InputError if it lacks this site's key."""
     roster = read_roster(site.path)
     _check_own_entry(roster, site)
     return roster

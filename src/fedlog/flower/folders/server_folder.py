@@ -48,11 +48,11 @@ class ServerFolder(Folder):
         return CertificateFiles(self.path / "certificates")
 
     def write_config(self, config: ServerConfig) -> None:
-        """Write the settings that `fedlog federate init` was given."""
+        """Store the settings that the operator gave to `fedlog federate init`."""
         write_file(self.config_file, format_toml(asdict(config)))
 
     def read_config(self) -> ServerConfig:
-        """The settings that `fedlog federate init` was given; InputError if this is not a server's folder."""
+        """Read the settings that `fedlog federate init` stored; raise InputError if this is no server's folder."""
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
         return read_dataclass(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 

@@ -64,7 +64,7 @@ class Caps(Section):
         return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
     def to_toml(self) -> str:
-        """The TOML table `[caps]` with the caps that differ from their defaults; empty if none does."""
+        """Return the TOML table `[caps]` with the caps that differ from their defaults; empty if none does."""
         usual = asdict(Caps())
         changed = {name: NONE if cap is None else cap for name, cap in asdict(self).items() if cap != usual[name]}
         return f"[caps]\n{format_toml(changed)}" if changed else ""
@@ -84,7 +84,7 @@ def read_caps(stored: object, where: object) -> Caps:
 
 
 def parse_server_address(text: str) -> str:
-    """The server's address as HOST:PORT; the port is 8443 if the text has none."""
+    """Parse a server address and return it as HOST:PORT; the port is 8443 if the text has none."""
     host, separator, port = text.rpartition(":")
     if not separator:
         host, port = text, str(DEFAULT_PORT)
@@ -125,12 +125,12 @@ class SiteFolder(Folder):
     models = SubPath("models")  # the finished models, a folder for each run
 
     def write_config(self, config: SiteConfig) -> None:
-        """Write the site's settings."""
+        """Write the site's settings to `site.toml`."""
         texts = {key: value for key, value in asdict(config).items() if isinstance(value, str)}
         write_file(self.config_file, format_toml(texts) + config.caps.to_toml())
 
     def read_config(self) -> SiteConfig:
-        """The site's settings; InputError if this is not a site's folder."""
+        """Read the site's settings from `site.toml`; raise InputError if this is not a site's folder."""
         stored = read_toml(self.config_file, "the settings of a site", "`fedlog federate join` makes them")
         if not {"name", "server"} <= set(stored):
             raise InputError(

@@ -114,7 +114,7 @@ def _divide_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> di
 
 
 def write_tables(folder: Path, seed: int) -> dict[str, Path]:
-    """Write each site's table as a CSV file, and return the files by site."""
+    """Write each site's table as a CSV file, and return site -> path of the file."""
     bunch = load_digits()
     columns = {name: bunch.data[:, at] for at, name in enumerate(PIXELS)}
     frame = pl.DataFrame(columns | {"digit": list(map(str, bunch.target))})
@@ -126,7 +126,7 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
 
 
 def make_demo_schema() -> Schema:
-    """The schema of the demo's tables, the same at the three sites."""
+    """Make the schema of the demo's tables, the same at the three sites."""
     return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, FeatureKind.NUMERIC) for name in PIXELS))
 
 
@@ -154,7 +154,7 @@ def write_site_images(root: Path, seed: int) -> None:
 
 
 def make_demo_plan(seed: int) -> Plan:
-    """The plan of the demo with images: one secure sum, epsilon 1 for every record, and two heads from the sum."""
+    """Make the plan of the demo with images: one secure sum, epsilon 1 for every record, and two heads from the sum."""
     spec = RunSpec(
         method="fed-heads",
         options={"heads": "ncm,fedlog"},
@@ -176,7 +176,7 @@ def write_key_lists(federation: LocalFederation) -> None:
 
 
 def _read_site_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
-    """The test accuracy and the number of test records of one site; in a real private run only the site knows them."""
+    """Read one site's test accuracy and number of test records, which in a real private run only the site knows."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 
@@ -232,7 +232,7 @@ def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledR
     return {**right, "noise_std": pooled.noise_std, "noise_found": found, "records": pooled.statistics.total}
 
 
-def describe_pooled(found: Mapping[str, float]) -> str:
+def describe_comparison_with_pooled(found: Mapping[str, float]) -> str:
     """Describe the result of `compare_with_pooled` in one sentence."""
     off = abs(math.log(found["noise_found"]))
     verdict = "the noise is the only difference" if off < 0.3 else "the noise does not explain the difference"

@@ -153,7 +153,7 @@ class SiteEventDescriber:
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def describe(self, event: Mapping[str, Any]) -> str | None:
-        """The line for this event, with an estimate of the time left after a round; None if the event is not shown."""
+        """Describe an event in one line, after a round with an estimate of the time left; None if it is not shown."""
         text = describe_site_event(event)
         if text is None or event["event"] != "worked":
             return text

@@ -50,10 +50,10 @@ SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
 def make_flower_environment(
     home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> dict[str, str]:
-    """The environment of Flower's programs: their folder, no telemetry, no update check, no proxy for the loopback.
+    """Make the environment variables for Flower's programs: PATH, home folder, no telemetry and no update check.
 
-    Flower finds its programs on the PATH, so the folder of our interpreter must be on it, even if the virtual
-    environment is not activated.
+    Flower finds its programs on the PATH, so the folder of our interpreter must be on the PATH, even if the virtual
+    environment is not activated. No proxy is used for connections to this machine.
     """
     folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
     path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
@@ -104,7 +104,7 @@ class RunningProgram:
         return self.process.poll()
 
     def read_log_end(self, lines: int = 12) -> str:
-        """The last lines that this process wrote to the log."""
+        """Read the last lines that this process wrote to the log."""
         written = self.log.read_bytes()
         if len(written) >= self.log_start:  # else the log was rotated
             written = written[self.log_start :]
@@ -192,7 +192,7 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
 
 
 def wait_for_port(running: RunningProgram, port: int, host: str = "127.0.0.1", timeout_seconds: float = 180.0) -> None:
-    """Wait until the program accepts connections on the port; RunError if it ends or takes too long."""
+    """Wait until the program accepts connections on the port; raise RunError if it ends or takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         if running.exit_code is not None:

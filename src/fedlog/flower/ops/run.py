@@ -72,7 +72,7 @@ def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
 
 
 def _check_site_and_run(folder: ServerFolder, site: str, name: str) -> RunFolder:
-    """Return the folder of the run; InputError if there is no such run, or if the site is not registered."""
+    """Return the folder of the run; raise InputError if there is no such run, or if the site is not registered."""
     run_folder = RunFolder.of_run(folder, name)
     if not (run_folder.path / PLAN).exists():
         raise InputError(

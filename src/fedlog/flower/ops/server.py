@@ -151,7 +151,7 @@ def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None
 
 
 def make_superlink_command(folder: ServerFolder, port: int) -> Command:
-    """The command that starts Flower's SuperLink: with TLS, on 127.0.0.1 only, for sites with registered keys."""
+    """Make the command that starts Flower's SuperLink: with TLS, on 127.0.0.1 only, for sites with registered keys."""
     files = folder.certificates
     return Command(
         (
@@ -168,7 +168,7 @@ def make_superlink_command(folder: ServerFolder, port: int) -> Command:
 
 
 def make_gate_command(folder: ServerFolder, superlink_port: int) -> Command:
-    """The command that starts the gate, which takes the sites' calls and forwards them to the SuperLink's port."""
+    """Make the command that starts the gate, which takes the sites' calls and forwards them to the SuperLink's port."""
     place = str(folder.path.resolve())
     return Command(
         (sys.executable, "-m", "fedlog.flower.server.gate", place, str(superlink_port)),
@@ -177,7 +177,7 @@ def make_gate_command(folder: ServerFolder, superlink_port: int) -> Command:
 
 
 def make_flwr_command(folder: ServerFolder, *arguments: str) -> Command:
-    """The command that runs `flwr` with these arguments, connected to the running server."""
+    """Make the command that runs `flwr` with these arguments, connected to the running server."""
     return Command((find_program("flwr"), *arguments), make_flower_environment(folder.flower_home.resolve()))
 
 

@@ -74,7 +74,7 @@ def replace_keys(folder: SiteFolder) -> str:
 
 
 def make_supernode_command(folder: SiteFolder, config: SiteConfig, port: int) -> Command:
-    """The command that starts Flower's SuperNode with the site's key; only this machine can reach its local API."""
+    """Make the command that starts Flower's SuperNode with the site's key; its local API is on the loopback only."""
     find_program("flower-supernode")
     return Command(
         (

@@ -40,14 +40,14 @@ MetricKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 def render_server_metrics(folder: ServerFolder) -> bytes:
-    """The metrics of a server in the Prometheus text format."""
+    """Render the metrics of a server in the Prometheus text format."""
     return _render_metrics(
         [*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)]
     )
 
 
 def render_site_metrics(folder: SiteFolder) -> bytes:
-    """The metrics of a site in the Prometheus text format."""
+    """Render the metrics of a site in the Prometheus text format."""
     return _render_metrics([*_make_site_work_metrics(folder), *_make_site_privacy_metrics(folder)])
 
 
@@ -57,7 +57,7 @@ def _render_metrics(metrics: Iterable[Metric]) -> bytes:
 
 
 def _make_metric(kind: MetricKind, name: str, help_text: str, values: Values, *labels: str) -> Metric:
-    """A Prometheus metric with one value for each combination of its labels."""
+    """Make a Prometheus metric with one value for each combination of its labels."""
     family = kind(name, help_text, labels=labels)
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
@@ -120,7 +120,7 @@ def _make_run_metrics(folder: ServerFolder) -> list[Metric]:
 
 
 def _read_epsilon(folder: ServerFolder, run: RunSummary) -> float | None:
-    """The epsilon that a private run has spent so far; None for a run without privacy."""
+    """Read the epsilon that a private run has spent so far; None for a run without privacy."""
     try:
         spent = RunFolder.of_run(folder, run.name).read_privacy_spent()
     except (FedlogError, OSError):
@@ -167,7 +167,7 @@ def _make_site_privacy_metrics(folder: SiteFolder) -> list[Metric]:
 
 
 def render_server_page(folder: ServerFolder) -> str:
-    """The status page of a server, as HTML."""
+    """Render the status page of a server as HTML."""
     presence, view = read_gate_file(folder.presence_file), summarise_newest_run(folder)
     connected, calls = set(presence.get("connected", ())), presence.get("last_call", {})
     parts = {} if view is None else view.sites
@@ -192,7 +192,7 @@ def render_server_page(folder: ServerFolder) -> str:
 
 
 def render_site_page(folder: SiteFolder) -> str:
-    """The status page of a site, as HTML. It shows the validation accuracy, so only this machine should see it."""
+    """Render the status page of a site as HTML. It shows validation accuracies: nobody else should see it."""
     config, view = folder.read_config(), summarise_site(folder)
     name, rounds = next(reversed(view.rounds.items()), ("", []))
     accuracies = [(int(event["round"]), event["validation_accuracy"]) for event in rounds]

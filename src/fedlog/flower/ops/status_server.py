@@ -22,7 +22,7 @@ PAGE_HEADERS = {
 
 
 def parse_status_address(text: str) -> tuple[str, int]:
-    """The host and the port in the text `[HOST:]PORT`; without HOST the host is 127.0.0.1."""
+    """Parse the host and the port in the text `[HOST:]PORT`; without HOST the host is 127.0.0.1."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 <= int(port) < 65536:
         raise InputError(f"expected PORT or HOST:PORT, found: {text!r}", hint="for example 9464, or 0.0.0.0:9464")

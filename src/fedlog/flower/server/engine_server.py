@@ -26,7 +26,7 @@ from fedlog.wire.codec import is_unchanged_message
 
 
 def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
-    """Return a new engine server. It stops the run if more than `refused_share` of a round's uploads are unusable."""
+    """Create the server that sums uploads; it stops a run if over `refused_share` of a round's uploads are unusable."""
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.build_algorithm(schema.n_class, width)
     check_method_fits_labels(algorithm, numbers=schema.number is not None)

@@ -99,7 +99,7 @@ class SilentSites:
 
 @dataclass(frozen=True)
 class Clock:
-    """The server's clock; a test passes one of its own, so that it need not wait."""
+    """The server's clock and sleep function, which tests replace so that they need not wait."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -226,7 +226,7 @@ def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
     if message.metadata.src_node_id != node:
-        raise InputError(f"expected an answer from node {node}, found one from: {message.metadata.src_node_id}")
+        raise InputError(f"expected an answer from Flower node {node}, found one from: {message.metadata.src_node_id}")
     frame = unwrap_frame(message)
     if frame.kind is FrameKind.REFUSAL:
         raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")

@@ -200,7 +200,7 @@ class Gate:
 
 
 async def _read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """Return the body of a call, empty if the caller has gone; TooLargeError if it is larger than the limit."""
+    """Return the body of a call, empty if the caller has gone; raise TooLargeError if it is larger than the limit."""
     parts: list[bytes] = []
     size = 0
     while True:

@@ -29,7 +29,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag, turn_errors_into_refusals
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
-from fedlog.flower.site.context import SiteContext, check_plain_runs, check_training
+from fedlog.flower.site.context import SiteContext, check_runs_without_noise, check_training
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import finish_run
 from fedlog.flower.site.privacy_record import (
@@ -107,7 +107,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     earlier = state.find_state_before((request.round_number, request.exchange))
     if earlier is not None:
         cohort.load([earlier])
-    _give_broadcast(context, cohort, request.payload)
+    _deliver_broadcast(context, cohort, request.payload)
     return replace(request, kind=kind, payload=finish_run(request, context, state, cohort))
 
 
@@ -155,7 +155,7 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
         if context.plan_error is not None:
             raise context.plan_error
         if config.privacy is not None:
-            PrivacyRequirement.read(config.privacy).check_promise(plan.promise)
+            PrivacyRequirement.parse(config.privacy).check_promise(plan.promise)
         if plan.secure is not None:
             with _hide_details(context, "expected the list of the sites' keys with this site's key, found none"):
                 read_own_roster(context.folder)
@@ -192,7 +192,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     refuse_unacceptable_plan(context)
     refuse_run_without_release_record(folder)
     with turn_errors_into_refusals():
-        check_plain_runs(folder, config.caps, plan)
+        check_runs_without_noise(folder, config.caps, plan)
     state = RunState.of_run(folder, request.run)
     if context.protection is not None:
         refuse_run_beyond_limit(folder, state.path, context.protection.make_release_event(1, plan.method))
@@ -234,7 +234,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     opening, broadcast = None, request.payload
     if context.plan.secure is not None:
         opening, broadcast = context.make_secure_sums(state).open_sum(request.payload)
-    _give_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
+    _deliver_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.protection is None else state.record_head(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
@@ -283,7 +283,7 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
     return set_learning_rates(exchange, context.plan.optimiser, request.round_number, context.plan.rounds)
 
 
-def _give_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
+def _deliver_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *, anew: bool = False) -> None:
     """Let the site's cohort receive a broadcast; with `anew`, the cohort first forgets all earlier messages.
 
     A broadcast with NaN or infinity is refused here, before the answer is counted as a release.

@@ -237,16 +237,16 @@ def _say_how_to_allow(plan: str, flags: str) -> str:
     return f"start a run with {plan}; or allow it at this site: `fedlog federate caps DIR {flags}`"
 
 
-def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
+def check_runs_without_noise(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
     """Raise InputError if the site has begun too many runs in the last 24 hours that show its statistics exactly."""
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
-    if caps.plain_runs is None or not _is_plain(plan.as_json()) or own.exists():
+    if caps.plain_runs is None or not _shows_exact_statistics(plan.as_json()) or own.exists():
         return
     begun = 0
     for path in folder.state.glob("*/plan.json"):
         stored = json.loads(path.read_text())["plan"]
         recent = time.time() - path.stat().st_mtime < DAY_SECONDS
-        begun += recent and _is_plain(stored)
+        begun += recent and _shows_exact_statistics(stored)
     if begun >= caps.plain_runs:
         raise InputError(
             f"this site begins at most {caps.plain_runs} runs without noise of its own in 24 hours, "
@@ -260,7 +260,7 @@ def _is_private(plan: Plan) -> bool:
     return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
 
 
-def _is_plain(plan: dict[str, Any]) -> bool:
+def _shows_exact_statistics(plan: dict[str, Any]) -> bool:
     """Whether this plan, given as JSON values, shows the server (nearly) exact statistics of each site."""
     promise = plan.get("promise")
     hides = promise is not None and promise["trust"] != Trust.CENTRAL and promise["epsilon"] <= WEAKEST_EPSILON

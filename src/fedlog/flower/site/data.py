@@ -16,7 +16,7 @@ from fedlog.data.site import Preparation, Site, load_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.site.privacy_record import read_privacy_limit
+from fedlog.flower.site.privacy_record import read_privacy_requirement
 from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
@@ -104,7 +104,7 @@ def refuse_body_that_mixes_records(body: Body) -> None:
         layer.training and (layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm))
         for layer in norms
     )
-    if across or not _trains_on_one_record(body):
+    if across or not _can_train_on_one_record(body):
         raise InputError(
             "expected for a private run a body that sees each record by itself (no batch normalisation), found: "
             f"{body.name}",
@@ -112,7 +112,7 @@ def refuse_body_that_mixes_records(body: Body) -> None:
         )
 
 
-def _trains_on_one_record(body: Body) -> bool:
+def _can_train_on_one_record(body: Body) -> bool:
     """Whether the body can be trained on a batch of one record."""
     masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
     try:
@@ -139,7 +139,7 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
 
     A site that requires record privacy may lack training, validation or test rows; any other site must have all three.
     """
-    limit = read_privacy_limit(config)
+    limit = read_privacy_requirement(config)
     alone = limit is not None and limit.unit is Unit.RECORD
     site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
     body = load_body(config, load_schema(folder.schema_file).shape)

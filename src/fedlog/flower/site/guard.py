@@ -60,7 +60,7 @@ def patch_flower(module: Any, name: str, ours: object, expected: object = callab
 
 
 def write_guard_programs(folder: Path) -> Path:
-    """Write programs with the names of Flower's programs; they run instead if this folder is first on the PATH."""
+    """Write substitutes for Flower's programs, so that a site with this folder on its PATH runs no code of a server."""
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')

@@ -51,7 +51,7 @@ class PrivacyRequirement:
     unit: Unit | None = None  # None: records or whole sites
 
     @classmethod
-    def read(cls, text: str) -> PrivacyRequirement:
+    def parse(cls, text: str) -> PrivacyRequirement:
         """Parse `TRUST:EPSILON:DELTA` or `UNIT:TRUST:EPSILON:DELTA`, for example record:local:8:1e-5."""
         *units, trust, epsilon, delta = text.split(":") if text.count(":") in (2, 3) else ("", "", "")
         try:
@@ -78,14 +78,14 @@ class PrivacyRequirement:
         if promise.epsilon > self.budget.epsilon or promise.delta > self.budget.delta:
             raise InputError(
                 f"this site allows epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}, found: "
-                f"{promise.epsilon:g} at {promise.delta:g}",
+                f"epsilon {promise.epsilon:g} at delta {promise.delta:g}",
                 hint=CHANGE_PROMISE,
             )
 
 
-def read_privacy_limit(config: SiteConfig) -> PrivacyRequirement | None:
+def read_privacy_requirement(config: SiteConfig) -> PrivacyRequirement | None:
     """Read the privacy that the site requires of every run from its settings; return None if it requires none."""
-    return None if config.privacy is None else PrivacyRequirement.read(config.privacy)
+    return None if config.privacy is None else PrivacyRequirement.parse(config.privacy)
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
@@ -97,7 +97,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
     add_if_within_budget(own.events, upcoming, own.budget)
-    limit, path = read_privacy_limit(folder.read_config()), folder.release_record
+    limit, path = read_privacy_requirement(folder.read_config()), folder.release_record
     earlier = _find_earlier_releases(folder)
     try:
         if limit is None:
@@ -179,7 +179,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
 
     A site that has already taken part in the run may stay: it may still receive the last head, which costs no privacy.
     """
-    limit, own = read_privacy_limit(folder.read_config()), run / release_log.FILE_NAME
+    limit, own = read_privacy_requirement(folder.read_config()), run / release_log.FILE_NAME
     try:
         if limit is None or (own.exists() and release_log.read_log(own).events):
             return
@@ -192,7 +192,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
 
 def describe_spending(folder: SiteFolder) -> str | None:
     """Say in one sentence how much privacy all runs of the site have spent, and its limit; None before any release."""
-    events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
+    events, limit = _read_releases(folder), read_privacy_requirement(folder.read_config())
     if not events:
         return None
     path = folder.release_record
@@ -219,7 +219,7 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
 
     The epsilon is None before the first release, and infinite if exact statistics have left the site.
     """
-    events, limit = _read_releases(folder), read_privacy_limit(folder.read_config())
+    events, limit = _read_releases(folder), read_privacy_requirement(folder.read_config())
     if not events:
         return None, 0
     if explain_missing_guarantee(events) is not None:

@@ -73,7 +73,7 @@ class SiteSecureSums:
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = make_contribution(replace(message, arrays=arrays))
         if self.protection is not None:
-            contribution = self.protection.to_feature_units(contribution)
+            contribution = self.protection.convert_to_feature_units(contribution)
         vector = encode_for_sum(contribution, self.protection, len(opening.members))
         client = self._make_client(opening, len(vector))
         following, keys = client.make_keys()

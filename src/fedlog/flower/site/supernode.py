@@ -87,7 +87,7 @@ class ShorterPauses:
 
 
 class GuardStarter:
-    """Replaces the module `subprocess` in Flower's SuperNode with one that starts our guard as the task runner."""
+    """Replaces `subprocess` in Flower's SuperNode, to run tasks by our guard, which runs only the installed app."""
 
     def __init__(self) -> None:
         """Open the pipe on which the guard is told that there is a task."""

@@ -211,4 +211,4 @@ def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vecto
             return client.sign_survivors(state, blob)
         case Step.UNMASK, AgreedState():
             return None, client.reveal_shares(state, blob)
-    raise RefusalError(f"expected a message of the step after this client's last one, found: step {step.name.lower()}")
+    raise RefusalError(f"expected the step that follows this client's last answer, found: step {step.name.lower()}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.files.durable import PRIVATE_MODE, create_file, sync_names
+from fedlog.files.durable import PRIVATE_MODE, create_file, sync_file_names
 from fedlog.privacy.secagg.encoding import RefusalError
 
 
@@ -14,7 +14,7 @@ class UsedSteps(Protocol):
     """The list of steps that a client has answered; it must outlive the client's process."""
 
     def mark_answered(self, round_name: str, step: str) -> None:
-        """Mark the step as answered; `RefusalError` if it was answered before."""
+        """Mark the step as answered; raise RefusalError if it was answered before."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class UsedStepsInMemory:
     claimed: set[tuple[str, str]] = field(default_factory=set)
 
     def mark_answered(self, round_name: str, step: str) -> None:
-        """Mark the step as answered; `RefusalError` if it was answered before."""
+        """Mark the step as answered; raise RefusalError if it was answered before."""
         if (round_name, step) in self.claimed:
             raise RefusalError(
                 f"expected a new step, found step {step} of round {round_name}, which was answered before"
@@ -43,7 +43,7 @@ class UsedStepsOnDisk:
         return (self.folder / f"{round_name}-{step}").exists()
 
     def mark_answered(self, round_name: str, step: str) -> None:
-        """Mark the step as answered, on disk; `RefusalError` if this process or another has answered it before."""
+        """Mark the step as answered, on disk; raise RefusalError if this process or another has answered it before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round_name}-{step}"
         try:
@@ -54,4 +54,4 @@ class UsedStepsOnDisk:
                 f"step {step} of round {round_name} was answered before: {path}",
                 hint="this client does not answer in the rest of the round: its masks may be used for one vector only",
             ) from None
-        sync_names(self.folder)
+        sync_file_names(self.folder)

@@ -83,7 +83,7 @@ class _Compiler:
         self._close_region()
         if not self.gains or result not in self.slots:
             return None
-        is_plain = all(_is_plain(step.stage) for step in self.steps)
+        is_plain = all(_shows_exact_statistics(step.stage) for step in self.steps)
         steps = self.steps if is_plain else [_use_compiled_linear(step) for step in self.steps]
         shapes = {slot: one.shape for one, slot in self.slots.items() if one.shape is not None}
         chained = [] if is_plain else join_chains(steps, shapes, self.slots[result])
@@ -158,7 +158,7 @@ class _Compiler:
 _TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateStage)
 
 
-def _is_plain(stage: Stage) -> bool:
+def _shows_exact_statistics(stage: Stage) -> bool:
     if isinstance(stage, ConvStage):
         return not stage.shape.has_padding_or_stride and stage.shape.groups == 1
     return isinstance(stage, LinearStage | FlattenStage)
