@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def prefix_errors(where: str) -> Iterator[None]:
-    """Put `where`, such as a file name, before the message of an InputError in the block, unless it is there."""
+    """Put `where`, such as a file name, before the message of an InputError in the block, if it is not in it yet."""
     try:
         yield
     except InputError as error:

@@ -19,7 +19,7 @@ def find_closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the hint for an unknown name: "did you mean" the most similar known name, or `otherwise` if none is."""
+    """Return the hint for an unknown name: "did you mean" and the most similar known name, or else `otherwise`."""
     found = find_closest_name(name, known)
     return otherwise if found is None else f"did you mean {found}?"
 

@@ -249,7 +249,7 @@ class _Loss:
         return delta + delta_used_by_grid(epsilon, self.noise_distance)
 
     def _find_renyi_epsilon(self, curve: Curve, delta: float) -> float:
-        """Return the smallest epsilon at this delta by Rényi moments, rounded up by a millionth; inf if none exists."""
+        """Return the smallest epsilon at this delta by Rényi moments, at most a millionth too large; inf if none."""
         epsilon = epsilon_from_curve(curve, delta)
         while self._find_delta(epsilon) > delta:
             left = delta - delta_used_by_grid(epsilon, self.noise_distance)

@@ -110,7 +110,7 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
     if promise is None or promise.unit is not Unit.RECORD:
         raise InputError(
             f"--body-training dp-sgd needs --privacy record, found: {promise.unit if promise else 'no privacy'}",
-            hint="leave out --body-training: --privacy client protects bodies that are trained without noise",
+            hint="leave out --body-training: --privacy client also holds for bodies that are trained as usual",
         )
     if promise.calibration is Calibration.PAPER:
         raise InputError("--calibration paper has no formula for DP-SGD", hint="--calibration exact")
@@ -174,17 +174,17 @@ def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
         )
 
 
-def choose_number_of_survivors(honest: int | None, taking_part: int) -> int:
+def choose_number_of_survivors(honest: int | None, clients: int) -> int:
     """Return how many clients must stay to the end of a secure sum: `honest`, or if None the smallest safe number."""
-    if taking_part < FEWEST:
+    if clients < FEWEST:
         raise InputError(
-            f"a secure sum needs at least {FEWEST} clients in every round, found: {taking_part}",
+            f"a secure sum needs at least {FEWEST} clients in every round, found: {clients}",
             hint="let more clients take part: in a sum of two, each client can compute the other's upload",
         )
-    survivors = max(FEWEST, smallest_safe_threshold(taking_part, 0)) if honest is None else honest
-    if not FEWEST <= survivors <= taking_part:
+    survivors = max(FEWEST, smallest_safe_threshold(clients, 0)) if honest is None else honest
+    if not FEWEST <= survivors <= clients:
         raise InputError(
-            f"--honest must be {FEWEST} to {taking_part}, the number of clients in a round, found: {survivors}",
+            f"--honest must be {FEWEST} to {clients}, the number of clients in a round, found: {survivors}",
             hint="leave out --honest; the default needs over half of the clients to be honest",
         )
     return survivors

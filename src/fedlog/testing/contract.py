@@ -78,7 +78,7 @@ def contract_checks() -> tuple[Check, ...]:
         check_resume,
         check_bits_counted,
         check_test_records_unseen,
-        check_last_exchange,
+        check_closing_phase,
         check_backends_agree,
     )
 
@@ -280,7 +280,7 @@ def check_test_records_unseen(trial: Trial) -> None:
     assert gap == 0, f"the models depend on the test records: other test records change them by {gap:g}"
 
 
-def check_last_exchange(trial: Trial) -> None:
+def check_closing_phase(trial: Trial) -> None:
     """Check that the closing phase (training after the last round) does not change the models that clients keep."""
     simulation = trial.make_simulation(make_small_federation([5, 8, 12]))
     has_closing = bool(simulation.algorithm.schedule.closing)

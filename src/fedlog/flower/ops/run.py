@@ -135,7 +135,7 @@ def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[s
 
 
 def check_removal(folder: ServerFolder, site: str, name: str) -> None:
-    """Raise InputError if a site's statistics cannot be removed from the run's head, or if it has no other site's."""
+    """Raise InputError if a site's statistics cannot be removed from the run's head, or if no site would remain."""
     run_folder = RunFolder.of_run(folder, name)
     if not checkpoint.exists(run_folder.checkpoint):
         raise InputError(
@@ -166,7 +166,7 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
 
 
 def remove_statistics(folder: ServerFolder, site: str, name: str) -> tuple[str, ...]:
-    """Compute the run's head again from the uploads of all sites except this one, and return their names."""
+    """Compute the run's head again without the upload of this site, and return the names of the remaining sites."""
     run_folder = RunFolder.of_run(folder, name)
     uploads = run_folder.read_uploads()
     if site not in uploads:

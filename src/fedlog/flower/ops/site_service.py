@@ -82,7 +82,7 @@ def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetim
     except httpx.ConnectError as error:
         if "certificate" in str(error).lower():
             raise CertificateError(
-                f"expected the server with a certificate under {folder.authority} at {server}, found another: {error}",
+                f"expected at {server} a certificate that {folder.authority} has signed, found another: {error}",
                 hint="is the address right, and is ca.crt the one of this federation?",
             ) from None
         raise UnreachableError(

@@ -42,7 +42,7 @@ MetricKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 def render_server_metrics(folder: ServerFolder) -> bytes:
     """Render the metrics of a server in the Prometheus text format."""
     return _render_metrics(
-        [*_make_gate_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)]
+        [*_make_call_metrics(folder), *_make_run_metrics(folder), *_make_certificate_metrics(folder)]
     )
 
 
@@ -68,7 +68,7 @@ _make_gauge = partial(_make_metric, GaugeMetricFamily)
 _make_counter = partial(_make_metric, CounterMetricFamily)
 
 
-def _make_gate_metrics(folder: ServerFolder) -> list[Metric]:
+def _make_call_metrics(folder: ServerFolder) -> list[Metric]:
     presence, traffic = read_gate_file(folder.presence_file), read_gate_file(folder.traffic_file)
     connected = set(presence.get("connected", ()))
     seen = {

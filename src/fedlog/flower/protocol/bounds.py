@@ -49,8 +49,8 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
             yield "the message norm", plan.promise.message_norm, 1e-6, 1e9
 
 
-def check_mixtures(algorithm: Algorithm) -> None:
-    """Raise InputError if sites may send too many Gaussians per class, or one of too few records to hide them."""
+def check_gaussian_mixtures(algorithm: Algorithm) -> None:
+    """Raise InputError if sites may send too many Gaussians per class, or one so small that it reveals its records."""
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
             raise InputError(

@@ -27,7 +27,7 @@ SAME_SCHEMA = "the server and every site need the same schema.toml; ask the oper
 
 @dataclass(frozen=True)
 class Identity:
-    """Versions of fedlog and of frames, and the digest of the schema: server and sites must agree on all three."""
+    """The versions of fedlog and of frames, and the schema's digest, on which the server and all sites must agree."""
 
     fedlog: str
     frame: int
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """The facts about itself that a site tells the server when it joins a run."""
+    """What a site tells the server when it joins a run: the name, number of features and digest of its body."""
 
     body: str
     width: Annotated[int, Meta(gt=0, lt=2**20)]

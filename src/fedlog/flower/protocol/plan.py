@@ -16,7 +16,7 @@ from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_or_run_name
-from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_broadcast_form, check_mixtures, check_numbers
+from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_broadcast_form, check_gaussian_mixtures, check_numbers
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
@@ -78,10 +78,10 @@ class Plan(Section):
     secure: SumRules | None = None
 
     def list_changes(self, later: Plan) -> list[str]:
-        """List the settings that forbid to continue a run of this plan with the plan `later`; empty if it may continue.
+        """List the changed settings because of which the plan `later` must not continue a run of this plan.
 
-        Every changed setting forbids it, except the number of rounds. That number is fixed as well if the run has a
-        privacy promise or a falling learning rate, which depend on it.
+        Only the number of rounds may change, and it may not if the run has a privacy promise or a falling learning
+        rate, which depend on the number of rounds.
         """
         fixed = self.promise is not None or self.optimiser.decay is not Decay.NONE
         names = [each.name for each in fields(self) if fixed or each.name != "rounds"]
@@ -226,7 +226,7 @@ def check_plan(plan: Plan) -> Plan:
     if plan.promise is not None:
         _check_promise(plan.promise)
     algorithm = plan.build_algorithm(2, 2)
-    check_mixtures(algorithm)
+    check_gaussian_mixtures(algorithm)
     promise_rules.check_uploads_may_be_hidden(algorithm, secure=plan.secure is not None)
     check_transport_fits_method(algorithm, plan.transport)
     plan.build_protection(2, 2)

@@ -64,7 +64,7 @@ def save_engine_server(run_folder: RunFolder, server: Server, round_number: int)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return site -> upload for all sites in the newest sum; a site without a new upload keeps its `known` one."""
+    """Return site -> upload for all sites in the newest sum; without a new upload, a site's earlier (`known`) one."""
     summed = uploads if server.memory is None else server.memory
     newest = {**known, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
@@ -73,7 +73,7 @@ def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: M
 def make_work_frames(
     server: Server, run: str, step: tuple[int, int], participants: Mapping[str, SiteProfile], sites: Collection[str]
 ) -> dict[str, Frame]:
-    """Make site -> the frame that asks for the site's upload in `step` (round, exchange); count the broadcast bits."""
+    """Make for each site the frame that asks for its upload in `step` (round, exchange); count the broadcasts' bits."""
     number, at = step
     # A broadcast counts for the round that made it, as in the simulator, once for each site it is sent to.
     made = max(0, number - 1) if at == 0 else number
@@ -87,7 +87,7 @@ def make_work_frames(
 def make_finish_frames(
     server: Server, run: str, number: int, participants: Mapping[str, SiteProfile], sites: Collection[str]
 ) -> dict[str, Frame]:
-    """Make site -> the FINISH frame with the head after this round, and count the broadcast bits.
+    """Make for each site the FINISH frame with the head after this round, and count the broadcasts' bits.
 
     If the run is continued, the next differences refer to the broadcasts before these frames, not to these.
     """
@@ -108,7 +108,7 @@ def forget_sites(server: Server, sites: Iterable[str]) -> None:
 def _make_broadcasts(
     server: Server, number: int, participants: Mapping[str, SiteProfile], sites: Collection[str]
 ) -> dict[str, bytes]:
-    """Make site -> the encoded broadcast with the head after this round, and count its bits."""
+    """Encode for each site the broadcast with the head after this round, and count the broadcasts' bits."""
     if server.downlink is None:
         return dict.fromkeys(sites, server.broadcast(number, len(sites)))
     server.downlink.whole = frozenset(site for site, profile in participants.items() if not profile.closed_world)

@@ -140,7 +140,7 @@ class RunFolder:
         return None if found is None else RequiredBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Replace the stored uploads by those in the present head, so that a site can be removed from it later."""
+        """Store the uploads in the present head, and delete all others, so that a site can be removed from it later."""
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)

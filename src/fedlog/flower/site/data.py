@@ -39,7 +39,9 @@ def load_data(
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
     _refuse_wide_image_range(schema, body)
     key = make_split_key(config.name)
-    site = load_site(config.data, schema, config.name, key, parse_shares(config.hold_out), preparation, bad_rows)
+    site = load_site(
+        config.data, schema, config.name, key, parse_held_out_shares(config.hold_out), preparation, bad_rows
+    )
     return replace(site, federation=encode_federation(site.federation, body))
 
 
@@ -59,7 +61,7 @@ def _refuse_wide_image_range(schema: Schema, body: str) -> None:
         )
 
 
-def parse_shares(text: str | None) -> HeldOutShares:
+def parse_held_out_shares(text: str | None) -> HeldOutShares:
     """Read the shares of the rows for validation and test from `VALIDATION,TEST`; None gives the defaults."""
     if text is None:
         return HeldOutShares()

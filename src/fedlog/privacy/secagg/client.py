@@ -170,7 +170,7 @@ class SumClient:
         )
 
     def _sign_reply(self, step: Step, body: bytes) -> bytes:
-        """Mark the step as answered on disk, then sign the reply: no restart can use the same masks for two vectors."""
+        """Mark the step as answered, then sign the reply: after a restart, no mask can hide a second vector."""
         self.used.mark_answered(self.terms.round_name, step.name.lower())
         return messages.sign_envelope(self.terms, self.identity, step, body)
 

@@ -64,7 +64,9 @@ def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signatur
             signature, _join_bytes_to_sign(terms, step, sender, body)
         )
     except (InvalidSignature, ValueError):
-        raise RefusalError(f"the signature under the {step.name.lower()} message of client {sender} is wrong") from None
+        raise RefusalError(
+            f"the signature of client {sender} under its message of step {step.name.lower()} is wrong"
+        ) from None
 
 
 CheckSignature = Callable[[Terms, Step, int, bytes, bytes], None]

@@ -78,8 +78,9 @@ def choose_fixed_point(
     """
     if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
         raise InputError(
-            "a secure sum needs a bound and a std of 0 or more and a probability between 0 and 1, found: "
-            f"{sum_bound!r}, {std_of_sum!r} and {wrap_probability!r} for {coordinates} coordinates"
+            "a secure sum needs a bound and a std of 0 or more, a probability between 0 and 1, and 1 or more "
+            f"coordinates, found: bound {sum_bound!r}, std {std_of_sum!r}, probability {wrap_probability!r}, "
+            f"coordinates {coordinates}"
         )
     reach = sum_bound + std_of_sum * math.sqrt(2 * math.log(2 * coordinates / wrap_probability))
     for value_bytes in range(1, _MAX_BYTES + 1):
