@@ -234,7 +234,7 @@ def test_bodies_are_names_modules_or_functions() -> None:
     assert mixed.spec.body[1] == f"north={given.spec.body[0]}"
     with pytest.raises(InputError, match="does not know: depth"):
         fedlog.run(federation(), **{**settings, "body": lambda depth: nn.Linear(26, depth)})
-    with pytest.raises(InputError, match="no body for east, south"):
+    with pytest.raises(InputError, match="body is missing for clients: east, south"):
         fedlog.run(federation(), **{**settings, "body": {"north": "mlp:8"}})
 
 

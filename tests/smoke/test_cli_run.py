@@ -335,7 +335,7 @@ def test_a_run_stopped_by_its_target_and_killed_before_its_end_does_not_go_on(
         patched.setattr(run, "_finish_run", killed)
         assert main([*SHORT, "--stop-at-accuracy", "0", "--out", "r"]) == 130
     said = capsys.readouterr().err
-    assert said.endswith("interrupted\nhint: continue with: fedlog run --resume r\n")
+    assert said.endswith("interrupted\nhint: to continue this run: fedlog run --resume r\n")
     assert main(["run", "--resume", "r", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
 

@@ -146,7 +146,7 @@ def test_an_interrupted_report_says_how_to_get_it(
 
     monkeypatch.setattr(fedlog.report.pages.run_page, "write_run_page", interrupted)
     assert main([*SHORT, "--quiet"]) == 130
-    assert capsys.readouterr().err == "interrupted\nhint: continue with: fedlog run --resume r\n"
+    assert capsys.readouterr().err == "interrupted\nhint: to continue this run: fedlog run --resume r\n"
     monkeypatch.undo()
 
 

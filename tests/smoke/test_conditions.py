@@ -16,10 +16,10 @@ from fedlog.report.documents.method_results import GAINS
 from fedlog.report.paper.when_to_choose import (
     END_MARK,
     MARK,
-    draw_conditions,
+    draw_conditions_figure,
     make_bits_table,
     make_rounds_table,
-    make_short_table,
+    make_short_conditions_table,
     write_when_to_choose_table,
 )
 
@@ -71,12 +71,14 @@ def test_accuracy_by_bits_counts_whole_rounds(found: FinishedRuns) -> None:
 
 
 def test_the_page_has_a_line_for_each_condition_that_was_run_whole(found: FinishedRuns, tmp_path: Path) -> None:
-    assert len(make_short_table(found).to_markdown().splitlines()) == 2  # most methods are missing in the only one
+    assert (
+        len(make_short_conditions_table(found).to_markdown().splitlines()) == 2
+    )  # most methods are missing in the only one
     page = tmp_path / "page.md"
     assert write_when_to_choose_table(found.folder.parent, page) == []
     page.write_text(f"before\n{MARK}\nold\n{END_MARK}\nafter\n")
     assert write_when_to_choose_table(found.folder.parent, page) == [page]
-    assert page.read_text() == f"before\n{MARK}\n{make_short_table(found).to_markdown()}{END_MARK}\nafter\n"
+    assert page.read_text() == f"before\n{MARK}\n{make_short_conditions_table(found).to_markdown()}{END_MARK}\nafter\n"
 
 
 def test_the_page_has_the_figures_of_the_records() -> None:
@@ -84,12 +86,12 @@ def test_the_page_has_the_figures_of_the_records() -> None:
     if not (root / "results").exists():
         pytest.skip("an installed package has no records")
     assert (
-        make_short_table(collect_runs(WHEN_TO_CHOOSE, root / "results")).to_markdown()
+        make_short_conditions_table(collect_runs(WHEN_TO_CHOOSE, root / "results")).to_markdown()
         in (root / "docs" / GAINS).read_text()
     )
 
 
 def test_the_picture_has_a_panel_for_what_was_run(found: FinishedRuns) -> None:
-    drawn = draw_conditions(found)
+    drawn = draw_conditions_figure(found)
     assert "10 records, 2 classes" in drawn
     assert "wine" not in drawn

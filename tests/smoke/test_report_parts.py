@@ -17,7 +17,7 @@ import fedlog
 from fedlog.cli.main import main, parse_arguments
 from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.run.baselines import find_baselines
-from fedlog.experiments.run.client_files import project_means, read_clients, read_geometry
+from fedlog.experiments.run.client_files import project_means, read_class_means, read_client_descriptions
 from fedlog.experiments.run.execute import read_spec
 from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.exported_tables import find_tables
@@ -85,17 +85,17 @@ def test_of_many_clients_the_lowest_tenth_is_named() -> None:
 
 def test_a_run_notes_its_clients_and_their_class_means(runs: Path, make_federation: MakeFederation) -> None:
     data = make_federation([12, 30, 40])
-    clients = read_clients(runs / "fedlog")
+    clients = read_client_descriptions(runs / "fedlog")
     for shard, description in zip(data.shards, clients.values(), strict=True):
         labels = data.train.labels[shard.train].tolist()
         assert description.training == {str(at): labels.count(at) for at in range(3) if at in labels}
         assert (description.name, description.body, description.test) == (shard.name, "mlp:4", len(shard.test))
-    geometry = read_geometry(runs / "fedlog")
+    geometry = read_class_means(runs / "fedlog")
     assert geometry is not None
     has = {(name, label) for name, description in clients.items() for label in description.training}
     assert {(mean.client, mean.label) for mean in geometry.means} == has
     assert [row.label for row in geometry.head] == ["0", "1", "2"]
-    alone = read_geometry(runs / "local")
+    alone = read_class_means(runs / "local")
     assert alone is not None
 
 

@@ -113,7 +113,7 @@ def test_a_run_that_is_killed_interrupted_and_robbed_of_a_worker_ends_as_if_noth
     out, err = interrupted.communicate(timeout=PATIENCE)
     assert interrupted.returncode == 130, err
     assert out == ""
-    assert f"interrupted\nhint: continue with: fedlog run --resume '{folder}'\n" in err
+    assert f"interrupted\nhint: to continue this run: fedlog run --resume '{folder}'\n" in err
     # A run that was killed before its first checkpoint was whole starts anew, with its first record or without.
     assert ("continuing after round" in err) is kept
     assert "Traceback" not in err

@@ -150,7 +150,7 @@ def test_both_signals_say_how_to_go_on(number: signal.Signals, tmp_path: Path) -
         time.sleep(0.02)
     running.send_signal(number)
     _, said = running.communicate(timeout=300)
-    assert said.endswith(f"interrupted\nhint: continue with: fedlog run --resume {folder}\n")
+    assert said.endswith(f"interrupted\nhint: to continue this run: fedlog run --resume {folder}\n")
     assert "Traceback" not in said
     assert running.returncode == 130
 

@@ -259,7 +259,7 @@ class _ComparisonPlan:
         compared = variants.make_variants(self.common, self.choices)
         with open_run_folder(out) as where:
             runs = variants.list_runs(compared, self.seeds, where)
-            failed = self._run(runs, where, callbacks, progress)
+            failed = self._execute_runs(runs, where, callbacks, progress)
             findings = read_findings(self.common.data, runs, failed)
             by_label = {(run.row.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
@@ -267,7 +267,7 @@ class _ComparisonPlan:
         own_notes = () if self.federation is None else self.federation.notes
         return Comparison(findings, kept, worth, (*own_notes, *notes))
 
-    def _run(
+    def _execute_runs(
         self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
     ) -> running.Failures:
         """Execute the runs, one by one or in parallel; return the errors of failed runs by the name of the run."""

@@ -32,7 +32,7 @@ class _Tracker(Callback):
         self._clients: tuple[str, ...] = ()
         self._to_close = ExitStack()
 
-    def _begin(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
+    def _start_writing(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
         """Start writing; a resumed run first writes the rounds before the interruption."""
         self._clients, self._write = start.clients, write
         for record in start.done:
@@ -87,7 +87,7 @@ class TensorBoard(_Tracker):
         self._to_close.callback(writer.close)
         settings = json.dumps(convert_spec_to_json(start.run.spec), indent=1)
         writer.add_text("settings", f"```json\n{settings}\n```")
-        self._begin(start, writer.add_scalar)
+        self._start_writing(start, writer.add_scalar)
 
 
 class MLflow(_Tracker):
@@ -124,7 +124,7 @@ class MLflow(_Tracker):
         for name, value in {**spec, **options}.items():
             if value is not None:
                 client.log_param(run, name, str(value)[:LONGEST_VALUE])
-        self._begin(start, lambda name, value, at: client.log_metric(run, name, value, step=at))
+        self._start_writing(start, lambda name, value, at: client.log_metric(run, name, value, step=at))
 
 
 def list_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:

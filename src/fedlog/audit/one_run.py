@@ -56,7 +56,11 @@ SHARES = (0.02, 0.1, 0.5)
 def audit_one_run(audit: Audit) -> Finding:
     """Audit with one run of many canaries, and return the lower bound on epsilon that it proves."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
-    scores = _score_by_training(audit, coins) if audit.audited is AuditedPart.DP_SGD else _score_by_sum(audit, coins)
+    scores = (
+        _score_canaries_by_training(audit, coins)
+        if audit.audited is AuditedPart.DP_SGD
+        else _score_canaries_by_sum(audit, coins)
+    )
     error, delta = 1 - audit.confidence, audit.budget.delta
     return Finding(
         audit,
@@ -113,7 +117,7 @@ def _list_guess_counts(canaries: int) -> list[int]:
     return [max(2, int(share * canaries)) for share in SHARES]
 
 
-def _score_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
+def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     """Score each canary, (canaries,), by its row in a secure sum: the row's product with the canary's statistic.
 
     Each canary has a class of its own, and features far beyond every bound. If records are protected, all canaries are
@@ -149,7 +153,7 @@ def _make_messages(
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 
 
-def _score_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
+def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     """Score each canary, (canaries,), by how far one training by DP-SGD moved its weights along its gradient.
 
     The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's

@@ -77,7 +77,7 @@ def compare_and_report(args: argparse.Namespace) -> int:
         where = shlex.quote(str(out))
         raise KeyboardInterrupt(f"to continue this comparison, run the same command with --out {where}") from None
     page = found.write_page(out / PAGE)
-    _write_files(args, found)
+    _write_exported_tables(args, found)
     _print_comparison(args, found, str(found), page=str(page), folder=str(out))
     if args.write_plan is not None:
         print(write_plan(args.write_plan, found, args.site_column), end="", file=sys.stderr if args.json else None)
@@ -97,7 +97,7 @@ def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int
     return 1 if found.findings.failed else 0
 
 
-def _write_files(args: argparse.Namespace, found: Comparison) -> None:
+def _write_exported_tables(args: argparse.Namespace, found: Comparison) -> None:
     """Write the tables to the files that `--csv` and `--latex` name."""
     if args.csv is not None:
         write_file(args.csv, format_comparison_as_csv(found.findings))
@@ -132,7 +132,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, with an empty one named ""; None if there are none."""
+    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, and "" for no changes; None if there are none."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}
@@ -141,11 +141,11 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
         pairs = [part.partition("=") for part in settings.split(",")]
         if not name or not colon or not all(key and equals for key, equals, _ in pairs):
             raise InputError(f"expected a recipe as NAME:KEY=VALUE,..., found: {text}", hint="long:rounds=30")
-        recipes[name] = {key.strip().replace("-", "_"): _read_value(value) for key, _, value in pairs}
+        recipes[name] = {key.strip().replace("-", "_"): _read_recipe_value(value) for key, _, value in pairs}
     return recipes
 
 
-def _read_value(text: str) -> Any:
+def _read_recipe_value(text: str) -> Any:
     """Read the VALUE of a recipe: as JSON if it is a number, true, false or null, else as text."""
     try:
         return json.loads(text)
@@ -170,7 +170,9 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW_NOTE,)))
     tables = _write_site_tables(folder, found.data.removeprefix(SITES), site_column)
-    text = "\n".join([*_explain_choice(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
+    text = (
+        "\n".join([*_explain_method_to_deploy(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
+    )
     write_file(folder / "commands.sh", text)
     return text
 
@@ -187,7 +189,7 @@ def choose_method_to_deploy(found: Comparison) -> str:
     return max(labels, key=lambda label: getattr(accuracies[label], "value", 0.0))
 
 
-def _explain_choice(found: Comparison, label: str) -> list[str]:
+def _explain_method_to_deploy(found: Comparison, label: str) -> list[str]:
     lines = [f"# {found.advice.sentence}"]
     if found.advice.kind is not AdviceKind.FEDERATE:
         lines.append(f"# Even so, these commands run {label}, the best of the methods that can be deployed.")

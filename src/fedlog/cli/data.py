@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def list_data_sets(args: argparse.Namespace) -> None:
-    """Print each data set with its source and licence, and whether it is downloaded."""
+    """Print each data set with its title, its terms of use, and whether it is downloaded."""
     folder = find_data_folder(args.data_dir)
     rows = []
     for name, title, state in NOT_DOWNLOADED:
         terms = DIGITS_TERMS if name == "digits" else ""
         rows.append({"name": name, "title": title, "state": state, "terms": terms, "citation": "", "homepage": ""})
     for source in SOURCES.values():
-        state = _describe_presence(source, folder)
+        state = _describe_download_state(source, folder)
         known = {name: getattr(source, name) for name in ("terms", "citation", "homepage")}
         rows.append({"name": source.name, "title": source.title, "state": state, **known})
     if args.json:
@@ -129,6 +129,6 @@ def _find_sources(names: Sequence[str]) -> list[Source]:
     return [find_source(name) for name in names]
 
 
-def _describe_presence(source: Source, folder: Path) -> str:
+def _describe_download_state(source: Source, folder: Path) -> str:
     here = sum((folder / file.path).is_file() for file in source.files)
     return "fetched" if here == len(source.files) else "partly here" if here else "not fetched"

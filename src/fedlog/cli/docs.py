@@ -11,7 +11,7 @@ from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.report.documents.bits_page import write_bits_page
-from fedlog.report.documents.method_results import GAINS, write_method_results, write_overview
+from fedlog.report.documents.method_results import GAINS, write_method_results, write_methods_overview
 from fedlog.report.documents.recipe_table import write_recipe_table
 from fedlog.report.paper.reproduction import write_reproduction_pages
 from fedlog.report.paper.when_to_choose import write_when_to_choose_table
@@ -48,7 +48,7 @@ def write_documentation(args: argparse.Namespace) -> None:
     commands = args.out / "reference" / "command-line.md"
     commands.parent.mkdir(parents=True, exist_ok=True)
     write_file(commands, format_command_page())
-    for path in (*written, commands, *write_overview(args.results, args.out)):
+    for path in (*written, commands, *write_methods_overview(args.results, args.out)):
         print(f"wrote: {path}")
 
 

@@ -61,13 +61,13 @@ def run_experiments(args: argparse.Namespace) -> int:
                 f"{option} must be at least 1, found: {number}", hint=f"for example {option} 2, or leave {option} out"
             )
     if args.list:
-        _print_list(args)
+        _print_experiments(args)
         return 0
     if args.name is None:
         raise InputError(
             "expected the name of an experiment, found none", hint="fedlog reproduce --list shows all names"
         )
-    rows, seeds = _read_choice(args)
+    rows, seeds = _read_rows_and_seeds(args)
     wanted = {
         found.name: list_cells(found, args.out, rows, seeds, args.rounds) for found in find_experiments(args.name)
     }
@@ -119,7 +119,7 @@ def _run_experiment(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcom
     return outcomes
 
 
-def _read_choice(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
+def _read_rows_and_seeds(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
     """Read the rows and the seeds to run from `--methods` and `--seeds`; empty means all."""
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
     seeds = split_list("--seeds", args.seeds, "0,1,2")
@@ -144,7 +144,7 @@ def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outco
     ]
 
 
-def _print_list(args: argparse.Namespace) -> None:
+def _print_experiments(args: argparse.Namespace) -> None:
     narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
     if narrowed:
         raise InputError(

@@ -53,7 +53,7 @@ def train_and_report(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             if not (folder / CONFIG).exists():
                 raise
-            raise KeyboardInterrupt(f"continue with: fedlog run --resume {shlex.quote(str(folder))}") from None
+            raise KeyboardInterrupt(f"to continue this run: fedlog run --resume {shlex.quote(str(folder))}") from None
     if args.json:
         print(json.dumps({**asdict(summary), "report": str(report)}))
     else:

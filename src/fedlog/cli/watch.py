@@ -48,7 +48,7 @@ def serve_pages(args: argparse.Namespace) -> None:
 
 
 def find_pages(folder: Path) -> Pages:
-    """Return the pages to serve for this folder, which is one of simulated runs or that of a server."""
+    """Return the pages to serve for this folder: those of simulated runs, or those of a server's deployed runs."""
     if is_deployed(folder):
         from fedlog.cli.deployed_run import make_deployed_pages  # needs the extra `federate`, as the server does
 

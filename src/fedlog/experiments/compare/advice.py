@@ -65,7 +65,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Among the labels in `paying` with a gain within `worth` of the highest, return that with the fewest bits."""
+    """Among the labels in `paying` with a gain within `worth` of the highest, return the one with the fewest bits."""
     most = max(gains[label].value for label in paying)
     near = [label for label in paying if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.results[label].bits, -gains[label].value))

@@ -1,1 +1,1 @@
-"""One run and its folder."""
+"""Execute one run, and write and read the files of its folder."""

@@ -95,11 +95,11 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
         areas += [] if area is None else [area]
     # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same rows.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
-    ways = {name: _measure_quality(parts) for name, parts in whole.items()}
+    ways = {name: _measure_probability_quality(parts) for name, parts in whole.items()}
     return RunCalibration(ways, float(np.mean(areas)) if areas else None, len(areas))
 
 
-def _measure_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
+def _measure_probability_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
     """Measure one kind of probabilities, given the logits and labels of each client's test rows."""
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return ProbabilityQuality(

@@ -24,7 +24,7 @@ class RunStart:
 
     @property
     def data(self) -> str:
-        """The name of the data."""
+        """The name of the data set or federation."""
         return self.run.spec.data
 
     @property

@@ -59,7 +59,7 @@ class Geometry:
     clients: int  # how many clients the run has
 
 
-def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) -> None:
+def write_client_descriptions(folder: Path, federation: Federation, bodies: Sequence[Body]) -> None:
     """Write `clients.json`: a description of every client."""
     names = federation.class_names
     found = []
@@ -70,13 +70,13 @@ def write_clients(folder: Path, federation: Federation, bodies: Sequence[Body]) 
     write_json(folder / CLIENTS, [asdict(each) for each in found])
 
 
-def read_clients(folder: Path) -> dict[str, ClientDescription]:
+def read_client_descriptions(folder: Path) -> dict[str, ClientDescription]:
     """Read the descriptions of a run's clients, by name; empty if the run has no `clients.json`."""
     found = records.read_file_as(folder / CLIENTS, list[ClientDescription], "the clients")
     return {each.name: each for each in found or ()}
 
 
-def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
+def write_class_means(folder: Path, models: Path, simulation: Simulation) -> None:
     """Write `geometry.json`: the class means of the features of the clients' finished models.
 
     Write nothing for a private run, because its guarantee would not cover the means, nor if the run predicts a number.
@@ -143,6 +143,6 @@ def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
     return float(f"{float(pair[0]):.4g}"), float(f"{float(pair[1]):.4g}")
 
 
-def read_geometry(folder: Path) -> Geometry | None:
+def read_class_means(folder: Path) -> Geometry | None:
     """Read the class means of a run; None if the run has no `geometry.json`."""
     return records.read_file_as(folder / GEOMETRY, Geometry, "the class means")

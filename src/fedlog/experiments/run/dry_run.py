@@ -94,14 +94,14 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         bits_down_per_round=record.bits_down,
         bits_opening=opening,
         bits_total=sum(bits) + (settings.rounds - len(bits)) * bits[len(bits) // 2] + opening + last,
-        bits_are=_describe_certainty(spec),
+        bits_are=_describe_certainty_of_bits(spec),
         memory_bytes=BASE_MEMORY + 5 * pools + 4 * parameters * (kept * len(federation.shards) + 5 * stacked),
         seconds=settings.rounds * seconds / spec.jobs,
         advice=tuple(simulation.algorithm.advice(settings.rounds)),
     )
 
 
-def _describe_certainty(spec: RunSpec) -> str:
+def _describe_certainty_of_bits(spec: RunSpec) -> str:
     """Return `exact`, or the reason why the forecast of bits is not exact."""
     transport = spec.transport
     if transport.differs_by_client or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}":

@@ -30,7 +30,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import privacy, records
 from fedlog.experiments.run.calibration import write_calibration
 from fedlog.experiments.run.callbacks import Callback, RunStart
-from fedlog.experiments.run.client_files import write_clients, write_geometry
+from fedlog.experiments.run.client_files import write_class_means, write_client_descriptions
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
@@ -128,7 +128,7 @@ def _run_in_folder(
         with _explain_write_errors(folder):
             _write_config(folder, spec, simulation)
             if keep is KeptFiles.MODELS:
-                write_clients(folder, simulation.federation, simulation.bodies)
+                write_client_descriptions(folder, simulation.federation, simulation.bodies)
             done = _restore_checkpoint(simulation, folder)
             privacy.start_release_log(simulation, folder)
         for callback in callbacks:
@@ -294,7 +294,7 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
     _write_model_descriptions(spec, simulation, models)
-    write_geometry(folder, models, simulation)
+    write_class_means(folder, models, simulation)
     if spec.body_training is BodyTraining.FROZEN:
         write_calibration(folder, models, simulation)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")
@@ -346,14 +346,14 @@ def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) 
     errors, inside = last.rmse_per_client, last.accuracy_per_client
     return {
         "range": list(number),
-        "rmse_mean_over_clients": _average_known(errors),
+        "rmse_mean_over_clients": _average_without_none(errors),
         "rmse_per_client": errors,
         "interval_level": INTERVAL_LEVEL,
-        "inside_mean_over_clients": _average_known(inside),
+        "inside_mean_over_clients": _average_without_none(inside),
         "inside_per_client": inside,
     }
 
 
-def _average_known(values: list[float | None]) -> float:
+def _average_without_none(values: list[float | None]) -> float:
     known = [value for value in values if value is not None]
     return sum(known) / len(known)

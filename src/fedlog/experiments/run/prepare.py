@@ -101,13 +101,15 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
-    """Refuse bodies for unknown clients, clients without a body, and more than one body for the other clients."""
-    unknown = [name for name in own if name not in clients]
+    """Refuse bodies of clients that do not exist, clients without a body, and several bodies for the other clients."""
+    hint = f"--body CLIENT=NAME for each of {', '.join(clients[:10])}"
+    if len(common) > 1:
+        raise InputError(f"expected one body for the clients without their own, found: {', '.join(common)}", hint=hint)
+    if unknown := [name for name in own if name not in clients]:
+        raise InputError(f"--body is given for clients that do not exist: {', '.join(unknown)}", hint=hint)
     missing = [name for name in clients if name not in own]
-    if unknown or len(common) > 1 or (missing and not common):
-        problem = f"no client is called {', '.join(unknown)}" if unknown else f"no body for {', '.join(missing)}"
-        problem = f"more than one body for the others: {', '.join(common)}" if len(common) > 1 else problem
-        raise InputError(problem, hint=f"--body CLIENT=NAME for each of {', '.join(clients[:10])}")
+    if missing and not common:
+        raise InputError(f"--body is missing for clients: {', '.join(missing)}", hint=hint)
 
 
 def _check_device(execution: Execution) -> None:

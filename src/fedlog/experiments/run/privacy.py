@@ -36,7 +36,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
         require_opacus()
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
-    survivors = 1 if run.sums is None else _count_survivors(run.sums, run.settings, clients)
+    survivors = 1 if run.sums is None else _count_surviving_clients(run.sums, run.settings, clients)
     return plan_protection(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
     )
@@ -50,10 +50,10 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else SimulatedDropouts(rate, Key(run.settings.seed).child("dropouts"))
-    return SecureSums(guard, _count_survivors(run.sums, run.settings, clients), silent)
+    return SecureSums(guard, _count_surviving_clients(run.sums, run.settings, clients), silent)
 
 
-def _count_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> int:
+def _count_surviving_clients(sums: SumSettings, settings: RunSettings, clients: int) -> int:
     return choose_number_of_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 

@@ -17,7 +17,7 @@ from fedlog.settings.spec import RunSpec
 
 
 class Arrow(StrEnum):
-    """The paper's arrows: significantly higher or lower than the reference at p < 0.01, small ones at p < 0.05."""
+    """The paper's arrows: significantly higher or lower than the reference at p < 0.01; small arrows at p < 0.05."""
 
     UP = "⇑"
     DOWN = "⇓"
@@ -39,7 +39,7 @@ class PrintedResults:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: its name (also that of its folder), its label, and a run specification without a seed."""
+    """One row of a table: its name (which also names its folder), its label, and a run specification without a seed."""
 
     name: str
     label: str

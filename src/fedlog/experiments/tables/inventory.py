@@ -67,10 +67,10 @@ class ExperimentStatus:
 def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
     """List the status of every experiment in the results folder."""
     torch.set_num_threads(1)  # as in a cell, so that the timing is that of a cell
-    return [_find_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
+    return [_find_experiment_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
 
 
-def _find_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
+def _find_experiment_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
     """Find the status of one experiment in the results folder."""
     found = list_cells(experiment, out)
     missing = _find_missing_data(experiment.data, find_data_folder(data_dir))
@@ -148,14 +148,14 @@ def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
 def _estimate_round_seconds(cell: Cell) -> float:
     """Estimate the seconds of one round of all clients: the time of an epoch times the epochs of the method."""
     spec = cell.spec
-    _, _, plan = _make_sample(spec.data, spec.body[0])
+    _, _, plan = _make_sample_federation(spec.data, spec.body[0])
     schedule = build_method(spec, plan).schedule
     epochs = sum(phase.epochs for exchange in schedule.round for phase in exchange.phases)
     return _measure_epoch_seconds(spec.data, spec.body[0], spec.batch_size or 1) * max(1, epochs)
 
 
 @lru_cache
-def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
+def _make_sample_federation(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan]:
     """Make a few clients with random records of the data set's shape; return their federation, body and model plan."""
     size = SIZES[data]
     federation, made = _make_random_federation(size), make_body(body_name, size.input_shape)
@@ -166,7 +166,7 @@ def _make_sample(data: str, body_name: str) -> tuple[Federation, Body, ModelPlan
 def _measure_epoch_seconds(data: str, body_name: str, batch_size: int) -> float:
     """Measure the seconds of one epoch and one evaluation on a few clients, and scale them up to all clients."""
     size = SIZES[data]
-    federation, made, plan = _make_sample(data, body_name)
+    federation, made, plan = _make_sample_federation(data, body_name)
     method, engine = make_method("local", plan, {"epochs": 1}), Engine(Settings(batch_size))
     rounds = Simulation(method, federation, [made] * size.sample, plan, engine, RunSettings(rounds=2)).start().rounds()
     next(rounds)

@@ -101,7 +101,7 @@ def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> Run
     )
 
 
-def _make_level_rows() -> list[Row]:
+def _make_noise_level_rows() -> list[Row]:
     rows = []
     for clip, named in CLIPS.items():
         rows.append(
@@ -122,7 +122,7 @@ def _make_level_rows() -> list[Row]:
     return rows
 
 
-def _make_check_rows() -> list[Row]:
+def _make_verification_rows() -> list[Row]:
     """Make one row, with one seed, for each formula that no other row uses, to check that the noise level agrees."""
     rows = []
     for formula in VERIFIED_FORMULAS:
@@ -161,7 +161,7 @@ PRIVACY_FIGURE = Experiment(
     name="figure-privacy",
     title="Figure 2 (bottom), differential privacy on CIFAR-10",
     kind=ExperimentKind.PRIVACY,
-    rows=(*_make_level_rows(), *_make_check_rows(), *_make_guarantee_rows()),
+    rows=(*_make_noise_level_rows(), *_make_verification_rows(), *_make_guarantee_rows()),
     seeds=(0, 1),
     remarks=(
         f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients. The epsilons of the noise levels are labels, "

@@ -106,7 +106,7 @@ def _make_fedrep_grid() -> Experiment:
     return _make_grid("select-fedrep-cifar10", title, _make_changed_rows(base, changes))
 
 
-def _make_rate_grid() -> Experiment:
+def _make_learning_rate_grid() -> Experiment:
     """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`; Adam's moments are kept."""
     base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
@@ -225,7 +225,7 @@ SELECTION = (
     _make_options_grid("select-fedlog-c-letter-mnist", "fedlog-c", "mnist", _FEDLOG_C_LETTER, _LETTER_TITLE),
     _make_fedrep_grid(),
     _make_options_grid("select-fedlog-mnist", "fedlog", "mnist", _FIRST_HEADS),
-    _make_rate_grid(),
+    _make_learning_rate_grid(),
     _make_weight_decay_grid(),
     _make_second_fedlog_c_grid(),
     _make_options_grid("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),

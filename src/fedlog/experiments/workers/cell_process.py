@@ -120,7 +120,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
     accuracy, failed, load = None, dict[str, str](), lru_cache(maxsize=1)(load_federation)
     for run in task["runs"]:
         folder = Path(run["folder"])
-        with _note_failure(failed, run["name"]):
+        with _store_failure(failed, run["name"]):
             spec = make_spec(run["spec"], run["name"])
             if task["work"] == SCORED:
                 execute_and_score(spec, folder, load=load)
@@ -133,7 +133,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
 
 
 @contextmanager
-def _note_failure(failed: dict[str, str], name: str) -> Iterator[None]:
+def _store_failure(failed: dict[str, str], name: str) -> Iterator[None]:
     """Catch any exception in the block, and store its message in `failed` under this name."""
     try:
         yield

@@ -49,7 +49,7 @@ def make_methods_table(findings: Findings) -> TextTable:
 
 
 def make_sites_table(findings: Findings) -> TextTable:
-    """Make a table with one row for each site: its data rows, its accuracy alone, and the gain of each variant."""
+    """Make a table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
     others = [results for results in findings.results.values() if results.label != findings.local_label]
     alone = None if findings.local_label is None else findings.results[findings.local_label]
     training = next(iter(findings.runs.values())).scores.training

@@ -43,7 +43,7 @@ def write_bits_page(results: Path, page: Path) -> list[Path]:
 
 
 def make_bits_tables(results: Path) -> dict[str, TextTable]:
-    """Make all tables of `docs/bits.md`, by the name in the mark at which the page shows each table."""
+    """Make all tables of `docs/bits.md`, by name; the page has a comment with this name where the table goes."""
     found = {each.name: collect_runs(each, results) for each in BITS}
     whole = {data: collect_runs(find_experiment(f"table-{data}"), results) for data in ROUNDS}
     tables = {"bits-aim": make_goal_table({data: found[f"bits-{data}"] for data in ROUNDS}, whole)}
@@ -147,7 +147,7 @@ def _make_bits_to_goal_row(
         "": f"{part.title}, {LABELS[method]}",
         "way of sending": way,
         "seeds": ", ".join(str(seed) for seed in costs),
-        "bits": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]) + _mark_missed(costs)
+        "bits": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]) + _mark_missed_threshold(costs)
         if costs
         else NOT_RUN,
         "the paper": parse_printed_rows(part.printed)[method].cost_text,
@@ -162,7 +162,7 @@ def _format_mean_bits(bits: Sequence[int]) -> str:
     return describe_bits(float(np.mean(bits)))
 
 
-def _mark_missed(costs: Mapping[int, Cost]) -> str:
+def _mark_missed_threshold(costs: Mapping[int, Cost]) -> str:
     """Return an asterisk if a seed never reached the accuracy threshold, else an empty text."""
     return "" if all(cost.reached for cost in costs.values()) else " *"
 
@@ -246,7 +246,7 @@ def _format_cost_cells(
     """Format the table cells for seeds, rounds, bits up, bits down, their sum, and its share of the bits of `f32`."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
-        "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed(costs),
+        "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed_threshold(costs),
         "up": _format_mean_bits([cost.bits_up for cost in costs.values()]),
         "down": _format_mean_bits([cost.bits_down for cost in costs.values()]),
         "both": _format_mean_bits([cost.bits_both_ways for cost in costs.values()]),

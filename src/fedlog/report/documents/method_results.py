@@ -233,7 +233,7 @@ def _set_bits_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(FormatStrFormatter("%g") if few else NullFormatter())
 
 
-def write_overview(results: Path, docs: Path) -> list[Path]:
+def write_methods_overview(results: Path, docs: Path) -> list[Path]:
     """Write the table of the main methods into README.md and docs/what-it-gains.md, if these exist, and its picture."""
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
@@ -245,7 +245,7 @@ def write_overview(results: Path, docs: Path) -> list[Path]:
     return [picture, readme, page]
 
 
-def _read_overview(results: Path, method: str) -> list[MethodResults]:
+def _read_overview_results(results: Path, method: str) -> list[MethodResults]:
     """Read the results of the method in each experiment that the overview in README.md shows."""
     return [read_method_results(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
 
@@ -253,7 +253,7 @@ def _read_overview(results: Path, method: str) -> list[MethodResults]:
 def make_main_methods_table(results: Path) -> TextTable:
     """Make the table of README.md: one row for each main method, one column for each experiment."""
     rows = tuple(
-        (find_style(method).label, *(str(cell) for cell in _read_overview(results, method)))
+        (find_style(method).label, *(str(cell) for cell in _read_overview_results(results, method)))
         for method in OVERVIEW_METHODS
     )
     return TextTable(("", *(setting.title for setting in OVERVIEW_SETTINGS)), rows)
@@ -263,7 +263,7 @@ def describe_paired_gains(results: Path) -> str:
     """Return a sentence on FedLog's gain over training alone and over FedAvg, paired by seed."""
     parts = []
     for other in ("local", "fedavg"):
-        pairs = zip(_read_overview(results, "fedlog"), _read_overview(results, other), strict=True)
+        pairs = zip(_read_overview_results(results, "fedlog"), _read_overview_results(results, other), strict=True)
         gains = [[a.by_seed[seed] - b.by_seed[seed] for seed in a.by_seed if seed in b.by_seed] for a, b in pairs]
         said = [f"{mean(each):+.1f}" + (f" ± {stdev(each):.1f}" if len(each) > 1 else "") for each in gains]
         parts.append(f"{find_style(other).label} {said[0]}, {said[1]} and {said[2]}")
@@ -279,7 +279,7 @@ def _draw_overview(results: Path) -> str:
     panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
     for method in OVERVIEW_METHODS:
         style = find_style(method)
-        for axes, cell in zip(panels, _read_overview(results, method), strict=True):
+        for axes, cell in zip(panels, _read_overview_results(results, method), strict=True):
             if cell.bits == 0:
                 axes.axhline(mean(cell.accuracies), label=style.label, **style.matplotlib_line)
                 continue

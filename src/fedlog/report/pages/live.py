@@ -64,7 +64,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A web server for these pages on a random port; only programs on this machine can reach it."""
+    """A web server for the pages of runs, on a random port; only programs on this machine can reach it."""
 
     daemon_threads = True  # a browser's open connection must not keep the program alive
 
@@ -83,7 +83,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one HTTP request of a browser."""
+    """The handler of HTTP requests: it answers a browser with a page."""
 
     server: PageServer
     protocol_version = "HTTP/1.1"

@@ -13,7 +13,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.calibration import RunCalibration
-from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_clients, read_geometry
+from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_class_means, read_client_descriptions
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import RunScores
@@ -168,8 +168,8 @@ def read_run(folder: Path) -> RunFacts:
         lines=tuple(records.read_rounds(folder / RECORDS)),
         summary=read_finished_summary(folder),
         baselines=find_baselines(folder, spec),
-        descriptions=read_clients(folder),
-        geometry=read_geometry(folder),
+        descriptions=read_client_descriptions(folder),
+        geometry=read_class_means(folder),
         scores=RunScores.read(folder),
         calibration=RunCalibration.read(folder),
         made_with=config.get("made_with", {}),

@@ -1,4 +1,4 @@
-"""The page of one run: the result in a sentence, then its curves, clients, bits, geometry, privacy and settings."""
+"""The page of one run: the result in a sentence, then its curves, clients, bits, class means, privacy and settings."""
 
 from __future__ import annotations
 

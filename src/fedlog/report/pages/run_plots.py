@@ -63,7 +63,7 @@ def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str,
             f"Median {format_percent(judged[len(judged) // 2].accuracy)}. "
             f"Lowest{' tenth' if len(judged) >= 10 else ''}: {', '.join(client.name for client in worst)}."
         ),
-        x=_make_rank_axis([client.name for client in judged], who),
+        x=_make_client_axis([client.name for client in judged], who),
         y=make_linear_axis("%", shares),
         series=tuple(series),
         shaded=(0.5, len(worst) + 0.5),
@@ -110,7 +110,7 @@ def _describe_client(client: ClientFacts) -> str:
     return ", ".join(said)
 
 
-def _make_rank_axis(names: Sequence[str], who: str) -> Axis:
+def _make_client_axis(names: Sequence[str], who: str) -> Axis:
     """Make an axis with one position for each client, labelled by name if the names fit, else by number."""
     count = len(names)
     if count <= MOST_NAMES and sum(len(name) for name in names) <= MOST_LETTERS:

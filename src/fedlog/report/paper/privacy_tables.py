@@ -186,7 +186,7 @@ def _compute_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, flo
 
 
 def _draw_accuracy_by_epsilon(axes: Axes, finished: FinishedRuns, delta: float) -> None:
-    """Draw accuracy by epsilon at this delta, a line for each formula and clip; crosses are runs that check one."""
+    """Draw accuracy by epsilon at this delta, one line per formula and clip; crosses are runs that check a formula."""
     for formula in EPSILON_FORMULAS:
         for clip, named in CLIPS.items() if formula.delta == delta else ():
             means = _compute_mean_accuracies(finished, clip)

@@ -25,7 +25,7 @@ from fedlog.report.paper.comparisons import HOW_TO_READ
 from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_selection_table, make_synthetic_table
 from fedlog.report.paper.method_tables import make_method_tables, make_overview_table, make_tuned_tables
 from fedlog.report.paper.privacy_tables import draw_privacy_figure, make_privacy_tables, make_short_guarantee_table
-from fedlog.report.paper.when_to_choose import draw_conditions, make_conditions_tables
+from fedlog.report.paper.when_to_choose import draw_conditions_figure, make_conditions_tables
 from fedlog.report.parts.render import render_page
 from fedlog.report.parts.tables import TextTable, replace_marked_text
 
@@ -106,7 +106,7 @@ def _make_experiment_page(finished: FinishedRuns) -> ExperimentPage:
     elif kind is ExperimentKind.SYNTHETIC:
         tables = [make_synthetic_selection_table(finished)]
     elif kind is ExperimentKind.CONDITIONS:
-        tables, figure = make_conditions_tables(finished), draw_conditions(finished)
+        tables, figure = make_conditions_tables(finished), draw_conditions_figure(finished)
     elif kind is ExperimentKind.PRIVACY:
         tables, figure = make_privacy_tables(finished), draw_privacy_figure(finished)
     else:

@@ -128,7 +128,7 @@ def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> 
     )
 
 
-def draw_conditions(finished: FinishedRuns) -> str:
+def draw_conditions_figure(finished: FinishedRuns) -> str:
     """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
     drawn = [condition for condition in CONDITIONS if finished.runs[condition.make_row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
@@ -161,7 +161,7 @@ def _draw_panel(axes: Axes, finished: FinishedRuns, condition: Condition) -> Non
     axes.grid(alpha=0.3)
 
 
-def make_short_table(finished: FinishedRuns) -> TextTable:
+def make_short_conditions_table(finished: FinishedRuns) -> TextTable:
     """Make a table with one row for each condition: each method's accuracy after an early and after the last round."""
     rows = []
     for condition in CONDITIONS:
@@ -181,7 +181,7 @@ def make_short_table(finished: FinishedRuns) -> TextTable:
 
 
 def write_when_to_choose_table(results: Path, page: Path) -> list[Path]:
-    """Replace the short table in the page and return its path in a list; do nothing if there is no such page."""
+    """Replace the table of `when-to-choose` in the page; return the path in a list, or [] if there is no page."""
     return replace_marked_text(
-        page, MARK, END_MARK, make_short_table(collect_runs(WHEN_TO_CHOOSE, results)).to_markdown()
+        page, MARK, END_MARK, make_short_conditions_table(collect_runs(WHEN_TO_CHOOSE, results)).to_markdown()
     )

@@ -118,7 +118,7 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
         if point.low is not None and point.high is not None
     ]
     named = [
-        (_place_arrow_name(plot, place) if series.arrows else place, point) for place, point in places if point.label
+        (_place_arrow_label(plot, place) if series.arrows else place, point) for place, point in places if point.label
     ]
     labels = [(x, y, point.label) for (x, y), point in named]
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
@@ -126,7 +126,7 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
     return DrawnSeries(line, [] if series.arrows else marks, bars, labels, arrows, hover)
 
 
-def _place_arrow_name(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
+def _place_arrow_label(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
     """Return the position of an arrow's label: a little beyond its tip, in the direction of the arrow."""
     wide, high = (end - start for end, start in zip(tip, plot.find_position(0, 0), strict=True))
     length = math.hypot(wide, high) or 1.0
