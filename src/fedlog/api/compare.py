@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[VariantResults, ...]:
-        """Each method's figures over all seeds: for all sites together and for each site, with intervals."""
+        """Each method's results over all seeds: for all sites together and for each site, with intervals."""
         return tuple(self.findings.results.values())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The result of a run: its figures, its history and its models, kept in memory or read from a folder."""
+"""The result of a run: accuracies, bits, history and models, kept in memory or read from a folder."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Models(Mapping[str, Model]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The outcome of one run: figures of the last round, the history of all rounds, and a model for each client."""
+    """The outcome of one run: accuracies and bits, the history of all rounds, and a model for each client."""
 
     spec: RunSpec
     summary: Summary
@@ -136,7 +136,7 @@ class Result:
 
     @property
     def per_client(self) -> dict[str, float | None]:
-        """Each client's accuracy after the last round; None for one without test records."""
+        """Each client's accuracy after the last round; None for a client without test records."""
         return dict(zip(self.clients, self.summary.accuracy_per_client, strict=True))
 
     @property

@@ -75,7 +75,7 @@ def run(
 
 @contextmanager
 def open_run_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder `out`, or for None a temporary one; at the end restore PyTorch's number of threads."""
+    """Yield the folder `out`, or a temporary folder for None; at the end, restore PyTorch's number of threads."""
     threads = torch.get_num_threads()
     try:
         if out is not None:

@@ -104,13 +104,17 @@ def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: fl
 def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Return the smallest epsilon at which this many right guesses have a probability of at least `error`."""
 
-    def compute_excess(epsilon: float) -> float:
+    def compute_excess_probability(epsilon: float) -> float:
         return bound_guess_probability(canaries, guesses, right, epsilon, delta) - error
 
-    if compute_excess(0.0) >= 0:
+    if compute_excess_probability(0.0) >= 0:
         return 0.0
     highest = 50.0
-    return highest if compute_excess(highest) < 0 else float(brentq(compute_excess, 0.0, highest, xtol=1e-6))
+    return (
+        highest
+        if compute_excess_probability(highest) < 0
+        else float(brentq(compute_excess_probability, 0.0, highest, xtol=1e-6))
+    )
 
 
 def _list_guess_counts(canaries: int) -> list[int]:

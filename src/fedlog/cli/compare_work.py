@@ -140,7 +140,7 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
         name, colon, settings = text.partition(":")
         pairs = [part.partition("=") for part in settings.split(",")]
         if not name or not colon or not all(key and equals for key, equals, _ in pairs):
-            raise InputError(f"expected a recipe as NAME:KEY=VALUE,..., found: {text}", hint="long:rounds=30")
+            raise InputError(f"expected a recipe as NAME:KEY=VALUE,..., found: {text}", hint="--recipe long:rounds=30")
         recipes[name] = {key.strip().replace("-", "_"): _read_recipe_value(value) for key, _, value in pairs}
     return recipes
 

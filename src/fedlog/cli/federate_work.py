@@ -82,7 +82,9 @@ def register_sites(args: argparse.Namespace) -> None:
         server_side.register_sites_in_folder(folder, args.key, say)
         return
     if args.name is None:
-        raise InputError("expected the site's name, found none", hint="--name NAME, or a folder of NAME.pub files")
+        raise InputError(
+            "expected the name of the site to register, found none", hint="--name NAME, or a folder of NAME.pub files"
+        )
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(
             f"expected a public key file, found none: {args.key}", hint="each site has its key in site.pub"

@@ -208,7 +208,7 @@ class CellProgress(LiveBar):
             self._console.print(text)
             for status in running:
                 at = f"round {status.done}/{status.cell.steps}"
-                self._console.print(f"  {status.cell.name}: {at}{_describe_status(status)}")
+                self._console.print(f"  {status.cell.name}: {at}{_describe_cell_status(status)}")
 
     def on_end(self, outcome: Outcome) -> None:
         """Print how a run ended, and remove its progress bar."""
@@ -223,7 +223,7 @@ class CellProgress(LiveBar):
         name = status.cell.name
         if name not in self._lines:
             self._lines[name] = bar.add_task(f"  {name}", total=status.cell.steps, text="")
-        bar.update(self._lines[name], completed=status.done, text=_describe_status(status).lstrip(", "))
+        bar.update(self._lines[name], completed=status.done, text=_describe_cell_status(status).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
         """Estimate the time left from the rounds done so far; the estimate is rough at first, because runs differ."""
@@ -233,7 +233,7 @@ class CellProgress(LiveBar):
         return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _describe_status(status: CellStatus) -> str:
+def _describe_cell_status(status: CellStatus) -> str:
     accuracy = "" if status.accuracy is None else f", {100 * status.accuracy:.2f} %"
     left = "" if status.seconds_left is None else f", about {describe_duration(status.seconds_left)} left"
     return accuracy + left

@@ -29,7 +29,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
     table.add_column("figure", overflow="fold")
     table.add_column("value", justify="right", overflow="fold")
     if summary.regression is not None:
-        _add_error_rows(table, summary.regression)
+        _add_regression_rows(table, summary.regression)
     else:
         _add_accuracy_rows(table, summary, alone)
     if summary.uploads_refused:
@@ -67,7 +67,7 @@ def _add_accuracy_rows(table: Table, summary: Summary, alone: Summary | None) ->
     table.add_row("lowest client", f"{100 * lowest:.2f} %")
 
 
-def _add_error_rows(table: Table, found: Mapping[str, Any]) -> None:
+def _add_regression_rows(table: Table, found: Mapping[str, Any]) -> None:
     table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
     share, level = found["inside_mean_over_clients"], found["interval_level"]
     table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")

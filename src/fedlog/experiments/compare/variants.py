@@ -145,7 +145,8 @@ def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(
-            f"several variants have the same folder: {', '.join(twice)}", hint="give each recipe a different name"
+            f"several variants of a method would share a folder: {', '.join(twice)}",
+            hint="give each recipe a different name",
         )
     return [ComparedRun(variant, seed, out / variant.name / f"seed-{seed}") for seed in seeds for variant in variants]
 

@@ -223,7 +223,9 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         with lock_folder(folder, SECONDS_TO_WAIT_FOR_LOCK):
             yield
     except LockTakenError:
-        raise InputError(f"{folder} is in use by another run", hint="wait for it, or choose another --out") from None
+        raise InputError(
+            f"{folder} is in use by another run", hint="wait until that run ends, or choose another --out"
+        ) from None
 
 
 def _write_config(folder: Path, spec: RunSpec, simulation: Simulation) -> None:

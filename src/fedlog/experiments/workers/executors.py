@@ -83,7 +83,7 @@ class DaskCluster:
     def _check_folder(self, out: Path) -> None:
         """Refuse a cluster without workers, and workers that do not see the results folder."""
         if not self._client.scheduler_info()["workers"]:
-            raise InputError("the Dask cluster has no worker", hint="start one: dask worker HOST:PORT")
+            raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT starts one")
         with _put_probe_file(out) as probe:
             seen: dict[str, bool] = self._client.run(os.path.exists, str(probe.resolve()))
         blind = sorted(worker for worker, sees in seen.items() if not sees)

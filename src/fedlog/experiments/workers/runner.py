@@ -83,8 +83,8 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
     for name, spec in known.items():
         if spec.data_sha256 != here:
             raise InputError(
-                f"cell {name} was run on other records than those of {find_data_folder(data_dir)}",
-                hint="give --data-dir the folder that the cell was run on, or choose another --out",
+                f"the finished run {name} was run on other records than those of {find_data_folder(data_dir)}",
+                hint="give --data-dir the folder that it was run on, or choose another --out",
             )
 
 

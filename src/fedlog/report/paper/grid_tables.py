@@ -117,12 +117,12 @@ Sweeps = Mapping[int, Sequence[IterationRecord]]
 def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
     """Make the table row for this number of local iterations: the accuracies of two methods, then their differences."""
 
-    def read(sweeps: Sweeps, part: str) -> dict[int, float]:
+    def read_accuracies(sweeps: Sweeps, part: str) -> dict[int, float]:
         return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
 
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):
-        one, other = read(first, part), read(second, part)
+        one, other = read_accuracies(first, part), read_accuracies(second, part)
         cells += [format_mean(each.values(), 1) or NOT_RUN for each in (one, other)]
         differences.append(format_difference(compute_mean_difference(one, other), 1) or "no seed in common")
     return (str(iterations), *cells, *differences)

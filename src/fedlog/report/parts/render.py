@@ -27,11 +27,11 @@ class Live:
 
 def render_page(template: str, **values: Any) -> str:
     """Return the HTML of a page: the template filled with these values."""
-    return _make_environment().get_template(template).render(**values)
+    return _make_template_environment().get_template(template).render(**values)
 
 
 @cache
-def _make_environment() -> Environment:
+def _make_template_environment() -> Environment:
     found = Environment(
         loader=PackageLoader("fedlog.report"),
         autoescape=True,  # names of clients and settings come from users
