@@ -295,7 +295,7 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
     east.write_config(replace(east.read_config(), privacy="local:1:1e-5"))
     conduct(post, server, plan(LOCAL))
     reason = str(events_named(server, "left out")[0]["reason"])
-    assert "this site allows epsilon 1 at delta 1e-05, found: 20 at 1e-05" in reason
+    assert "this site allows epsilon 1 at delta 1e-05, found: epsilon 20 at delta 1e-05" in reason
     limit = PrivacyRequirement.parse("distributed:60:1e-5")
     limit.check_promise(LOCAL)
     for less in (None, CENTRAL, replace(LOCAL, epsilon=61.0), replace(LOCAL, delta=2e-5)):

@@ -24,7 +24,6 @@ STOP_SECONDS = 8.0
 KILL_SECONDS = 10.0
 # The start time of a process is computed from the machine's, which the system may correct a little.
 SAME_START_SECONDS = 1.0
-SERVER_RUNNING = "is `fedlog federate server` running?"
 INSTALL = 'pip install "fedlog[federate]"'
 Say = Callable[[str], None]  # shows a line of text to a person
 
@@ -179,14 +178,11 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(
-            f"expected an answer within {timeout_seconds:.0f} s, found none: {command}", hint=SERVER_RUNNING
-        ) from None
+        raise RunError(f"expected an answer within {timeout_seconds:.0f} s, found none: {command}") from None
     if done.returncode != 0:
         last = " ".join((done.stderr or done.stdout).split())[-400:]
         raise RunError(
-            f"expected success from `{shlex.join(command.arguments)}`, found exit code {done.returncode}: {last}",
-            hint=SERVER_RUNNING,
+            f"expected success from `{shlex.join(command.arguments)}`, found exit code {done.returncode}: {last}"
         )
     return done.stdout
 

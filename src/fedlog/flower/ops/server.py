@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.data.schema import load_schema
-from fedlog.errors import InputError, RunError
+from fedlog.errors import InputError, RunError, add_default_hint
 from fedlog.flower.folders.folder import LineFollower, check_site_or_run_name
 from fedlog.flower.folders.keys import (
     SECRET_FOLDER_MODE,
@@ -29,7 +29,6 @@ from fedlog.flower.folders.keys import (
 from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder, erase_deleted_rows
 from fedlog.flower.ops.event_text import describe_connection_event
 from fedlog.flower.ops.processes import (
-    SERVER_RUNNING,
     Command,
     RunningProgram,
     Say,
@@ -285,6 +284,7 @@ def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     return tuple(statuses)
 
 
+@add_default_hint("is `fedlog federate server` running?")
 def _call_flwr(command: Command, wanted: str) -> Any:
     """Run `flwr` and return the entry `wanted` of its JSON output; raise RunError if there is no such entry.
 
@@ -297,7 +297,5 @@ def _call_flwr(command: Command, wanted: str) -> Any:
         answer = None
     if not isinstance(answer, dict) or wanted not in answer:
         found = answer.get("error-message", text) if isinstance(answer, dict) else text
-        raise RunError(
-            f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}", hint=SERVER_RUNNING
-        )
+        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}")
     return answer[wanted]
