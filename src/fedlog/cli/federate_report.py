@@ -10,7 +10,7 @@ from fedlog.files.duration_text import describe_duration
 
 
 def print_pretrained_report(report: dict[str, Any]) -> None:
-    """Print the accuracy of every site of the demo with images; in a real private run, no one knows them all."""
+    """Print every site's accuracy in the demo with images; in a real private run, each site knows only its own."""
     print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])

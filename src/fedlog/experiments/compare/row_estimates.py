@@ -32,7 +32,7 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Whether the repetitions (seeds) of a comparison hold out the same rows or different rows, and how many."""
+    """Whether the repetitions (seeds) of a comparison hold out the same or different rows, and how many rows."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     judged_share: float  # held-out rows divided by training rows

@@ -59,7 +59,7 @@ def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) 
 
 
 def _make_details_grid() -> Experiment:
-    """Make a grid of details that the paper leaves open; each row changes one detail."""
+    """Make a grid of training details that the paper does not state; each row changes one detail."""
     base = _make_spec("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
         "as-described": {},

@@ -252,7 +252,7 @@ def judge_agreement(difference: Estimate) -> Agreement:
 def estimate_difference_from_printed_mean(
     ours: Mean, printed: float, printed_error: float, printed_seeds: int
 ) -> Estimate:
-    """Estimate our mean minus the printed mean, with Welch's 95 % interval; no interval for one seed."""
+    """Estimate our mean minus the mean in the paper, with Welch's 95 % interval; no interval for one seed."""
     value = ours.value - printed
     if ours.error is None:
         return Estimate(value, None, None)

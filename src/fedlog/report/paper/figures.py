@@ -55,7 +55,7 @@ def read_accuracy_curves(runs: Sequence[RunResult]) -> np.ndarray:
 
 
 def draw_synthetic_panels(finished: FinishedRuns) -> str:
-    """Draw the paper's six panels as SVG: points of one seed, accuracies over all seeds.
+    """Draw the six panels of the synthetic experiment as SVG: points of one seed, accuracies over all seeds.
 
     A panel without records shows a note.
     """
