@@ -98,7 +98,7 @@ COMMANDS = [
     ("run nowhere.toml", "is the path right?"),
     ("run bad.toml", "texts in quotes"),
     ("run typo.toml", "did you mean rounds?"),
-    ("run --resume nowhere", "name a folder that `fedlog run` wrote"),
+    ("run --resume nowhere", "give a folder that `fedlog run` has written"),
     ("run --seeds x", "--seeds 5"),
     ("run --seeds 0,0", "--seeds 5"),
     ("run --privacy record", "--epsilon 1 --delta 1e-5"),
