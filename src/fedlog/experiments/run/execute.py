@@ -164,7 +164,7 @@ def read_spec(folder: Path) -> RunSpec:
         return make_spec(parse_json(path.read_text())["spec"], str(path))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"not a run folder: {folder} ({error})", hint="name a folder that `fedlog run` wrote"
+            f"not a run folder: {folder} ({error})", hint="give a folder that `fedlog run` has written"
         ) from error
 
 
