@@ -35,12 +35,14 @@ Rows = tuple[NDArray[np.float64], NDArray[np.int64]]
 Draw = Callable[[int], Rows]  # so many rows of one site
 
 
-def _classes(key: Key, spread: float) -> NDArray[np.float64]:
+def _draw_class_means(key: Key, spread: float) -> NDArray[np.float64]:
     return spread * key.child("means").numpy().normal(size=(CLASSES, COLUMNS))
 
 
-def _site(means: NDArray[np.float64], key: Key, classes: list[int], change: Callable[[Any], Any] = lambda x: x) -> Draw:
-    """A function that draws rows of one site from normal classes; `change` transforms the site's columns."""
+def _make_site(
+    means: NDArray[np.float64], key: Key, classes: list[int], change: Callable[[Any], Any] = lambda x: x
+) -> Draw:
+    """A function that draws rows of one site from Gaussian classes; `change` transforms the site's columns."""
     drawn = iter(range(10**6))
 
     def draw(rows: int) -> Rows:
@@ -55,41 +57,41 @@ Sites = dict[str, tuple[int, Draw]]  # how many rows the comparison sees, and ho
 
 
 def same_distribution(key: Key, rows: int) -> Sites:
-    """Five sites of one distribution: together they know more."""
-    means = _classes(key, 0.7)
-    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(5)}
+    """Draw five sites of one distribution, which gain from federating."""
+    means = _draw_class_means(key, 0.7)
+    return {f"s{at}": (rows, _make_site(means, key.child(at), [0, 1, 2, 3])) for at in range(5)}
 
 
 def enough_rows(key: Key, rows: int) -> Sites:
-    """Three sites of one distribution whose classes lie far apart: every site knows enough."""
-    means = _classes(key, 1.5)
-    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3])) for at in range(3)}
+    """Draw three sites of one distribution whose classes lie far apart, so that no site gains from federating."""
+    means = _draw_class_means(key, 1.5)
+    return {f"s{at}": (rows, _make_site(means, key.child(at), [0, 1, 2, 3])) for at in range(3)}
 
 
 def different_labels(key: Key, rows: int) -> Sites:
-    """Four sites with two of four classes each: a site is only asked about its own classes."""
-    means = _classes(key, 1.0)
+    """Draw four sites with two of four classes each; a site is judged on its own classes only."""
+    means = _draw_class_means(key, 1.0)
     pairs = [[0, 1], [2, 3], [0, 2], [1, 3]]
-    return {f"s{at}": (rows, _site(means, key.child(at), pair)) for at, pair in enumerate(pairs)}
+    return {f"s{at}": (rows, _make_site(means, key.child(at), pair)) for at, pair in enumerate(pairs)}
 
 
 def different_meanings(key: Key, rows: int) -> Sites:
-    """Four sites whose columns mean different things: each shuffles them and turns some around."""
-    means = _classes(key, 0.9)
+    """Draw four sites whose columns mean different things: each site permutes them and flips the sign of some."""
+    means = _draw_class_means(key, 0.9)
 
     def change(at: int) -> Callable[[Any], Any]:
         generator = key.child("change", at).numpy()
         order, signs = generator.permutation(COLUMNS), generator.choice([-1.0, 1.0], COLUMNS)
         return lambda values: values[:, order] * signs
 
-    return {f"s{at}": (rows, _site(means, key.child(at), [0, 1, 2, 3], change(at))) for at in range(4)}
+    return {f"s{at}": (rows, _make_site(means, key.child(at), [0, 1, 2, 3], change(at))) for at in range(4)}
 
 
 def one_dominates(key: Key, rows: int) -> Sites:
-    """One site with ten times the rows of each of three others, of one distribution: these can learn from it."""
-    means = _classes(key, 0.7)
+    """Draw one large site and three with a tenth of its rows, of one distribution; the small sites gain from it."""
+    means = _draw_class_means(key, 0.7)
     sizes = (10 * rows, rows, rows, rows)
-    return {f"s{at}": (count, _site(means, key.child(at), [0, 1, 2, 3])) for at, count in enumerate(sizes)}
+    return {f"s{at}": (count, _make_site(means, key.child(at), [0, 1, 2, 3])) for at, count in enumerate(sizes)}
 
 
 Kind = Callable[[Key, int], Sites]
@@ -113,7 +115,7 @@ def judge(kind: str, size: int, number: int) -> dict[str, Any]:
     rows = {name: draw(count) for name, (count, draw) in sites.items()}
     fresh = {name: draw(FRESH) for name, (_, draw) in sites.items()}
     found = fedlog.compare(Federation.from_arrays(rows), METHODS, SEEDS, progress=False, recipe="paper", **SETTINGS)
-    truth = {method: _true_accuracy(found, method, fresh) for method in found.methods}
+    truth = {method: _measure_true_accuracy(found, method, fresh) for method in found.methods}
     gains = {method: truth[method] - truth["local"] for method in METHODS}
     advice = found.advice
     assert advice.gain is not None
@@ -142,7 +144,7 @@ def _is_right(kind: AdviceKind, gain: float, most: float) -> bool | None:
     return gain > 0 if kind is AdviceKind.FEDERATE else most < WORTH
 
 
-def _true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]) -> float:
+def _measure_true_accuracy(found: fedlog.Comparison, method: str, fresh: dict[str, Rows]) -> float:
     shares = [
         float(np.mean(result.models[name].predict(rows) == labels))
         for result in found.runs_of(method)
@@ -176,15 +178,17 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     made = list_software_versions()  # before the first file is written, which would count as a change
     for kind in args.kind or KINDS:
-        entries = [_tell(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)]
+        entries = [
+            _print_outcome(kind, judge(kind, size, number)) for size in SIZES[kind] for number in range(args.draws)
+        ]
         about = {"kind": kind, "what": KINDS[kind].__doc__, "settings": SETTINGS, "worth": WORTH}
         command = f"python -m benchmarks.advice --draws {args.draws} --kind {kind}"
         record = {**about, "command": command, "made_with": made, "federations": entries}
         (OUT / f"{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _tell(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Print the outcome, and return it."""
+def _print_outcome(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Print the outcome of one federation, and return it."""
     print(kind, entry["size"], entry["number"], entry["advice"], entry["right"], entry["sentence"], flush=True)
     return entry
 

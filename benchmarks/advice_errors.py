@@ -1,4 +1,4 @@
-"""How often the advice of `fedlog compare` errs, over hundreds of synthetic federations.
+"""Count how often the advice of `fedlog compare` is wrong, over hundreds of synthetic federations.
 
     python -m benchmarks.advice_errors [--draws 40]
 

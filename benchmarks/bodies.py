@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.simulator import RECORDS, Ours, matmul_gflops, plain_variants, take_turns
-from benchmarks.workloads import Workload, federation_of, repeated
+from benchmarks.simulator import RECORDS, Ours, make_plain_variants, measure_matmul_gflops, take_turns
+from benchmarks.workloads import Workload, load_data, repeat_clients
 from fedlog.engine.software import list_software_versions
 from fedlog.models.networks import FEATURES, mobilenet_v2, signal_cnn
 from fedlog.settings.execution import BackendChoice
@@ -96,20 +96,20 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], int, str, int]] = {
 }
 
 
-def workload_of(name: str, clients: int = CLIENTS) -> Workload:
+def make_workload(name: str, clients: int = CLIENTS) -> Workload:
     """The workload of this body: its data set, and at most so many clients."""
     make, width, data, most = BODIES[name]
-    federation, real = federation_of(data, None)
+    federation, real = load_data(data, None)
     base = Workload(name, federation, 1, BATCH, 0.001, width, real, make)
-    return repeated(base, min(clients, most), TRAIN, TEST)
+    return repeat_clients(base, min(clients, most), TRAIN, TEST)
 
 
 def measure(name: str, repeats: int, clients: int) -> dict[str, Any]:
     """The seconds of a round of every variant, measured in turns, and the ratios within each turn."""
     torch.set_num_threads(1)
-    work, cores = workload_of(name, clients), os.cpu_count() or 1
+    work, cores = make_workload(name, clients), os.cpu_count() or 1
     ours = Ours(work, "fedlog", BackendChoice.AUTO, cores)
-    made = {f"auto, {cores} processes": ours, **plain_variants(work, cores)}
+    made = {f"auto, {cores} processes": ours, **make_plain_variants(work, cores)}
     turns = take_turns(made, repeats)
     reason = ours.reason
     for variant in made.values():
@@ -141,7 +141,7 @@ def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(BODIES), repeats: i
     for name in names:
         one = measure(name, repeats, clients)
         one |= {
-            "matmul_gflops_per_core": matmul_gflops(),
+            "matmul_gflops_per_core": measure_matmul_gflops(),
             "load_of_the_machine": os.getloadavg()[0],
             "made_with": list_software_versions(),
             "command": f"python -m benchmarks.bodies --body {name} --repeats {repeats} --clients {clients}",

@@ -1,4 +1,4 @@
-"""Seconds a round of a committed cell: the code that made its record against today's, in turns on one machine.
+"""Time rounds of a committed run of a table (a cell): the code that made its record against today's code, in turns.
 
     python -m benchmarks.cell_time [--cell results/table-cifar100/fedlog/seed-0] [--rounds 3] [--repeats 2]
 
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulator import RECORDS, spread
+from benchmarks.simulator import RECORDS, summarise_spread
 from fedlog.engine.software import list_software_versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ BUILD = "from setuptools import setup; setup()"
 
 
 def check_out(commit: str, folder: Path) -> None:
-    """Write the sources of a commit into the folder and compile its passes."""
+    """Write the sources of a commit into the folder and compile its C code."""
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(folder), commit], cwd=ROOT, check=True)
     build = [sys.executable, "-c", BUILD, "-q", "build_ext", "--inplace"]
     subprocess.run(build, cwd=folder, check=True, stderr=subprocess.DEVNULL)
@@ -48,7 +48,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 def measure(cell: Path, rounds: int, repeats: int) -> dict[str, Any]:
-    """The seconds of every round but the first of both, in each turn, and their ratios."""
+    """The seconds of every round except the first, by the old and by today's code, in each turn, and their ratios."""
     config = json.loads((cell / "config.json").read_text())
     commit, spec = config["made_with"]["commit"], config["spec"]
     recorded = [each["accuracy_mean_over_clients"] for each in read_rounds(cell)[:rounds]]
@@ -69,7 +69,7 @@ def measure(cell: Path, rounds: int, repeats: int) -> dict[str, Any]:
         "commit_before": commit,
         "seconds_a_round": turns,
         "seconds_a_round_in_the_record": statistics.median(each["seconds"] for each in read_rounds(cell)),
-        "times_faster": spread([old / new for old, new in zip(*turns.values(), strict=True)]),
+        "times_faster": summarise_spread([old / new for old, new in zip(*turns.values(), strict=True)]),
         "load_of_the_machine": os.getloadavg()[0],
         "made_with": list_software_versions(),
     }

@@ -1,4 +1,4 @@
-"""How long `fedlog compare` takes on a table of 10,000 rows at three sites.
+"""Time `fedlog compare` on a table of 10,000 rows at three sites.
 
     python -m benchmarks.compare_speed --quick          # two methods beside training alone and pooling, five seeds
     python -m benchmarks.compare_speed [--seeds 5]      # all six methods

@@ -1,4 +1,4 @@
-"""The compiled convolution with pooling and ReLU against PyTorch's layers one client after another, on one core.
+"""Time the compiled convolution with pooling and ReLU against PyTorch's layers, one client after another, on one core.
 
 python -m benchmarks.convolution [--repeats 20]
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.simulator import RECORDS, matmul_gflops
+from benchmarks.simulator import RECORDS, measure_matmul_gflops
 from fedlog.engine.software import list_software_versions
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 
@@ -30,17 +30,17 @@ LAYERS = {
 
 
 def measure(shape: ConvShape, clients: int, batch: int, first: bool, repeats: int) -> dict[str, float]:
-    """GFLOP/s of useful arithmetic, the best of the repeats: forward, and backward alone."""
+    """The GFLOP/s of useful arithmetic in the best of the repeats: for forward, and for backward alone."""
     inputs = torch.randn(clients, shape.channels_in, shape.rows_in, shape.columns_in, batch)
     kernel = (shape.kernel_rows, shape.kernel_columns)
     weight = torch.randn(clients, shape.channels_out, shape.channels_in, *kernel).requires_grad_()
     bias = torch.randn(clients, shape.channels_out).requires_grad_()
     per_client = [one.permute(3, 0, 1, 2).contiguous() for one in inputs]
 
-    def ours() -> list[Tensor]:
+    def run_ours() -> list[Tensor]:
         return [convolve_and_pool(shape, inputs, weight, bias)]
 
-    def plain() -> list[Tensor]:
+    def run_plain() -> list[Tensor]:
         each = zip(per_client, weight, bias, strict=True)
         return [functional.relu(functional.max_pool2d(functional.conv2d(x, w, b), 2)) for x, w, b in each]
 
@@ -50,13 +50,13 @@ def measure(shape: ConvShape, clients: int, batch: int, first: bool, repeats: in
     outputs = shape.channels_out * shape.rows_out * shape.pool_rows * shape.columns_out * shape.pool_columns
     arithmetic = 2 * clients * batch * outputs * shape.channels_in * kernel[0] * kernel[1] / 1e9
     found = {}
-    for name, layer in (("ours", ours), ("plain", plain)):
-        forward, backward = _best(layer, repeats)
+    for name, layer in (("ours", run_ours), ("plain", run_plain)):
+        forward, backward = _find_best_speeds(layer, repeats)
         found |= {f"{name} forward": arithmetic / forward, f"{name} backward": (2 - first) * arithmetic / backward}
     return found
 
 
-def _best(layer: Callable[[], list[Tensor]], repeats: int) -> tuple[float, float]:
+def _find_best_speeds(layer: Callable[[], list[Tensor]], repeats: int) -> tuple[float, float]:
     forward, backward = [], []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -71,7 +71,7 @@ def _best(layer: Callable[[], list[Tensor]], repeats: int) -> tuple[float, float
 def main(out: Path = RECORDS, repeats: int = 20) -> None:
     """Measure, print and write `convolution.json`."""
     torch.set_num_threads(1)
-    product = matmul_gflops()
+    product = measure_matmul_gflops()
     found: dict[str, Any] = {"matmul_gflops": product, "layers": {}}
     print(f"a 2048-wide product: {product:.0f} GFLOP/s")
     for name, (shape, clients, batch) in LAYERS.items():

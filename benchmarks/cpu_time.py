@@ -1,4 +1,4 @@
-"""Processor time a client and round, ours against the plain loop, each in one process with one thread, in turns.
+"""Measure processor time for a client and a round, ours against the plain loop, each on one thread, in turns.
 
 python -m benchmarks.cpu_time [--work mnist] [--repeats 3]
 
@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.bodies import BODIES, workload_of
-from benchmarks.memory import cpu_seconds
+from benchmarks.bodies import BODIES, make_workload
+from benchmarks.memory import read_cpu_seconds
 from benchmarks.plain import PlainProcesses
-from benchmarks.simulator import RECORDS, Ours, Variant, spread
-from benchmarks.workloads import Workload, federation_of, first_clients, workload
+from benchmarks.simulator import RECORDS, Ours, Variant, summarise_spread
+from benchmarks.workloads import Workload, keep_first_clients, load_data, load_workload
 from fedlog.engine.software import list_software_versions
 from fedlog.models.networks import signal_cnn
 from fedlog.settings.execution import BackendChoice
@@ -37,17 +37,19 @@ SIZES = {"mnist": (50, 6), "cifar10": (16, 2), "resnet8": (10, 3), "vgg": (12, 3
 
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
-    """The milliseconds for a client and a round of both, in each turn, and their ratios."""
+    """The milliseconds for a client and a round, by ours and by the plain loop, in each turn, and their ratios."""
     torch.set_num_threads(1)
     ours, few = SIZES[name]
-    work = first_clients(_workload(name, ours), ours)
+    work = keep_first_clients(_make_workload(name, ours), ours)
     against = "vmap" if name == "har" else "plain"
     # The plain loop has a process of its own, begun first: ours changes how its process keeps freed memory.
     other: Variant = (
-        Ours(work, "fedlog", BackendChoice.VMAP, 1) if name == "har" else PlainProcesses(first_clients(work, few), 1)
+        Ours(work, "fedlog", BackendChoice.VMAP, 1)
+        if name == "har"
+        else PlainProcesses(keep_first_clients(work, few), 1)
     )
     made = Ours(work, "fedlog", BackendChoice.AUTO, 1)
-    turns = [(_cpu_ms(made) / ours, _cpu_ms(other) / few) for _ in range(repeats + 1)][1:]
+    turns = [(_measure_cpu_ms(made) / ours, _measure_cpu_ms(other) / few) for _ in range(repeats + 1)][1:]
     reason = made.reason
     made.stop()
     other.stop()
@@ -55,24 +57,24 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
         "clients": {"ours": ours, against: few},
         "backend": reason,
         "milliseconds_a_client": {"ours": [ms for ms, _ in turns], against: [ms for _, ms in turns]},
-        "times_faster": spread([theirs / own for own, theirs in turns]),
+        "times_faster": summarise_spread([theirs / own for own, theirs in turns]),
         "load_of_the_machine": os.getloadavg()[0],
         "made_with": list_software_versions(),
         "command": f"python -m benchmarks.cpu_time --work {name} --repeats {repeats}",
     }
 
 
-def _workload(name: str, clients: int) -> Workload:
+def _make_workload(name: str, clients: int) -> Workload:
     if name == "har":
-        federation, real = federation_of(name, None)
+        federation, real = load_data(name, None)
         return Workload(name, federation, 1, 50, 0.001, 50, real, lambda: signal_cnn(9, 128))
-    return workload_of(name, clients) if name in BODIES else workload(name)
+    return make_workload(name, clients) if name in BODIES else load_workload(name)
 
 
-def _cpu_ms(variant: Variant) -> float:
-    start = cpu_seconds()
+def _measure_cpu_ms(variant: Variant) -> float:
+    start = read_cpu_seconds()
     variant.round()
-    return 1000 * (cpu_seconds() - start)
+    return 1000 * (read_cpu_seconds() - start)
 
 
 def main(out: Path = RECORDS, names: tuple[str, ...] = tuple(SIZES), repeats: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""Wall and processor time of `fedlog federate demo` today beside that of an earlier commit, in turns.
+"""Compare wall and processor time of `fedlog federate demo` today with those of an earlier commit, in turns.
 
     python -m benchmarks.demo_since e9d2a03 --pairs 2 --out results/federation/demo-since.json
 
@@ -23,7 +23,7 @@ from fedlog.engine.software import list_software_versions
 ROOT = Path(__file__).parents[1]
 
 
-def git(*arguments: str) -> str:
+def run_git(*arguments: str) -> str:
     """The output of a git command in this repository."""
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -38,7 +38,7 @@ def main() -> None:
     made, command = list_software_versions(), f"python -m benchmarks.demo_since {' '.join(sys.argv[1:])}"
     with tempfile.TemporaryDirectory(prefix="fedlog-earlier-") as name:
         earlier = Path(name) / "source"
-        git("worktree", "add", "--detach", str(earlier), args.since)
+        run_git("worktree", "add", "--detach", str(earlier), args.since)
         sources = {"now": ROOT / "src", "earlier": earlier / "src"}
         pairs: list[dict[str, Any]] = []
         try:
@@ -52,13 +52,13 @@ def main() -> None:
                 print(json.dumps(pair), flush=True)
                 record = {
                     "command": command,
-                    "earlier": git("rev-parse", args.since),
+                    "earlier": run_git("rev-parse", args.since),
                     "pairs": pairs,
                     "made_with": made,
                 }
                 args.out.write_text(json.dumps(record, indent=1) + "\n")
         finally:
-            git("worktree", "remove", "--force", str(earlier))
+            run_git("worktree", "remove", "--force", str(earlier))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wall time of `fedlog federate demo --pretrained` beside that of `fedlog federate demo`, in turns.
+"""Compare the wall time of `fedlog federate demo --pretrained` with that of `fedlog federate demo`, in turns.
 
     python -m benchmarks.demo_time --pairs 2 --out benchmarks/records/demo-time.json
 

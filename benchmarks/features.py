@@ -29,7 +29,7 @@ NAME, SIDE = "pretrained:efficientnet-lite0:128", 128
 IMAGES, BATCH, REPEATS = 128, 64, 3
 
 
-def plain_network() -> Any:
+def load_plain_network() -> Any:
     """The network of the package with its pretrained weights."""
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -51,8 +51,8 @@ def fold_norms(network: Any) -> Any:
     return network
 
 
-def per_second(compute: Callable[[], object]) -> float:
-    """Images for each second of processor time, the best of a few passes after one to warm up."""
+def measure_images_per_second(compute: Callable[[], object]) -> float:
+    """The images for each second of processor time: the best of a few runs, after one to warm up."""
     compute()
     best = float("inf")
     for _ in range(REPEATS):
@@ -70,7 +70,7 @@ def main() -> None:
     torch.set_num_threads(1)
     raw = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=Key(0).torch())
     encoder = load_pretrained(NAME)
-    network = plain_network()
+    network = load_plain_network()
     folded = fold_norms(network)
     channels_last = copy.deepcopy(folded).to(memory_format=torch.channels_last)
 
@@ -84,16 +84,16 @@ def main() -> None:
 
     usual, last = torch.contiguous_format, torch.channels_last
     found = {
-        f"plain PyTorch, batches of {BATCH}": per_second(forward(network, BATCH, usual)),
-        "norms folded": per_second(forward(folded, BATCH, usual)),
-        "norms folded, channels last": per_second(forward(channels_last, BATCH, last)),
-        "norms folded, channels last, batches of 16": per_second(forward(channels_last, 16, last)),
-        "onnxruntime on the folded graph, batches of 16 (ours)": per_second(lambda: encoder.encode(raw)),
+        f"plain PyTorch, batches of {BATCH}": measure_images_per_second(forward(network, BATCH, usual)),
+        "norms folded": measure_images_per_second(forward(folded, BATCH, usual)),
+        "norms folded, channels last": measure_images_per_second(forward(channels_last, BATCH, last)),
+        "norms folded, channels last, batches of 16": measure_images_per_second(forward(channels_last, 16, last)),
+        "onnxruntime on the folded graph, batches of 16 (ours)": measure_images_per_second(lambda: encoder.encode(raw)),
     }
     with tempfile.TemporaryDirectory() as folder:
         cache = FeatureCache(encoder, Path(folder))
         cache.features(raw)
-        found["from the cache"] = per_second(lambda: cache.features(raw))
+        found["from the cache"] = measure_images_per_second(lambda: cache.features(raw))
     plain = next(iter(found.values()))
     for name, rate in found.items():
         print(f"{name}: {rate:.0f} images a second of one core, {rate / plain:.1f} times plain PyTorch")

@@ -1,4 +1,4 @@
-"""UCI HAR through Flower: four sites, each a group of people, judged on whole people whom nobody trained on.
+"""Run UCI HAR through Flower: four sites, each a group of people, judged on people whom nobody trained on.
 
     python -m benchmarks.federation_har --data-dir DATA --out results/federation/har/record.json
 
@@ -43,7 +43,7 @@ SIMULATED = ("fedlog", "fedlog-c", "fedavg", "local")
 
 
 def write_sites(folder: Path, data_dir: Path) -> tuple[Schema, dict[str, LocalSite]]:
-    """The schema and the four sites, each with the windows of its people in an .npz file."""
+    """Write an .npz file with the windows of its people for each of the four sites; return the schema and the sites."""
     federation = load_federation(DataSpec("har", data_dir=data_dir))
     schema = Schema("activity", federation.class_names, (), input_shape=federation.input_shape)
     sites = {}
@@ -59,8 +59,8 @@ def write_sites(folder: Path, data_dir: Path) -> tuple[Schema, dict[str, LocalSi
     return schema, sites
 
 
-def pooled(sites: dict[str, Site]) -> Federation:
-    """The sites' rows in one federation for the simulator, split as each site split them."""
+def pool_sites(sites: dict[str, Site]) -> Federation:
+    """Put the sites' rows into one federation for the simulator, split as each site split them."""
     shards: list[Shard] = []
     train, test = 0, 0
     for name, site in sites.items():
@@ -72,8 +72,8 @@ def pooled(sites: dict[str, Site]) -> Federation:
         name="har",
         n_class=first.n_class,
         input_shape=first.input_shape,
-        train=_together([site.federation.train for site in sites.values()]),
-        test=_together([site.federation.test for site in sites.values()]),
+        train=_join_records([site.federation.train for site in sites.values()]),
+        test=_join_records([site.federation.test for site in sites.values()]),
         shards=tuple(shards),
         transform=first.transform,
         class_names=first.class_names,
@@ -81,12 +81,12 @@ def pooled(sites: dict[str, Site]) -> Federation:
     return check_federation(made)
 
 
-def _together(parts: list[Records]) -> Records:
+def _join_records(parts: list[Records]) -> Records:
     return Records(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
 
 
 def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]:
-    """Test accuracy by site after the last round in the simulator, and the bits."""
+    """Run a method in the simulator; return the test accuracy of each site after the last round, and the bits."""
     bodies = [make_body(BODY, federation.input_shape)] * len(federation.shards)
     shape = make_model_plan(federation, bodies)
     told = {"epochs": EPOCHS, "learning_rate": LEARNING_RATE}
@@ -109,8 +109,8 @@ def simulate(method: str, federation: Federation, rounds: int) -> dict[str, Any]
     }
 
 
-def people_of(place: LocalFederation) -> dict[str, Any]:
-    """For each site and part of its split: the people and the number of their records."""
+def list_people(place: LocalFederation) -> dict[str, Any]:
+    """List, for each site and part of its split, the people and the number of their records."""
     told = {}
     for name, folder in place.sites.items():
         site = load_data(folder, folder.read_config())
@@ -121,13 +121,13 @@ def people_of(place: LocalFederation) -> dict[str, Any]:
             "test": (federation.test, shard.test),
         }
         told[name] = {
-            part: {"records": len(at), "people": sorted(set(_users(records.at(at))))}
+            part: {"records": len(at), "people": sorted(set(_list_users(records.at(at))))}
             for part, (records, at) in parts.items()
         }
     return told
 
 
-def _users(records: Records) -> list[int]:
+def _list_users(records: Records) -> list[int]:
     return [] if records.users is None else [int(user) for user in records.users]
 
 
@@ -147,11 +147,11 @@ def main() -> int:
         start = time.monotonic()
         outcome = place.run(plan, lambda line: print(line, file=sys.stderr, flush=True))
         seconds = time.monotonic() - start
-        federation = pooled({name: load_data(folder, folder.read_config()) for name, folder in place.sites.items()})
+        federation = pool_sites({name: load_data(folder, folder.read_config()) for name, folder in place.sites.items()})
         record = {
             "command": "python -m benchmarks.federation_har --data-dir DATA --out results/federation/har/record.json",
             "settings": {"body": BODY, "batch_size": BATCH, "rounds": chosen.rounds, **options},
-            "people": people_of(place),
+            "people": list_people(place),
             "flower": {
                 **outcome.report,
                 "wire_bytes_up": outcome.wire_bytes_up,

@@ -1,4 +1,4 @@
-"""The exact MAP head against Adam and L-BFGS on the same posteriors, timed in turns in one process.
+"""Time the exact MAP head against Adam and L-BFGS on the same posteriors, in turns in one process.
 
     python -m benchmarks.head
 
@@ -59,8 +59,8 @@ class Figures:
     steps: int
 
 
-def posterior_of_size(n_class: int, width: int, records: int) -> Posterior:
-    """The posterior of ReLU features in one cluster per class, root-mean-square norm FEATURE_NORM, default prior."""
+def make_posterior(n_class: int, width: int, records: int) -> Posterior:
+    """Draw ReLU features in one cluster per class, with root-mean-square norm FEATURE_NORM; return the posterior."""
     generator = Key(0).child("benchmark", "head", n_class, width).numpy()
     labels = generator.integers(0, n_class, records)
     centres = generator.standard_normal((n_class, width - 1))
@@ -69,14 +69,14 @@ def posterior_of_size(n_class: int, width: int, records: int) -> Posterior:
     return Prior().posterior(Statistics.from_records(torch.from_numpy(features), torch.from_numpy(labels), n_class))
 
 
-def by_exact(posterior: Posterior) -> tuple[Tensor, int]:
-    """The exact head (n_class, m), its certificate included in the time, and the Newton steps."""
+def solve_exactly(posterior: Posterior) -> tuple[Tensor, int]:
+    """Solve for the exact head (n_class, m), with its certificate; return it and the number of Newton steps."""
     head = solve_head(posterior)
     return head.weights, head.certificate.iterations
 
 
-def by_adam(posterior: Posterior) -> tuple[Tensor, int]:
-    """Adam's head from zero, (n_class, m), and its steps."""
+def solve_by_adam(posterior: Posterior) -> tuple[Tensor, int]:
+    """Train the head (n_class, m) by Adam, starting from zero; return it and the number of steps."""
     target = posterior.chi / posterior.nu
     eta = torch.nn.Parameter(torch.zeros_like(target))
     optimiser = torch.optim.Adam([eta], lr=LEARNING_RATE)
@@ -89,8 +89,8 @@ def by_adam(posterior: Posterior) -> tuple[Tensor, int]:
         steps += 1
 
 
-def by_lbfgs(posterior: Posterior) -> tuple[Tensor, int]:
-    """The head (n_class, m) of scipy's L-BFGS-B from zero, run to a largest gradient entry of 1e-9, and its steps."""
+def solve_by_lbfgs(posterior: Posterior) -> tuple[Tensor, int]:
+    """Train the head (n_class, m) by scipy's L-BFGS-B from zero, to a largest gradient entry of 1e-9."""
     target = posterior.chi.numpy() / posterior.nu
 
     def loss(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
@@ -107,9 +107,9 @@ def by_lbfgs(posterior: Posterior) -> tuple[Tensor, int]:
 
 
 SOLVERS: dict[str, Callable[[Posterior], tuple[Tensor, int]]] = {
-    "exact": by_exact,
-    "adam": by_adam,
-    "lbfgs": by_lbfgs,
+    "exact": solve_exactly,
+    "adam": solve_by_adam,
+    "lbfgs": solve_by_lbfgs,
 }
 
 
@@ -154,7 +154,7 @@ def main(out: Path = RECORDS, repeats: int = REPEATS) -> None:
     torch.set_num_threads(1)
     try:
         with threadpool_limits(1):
-            sizes = {name: measure(posterior_of_size(*size), repeats) for name, size in SIZES.items()}
+            sizes = {name: measure(make_posterior(*size), repeats) for name, size in SIZES.items()}
     finally:
         torch.set_num_threads(threads)
     record = {
@@ -190,7 +190,7 @@ def main(out: Path = RECORDS, repeats: int = REPEATS) -> None:
 
 
 def print_table(sizes: dict[str, dict[str, Figures]]) -> None:
-    """One line per size and solver on stdout."""
+    """Print one line per size and solver."""
     columns = ("ms", "cpu ms", "x exact", "(low - high)", "x cpu", "gradient", "error", "steps")
     print(f"{'size':8} {'solver':6}", *(f"{column:>12}" for column in columns))
     for name, figures in sizes.items():

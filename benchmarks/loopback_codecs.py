@@ -32,7 +32,7 @@ WAYS = (*CODECS, "rows+q4:q4:differences")
 ROUNDS = 2
 
 
-def plan_of(way: str) -> Plan:
+def make_plan(way: str) -> Plan:
     """The plan of a run with this way of sending."""
     up, _, rest = way.partition(":")
     down, _, differences = rest.partition(":")
@@ -54,12 +54,12 @@ def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
         federation = LocalFederation.create(root, make_demo_schema(), sites)
         for site in federation.sites.values():  # which by themselves begin fewer such runs a day
             site.write_config(replace(site.read_config(), caps=Caps(plain_runs=len(ways))))
-        outcomes = federation.run_plans([plan_of(way) for way in ways], lambda line: print(line, file=sys.stderr))
+        outcomes = federation.run_plans([make_plan(way) for way in ways], lambda line: print(line, file=sys.stderr))
     return [describe(way, outcome) for way, outcome in zip(ways, outcomes, strict=True)]
 
 
 def describe(way: str, outcome: RunOutcome) -> dict[str, Any]:
-    """The bytes of a message; those of the first run include the messages when processes start."""
+    """The bytes of each message of a run; the first run also counts messages that are sent when processes start."""
     up, down = len(SITES) * ROUNDS, len(SITES) * (ROUNDS + 1)
     payload_up, payload_down = outcome.report["bits_up"] / 8, outcome.report["bits_down"] / 8
     return {

@@ -35,7 +35,7 @@ Lie = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """What the liar does to its statistics (classes, 1 + features), and what defends the others."""
+    """One case: how the lying site changes its statistics (classes, 1 + features), and how the others are protected."""
 
     lie: str
     largest_share: float | None = None
@@ -57,7 +57,7 @@ def main(out: Path = RECORDS, seeds: tuple[int, ...] = SEEDS, rounds: int = 5) -
     """Run all cases, print them and write `lying-site.json`."""
     rows = []
     for case in CASES:
-        found = [accuracy_of_others(case, replace(BASE, seed=seed, rounds=rounds)) for seed in seeds]
+        found = [measure_accuracy_of_others(case, replace(BASE, seed=seed, rounds=rounds)) for seed in seeds]
         rows.append(
             {
                 "lie": case.lie,
@@ -74,7 +74,7 @@ def main(out: Path = RECORDS, seeds: tuple[int, ...] = SEEDS, rounds: int = 5) -
     (out / "lying-site.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
+def measure_accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
     """The mean accuracy of the honest sites after the last round, and how often the liar was left out."""
     spec = replace(spec, largest_share=case.largest_share, clip=case.clip, refused_share=0.5)
     refused = 0
@@ -90,16 +90,16 @@ def accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
 
 
 def _let_lie(simulation: Simulation, liar: str, lie: Lie) -> None:
-    """Change the liar's uploads on their way to the server."""
+    """Let the simulation change the uploads of the lying site before the server gets them."""
     server: Any = simulation.server
     receive, codec = server.receive, server.transport.upload_codec
 
     def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
-        def changed(blob: bytes) -> bytes:
+        def change_upload(blob: bytes) -> bytes:
             message = codec.decode(blob)
             return bytes(codec.encode(Message(message.kind, (lie(message.arrays[0]),))))
 
-        receive(number, exchange, [(name, changed(blob) if name == liar else blob) for name, blob in uploads])
+        receive(number, exchange, [(name, change_upload(blob) if name == liar else blob) for name, blob in uploads])
 
     server.receive = receive_lies
 

@@ -33,7 +33,7 @@ Codes = NDArray[np.uint8]
 
 
 @contextmanager
-def caught_codes() -> Iterator[list[Codes]]:
+def catch_codes() -> Iterator[list[Codes]]:
     """Collect the codes of every message that is encoded inside the block."""
     found: list[Codes] = []
     pack = numbers._pack_codes
@@ -49,8 +49,8 @@ def caught_codes() -> Iterator[list[Codes]]:
         numbers._pack_codes = pack
 
 
-def entropy(codes: Codes) -> float:
-    """Bits a code, of codes that are drawn independently with the frequencies found; raised by the estimator's bias."""
+def estimate_entropy(codes: Codes) -> float:
+    """Estimate the entropy of one code in bits from the frequencies of codes, corrected for the estimator's bias."""
     counts = np.bincount(codes, minlength=1)
     shares = counts[counts > 0] / len(codes)
     # Miller and Madow: with few codes the plain estimate is too low.
@@ -66,13 +66,13 @@ def measure(method: str, data: str) -> list[dict[str, Any]]:
         work, send = simulation.workers.exchange, simulation.server.send
 
         def watched_work(*arguments: Any) -> Any:
-            with caught_codes() as found:
+            with catch_codes() as found:
                 uploads = work(*arguments)
             up[:] = found
             return uploads
 
         def watched_send(*arguments: Any) -> Any:
-            with caught_codes() as found:
+            with catch_codes() as found:
                 sent = send(*arguments)
             down[:] = found
             return sent
@@ -93,7 +93,7 @@ def measure(method: str, data: str) -> list[dict[str, Any]]:
                         "direction": way,
                         "entries_a_client": round(entries / clients, 1),
                         "bits_an_entry_sent": round(bits / entries, 3),
-                        "bits_an_entry_entropy": round(entropy(joined), 3),
+                        "bits_an_entry_entropy": round(estimate_entropy(joined), 3),
                     }
                 )
         return rows

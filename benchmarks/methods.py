@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.simulator import RECORDS, Ours, spread
-from benchmarks.workloads import Workload, workload
+from benchmarks.simulator import RECORDS, Ours, summarise_spread
+from benchmarks.workloads import Workload, load_workload
 from fedlog.engine.software import list_software_versions
 from fedlog.settings.execution import BackendChoice
 
@@ -38,14 +38,14 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     for pair in pairs.values():
         for ours in pair:
             ours.stop()
-    gain = {name: spread(each) for name, each in ratios.items()}
+    gain = {name: summarise_spread(each) for name, each in ratios.items()}
     share = {name: gain[name]["median"] / gain["fedlog"]["median"] for name in METHODS}
     return {"workload": work.name, "loop_over_block": gain, "share_of_fedlogs_gain": share}
 
 
 def main(out: Path = RECORDS, repeats: int = 5) -> None:
     """Measure, print and write `methods-mnist.json`."""
-    found = measure(workload("mnist"), repeats)
+    found = measure(load_workload("mnist"), repeats)
     found |= {"made_with": list_software_versions(), "command": f"python -m benchmarks.methods --repeats {repeats}"}
     out.mkdir(exist_ok=True)
     (out / "methods-mnist.json").write_text(json.dumps(found, indent=1) + "\n")

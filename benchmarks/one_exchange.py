@@ -27,8 +27,8 @@ SIDE = 128
 VALIDATION = 0.1
 
 
-def variants(data: str, side: int) -> dict[str, RunSpec]:
-    """The rows of the table, by name."""
+def list_variants(data: str, side: int) -> dict[str, RunSpec]:
+    """The runs of the table's rows, by name."""
     body = f"pretrained:efficientnet-lite0:{side}"
     base = RunSpec(data=data, body=(body,), validation_fraction=VALIDATION)
     own: dict[str, Any] = {"classes": "own"}
@@ -59,8 +59,8 @@ def variants(data: str, side: int) -> dict[str, RunSpec]:
     }
 
 
-def network_variants(data: str) -> dict[str, RunSpec]:
-    """Both networks, each with images of the side it was trained with, on few records: Lite2 is the slower one."""
+def list_network_variants(data: str) -> dict[str, RunSpec]:
+    """The runs of both networks, each with its training images' size, on few records because Lite2 is slow."""
     return {
         name: RunSpec(
             data=data,
@@ -75,8 +75,8 @@ def network_variants(data: str) -> dict[str, RunSpec]:
     }
 
 
-def private_variants(data: str, side: int) -> dict[str, RunSpec]:
-    """First moments alone, and first and second of projected features, at four budgets and two trusts."""
+def list_private_variants(data: str, side: int) -> dict[str, RunSpec]:
+    """The private runs: first moments, or also second moments of projected features, at four privacy budgets."""
     body = f"pretrained:efficientnet-lite0:{side}"
     found = {}
     for trust in ("central", "distributed"):
@@ -102,7 +102,7 @@ def private_variants(data: str, side: int) -> dict[str, RunSpec]:
     return found
 
 
-def command_of(spec: RunSpec) -> str:
+def format_command(spec: RunSpec) -> str:
     """The command line that repeats the run."""
     given = {
         "method": spec.method,
@@ -139,9 +139,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     if args.what == "networks":
-        rows = network_variants(args.data)
+        rows = list_network_variants(args.data)
     else:
-        rows = variants(args.data, args.side) if args.what == "runs" else private_variants(args.data, args.side)
+        rows = (
+            list_variants(args.data, args.side) if args.what == "runs" else list_private_variants(args.data, args.side)
+        )
     suffix = "" if args.side == SIDE else f"-{args.side}"
     suffix += "" if args.what == "runs" else f"-{args.what}"
     place = args.results / f"one-exchange-{args.data}{suffix}"
@@ -151,7 +153,7 @@ def main() -> None:
                 continue
             folder = place / name / f"seed-{seed}"
             found = execute(replace(spec, seed=seed), folder, keep=KeptFiles.RECORDS)
-            (folder / "command.txt").write_text(command_of(replace(spec, seed=seed)) + "\n")
+            (folder / "command.txt").write_text(format_command(replace(spec, seed=seed)) + "\n")
             bits = f"{found.bits_up / 1e9:.4f} + {found.bits_down / 1e9:.4f} Gb"
             print(f"{name} seed {seed}: {100 * found.accuracy_mean_over_clients:.2f} %, {bits}", flush=True)
 

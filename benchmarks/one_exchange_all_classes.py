@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.one_exchange_sites import logits
+from benchmarks.one_exchange_sites import compute_logits
 from fedlog.core.heads.gaussian import solve_linear_discriminant, solve_nearest_mean_head
 from fedlog.core.heads.ridge import solve_ridge_head
 from fedlog.core.keys import Key
@@ -50,7 +50,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Choice:
-    """One map and head with its setting, and its accuracy on the records that were set aside."""
+    """One feature map and one head with its setting, and the accuracy on validation records."""
 
     map: str
     head: str
@@ -75,8 +75,8 @@ def name_mapped(body: str, map_name: str) -> str:
     return body if map_name == "none" else f"{body}+{map_name}"
 
 
-def mapped(body: str, features: Tensor) -> Iterator[Tensor]:
-    """The features after the maps of the body, in parts: expanded ones are many times as wide."""
+def map_in_parts(body: str, features: Tensor) -> Iterator[Tensor]:
+    """Yield the features after the maps of the body, in parts, because expanded features are many times as wide."""
     parts = split_name(body)
     assert parts is not None
     maps = make_encoder_body(parts, tuple(features.shape[1:])).maps
@@ -86,20 +86,20 @@ def mapped(body: str, features: Tensor) -> Iterator[Tensor]:
 
 def sum_moments(body: str, features: Tensor, labels: Tensor, n_class: int) -> Moments:
     """The moments of all records after the maps of the body."""
-    parts = zip(mapped(body, features), torch.split(labels, CHUNK), strict=True)
+    parts = zip(map_in_parts(body, features), torch.split(labels, CHUNK), strict=True)
     return reduce(add, (Moments.from_records(phi, marks, n_class, Detail.SECOND) for phi, marks in parts))
 
 
-def accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor) -> list[float]:
+def measure_accuracies(heads: list[Tensor], body: str, features: Tensor, labels: Tensor) -> list[float]:
     """The accuracy of each head among all classes, in percent."""
     right = torch.zeros(len(heads), dtype=torch.float64)
-    for phi, marks in zip(mapped(body, features), torch.split(labels, CHUNK), strict=True):
-        right += torch.tensor([float((logits(head, phi).argmax(1) == marks).sum()) for head in heads])
+    for phi, marks in zip(map_in_parts(body, features), torch.split(labels, CHUNK), strict=True):
+        right += torch.tensor([float((compute_logits(head, phi).argmax(1) == marks).sum()) for head in heads])
     return [100 * float(each) / len(labels) for each in right]
 
 
 def choose(found: Federation, body: str, maps: list[str]) -> tuple[list[Choice], Choice, Moments]:
-    """All choices that were tried, the best one, and the moments of all training records under its map."""
+    """Try all maps and heads; return all choices, the best choice, and the training records' moments under its map."""
     x, y = found.train.inputs, found.train.labels
     order = torch.randperm(len(y), generator=Key(0).child("choose a head").torch())
     held, kept = order[: len(y) // HELD_OUT], order[len(y) // HELD_OUT :]
@@ -109,7 +109,7 @@ def choose(found: Federation, body: str, maps: list[str]) -> tuple[list[Choice],
         whole = name_mapped(body, name)
         own, other = (sum_moments(whole, x[rows], y[rows], found.n_class) for rows in (kept, held))
         wanted = [(head, setting) for head, settings in HEADS.items() for setting in settings]
-        right = accuracies([solve(head, setting, own) for head, setting in wanted], whole, x[held], y[held])
+        right = measure_accuracies([solve(head, setting, own) for head, setting in wanted], whole, x[held], y[held])
         rows = [Choice(name, *each, score) for each, score in zip(wanted, right, strict=True)]
         print(*rows, sep="\n", flush=True)
         tried += rows
@@ -127,9 +127,9 @@ def describe(data: str, body: str, maps: str) -> dict[str, Any]:
     test, labels = found.test.inputs, found.test.labels
     tried, best, moments = choose(found, body, maps.split(","))
     named = name_mapped(body, best.map)
-    (chosen,) = accuracies([solve(best.head, best.setting, moments)], named, test, labels)
+    (chosen,) = measure_accuracies([solve(best.head, best.setting, moments)], named, test, labels)
     simple = sum_moments(body, found.train.inputs, found.train.labels, found.n_class)
-    (plain,) = accuracies([solve("fed-lda", None, simple)], body, test, labels)
+    (plain,) = measure_accuracies([solve("fed-lda", None, simple)], body, test, labels)
     told = "" if best.setting is None else f" --set {'share' if best.head == 'fed-lda' else 'strength'}={best.setting}"
     sums = found.n_class * (1 + moments.width)
     second = count_triangle_entries(moments.width) if best.head in ("fed-lda", "fed-ridge") else 0

@@ -53,22 +53,22 @@ METHODS = (
 SITES = 10
 
 
-def digits() -> tuple[Tensor, Tensor]:
-    """The columns, so scaled that no sum of them is exact, and the digit of each record."""
+def load_scaled_digits() -> tuple[Tensor, Tensor]:
+    """The columns of the digits, scaled so that sums are not exact in floating point, and the digit of each record."""
     found = load_digits()
     return torch.from_numpy(found.data / 15), torch.from_numpy(found.target)
 
 
-def diabetes() -> tuple[Tensor, Tensor]:
-    """The columns with the number to predict behind them, and the one class of all records."""
+def load_diabetes() -> tuple[Tensor, Tensor]:
+    """The columns of the diabetes table with the number to predict as the last one, and labels of a single class."""
     train = load_federation(DataSpec("diabetes")).train
     assert train.targets is not None
     joined = torch.cat([train.inputs, train.targets[:, None]], dim=1).double()
     return joined, train.labels
 
 
-def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
-    """What a site with these records sends."""
+def make_upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
+    """Make the message that a site with these records sends."""
     (exchange,) = method.schedule.round
     n_class: int = method.plan.n_class  # type: ignore[attr-defined]
     moments = Moments.from_records(x, y, n_class, exchange.detail)
@@ -81,7 +81,7 @@ def upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
 
 
 def solve(method: Algorithm, uploads: Sequence[Message]) -> dict[str, Tensor]:
-    """The parts of the head of these uploads."""
+    """Solve the head from these uploads; return its parts by name."""
     (exchange,) = method.schedule.round
     state = method.step(
         exchange.name, method.begin(Key(0)), add_contributions([make_contribution(each) for each in uploads])
@@ -89,7 +89,7 @@ def solve(method: Algorithm, uploads: Sequence[Message]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if name not in ("seed", "sums", "second")}
 
 
-def fedcof_of_list(uploads: Sequence[Message], gamma: float = 1.0) -> Tensor:
+def solve_fedcof_from_list(uploads: Sequence[Message], gamma: float = 1.0) -> Tensor:
     """FedCOF's head (n_class, 1 + w) by the formula of its source, from the class means of each site, one by one."""
     means = torch.stack([each.arrays[0].double() for each in uploads])
     counts = torch.stack([each.arrays[1].double() for each in uploads])
@@ -109,17 +109,17 @@ def fedcof_of_list(uploads: Sequence[Message], gamma: float = 1.0) -> Tensor:
     return torch.cat([torch.zeros(n_class, 1, dtype=torch.float64), weights], dim=1)
 
 
-def pooled(method: Algorithm, x: Tensor, y: Tensor, uploads: Sequence[Message]) -> dict[str, Tensor]:
+def solve_pooled(method: Algorithm, x: Tensor, y: Tensor, uploads: Sequence[Message]) -> dict[str, Tensor]:
     """The parts of the head computed in one place: from all records, or from the list of all uploads."""
     if method.name == "fedcof":
-        return {HEAD: fedcof_of_list(uploads)}
+        return {HEAD: solve_fedcof_from_list(uploads)}
     if method.name == "fedpft":
         return solve(method, uploads[::-1])
-    return solve(method, [upload(method, x, y)])
+    return solve(method, [make_upload(method, x, y)])
 
 
-def gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """The largest difference of any entry over the largest entry, part by part; absent classes agree by name."""
+def measure_gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The largest difference of an entry, divided by the largest entry, over all parts of the head."""
     return max(
         float((one[name] - other[name]).abs().max() / other[name].abs().clamp_max(1e30).max())
         for name in other
@@ -134,7 +134,7 @@ def main() -> None:
     args = parser.parse_args()
     rows: dict[str, Any] = {}
     for name in METHODS:
-        x, y = diabetes() if name == "fed-regression" else digits()
+        x, y = load_diabetes() if name == "fed-regression" else load_scaled_digits()
         if name in ("fed-qda", "ccvr"):
             x = x[:, 20:36]
         width, n_class = x.shape[1] - (name == "fed-regression"), int(y.max()) + 1
@@ -143,11 +143,13 @@ def main() -> None:
         ends = [round(len(y) * ((at + 1) / SITES) ** 2) for at in range(SITES)]
         order = torch.randperm(len(y), generator=Key(1).torch())
         sites = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        sent = [upload(method, x[own], y[own]) for own in sites]
+        sent = [make_upload(method, x[own], y[own]) for own in sites]
         rest = torch.cat(sites[:-1])
         rows[name] = {
-            "all sites": gap(solve(method, sent), pooled(method, x, y, sent)),
-            "after the largest left": gap(solve(method, sent[:-1]), pooled(method, x[rest], y[rest], sent[:-1])),
+            "all sites": measure_gap(solve(method, sent), solve_pooled(method, x, y, sent)),
+            "after the largest left": measure_gap(
+                solve(method, sent[:-1]), solve_pooled(method, x[rest], y[rest], sent[:-1])
+            ),
         }
         print(name, {key: f"{value:.1e}" for key, value in rows[name].items()}, flush=True)
     if args.record is not None:

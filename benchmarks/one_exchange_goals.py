@@ -1,4 +1,4 @@
-"""The first table of docs/pretrained.md: each goal, the figures of the records, and whether it was reached."""
+"""Make the first table of docs/pretrained.md: each goal, the recorded figures, and whether it was reached."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ SITES = RESULTS / "one-exchange-sites"
 PUBLISHED = {"cifar10": ("CIFAR-10", 90.7), "cifar100": ("CIFAR-100", 70.6)}
 
 
-def goals() -> list[str]:
+def make_goals_table() -> list[str]:
     """The lines of the table."""
-    rows = [*_shards(), *_all_classes(), _privacy(), _equality(), *_alone(), _features(), *_demo()]
+    rows = [
+        *_make_shard_rows(),
+        *_make_all_classes_rows(),
+        _make_privacy_row(),
+        _make_equality_row(),
+        *_make_alone_rows(),
+        _make_features_row(),
+        *_make_demo_rows(),
+    ]
     return [
         "| what | goal | found | |",
         "|---|---|---|---|",
@@ -39,15 +47,15 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _summaries(folder: str) -> list[dict[str, Any]]:
+def _read_summaries(folder: str) -> list[dict[str, Any]]:
     return [_read(path) for path in sorted((RESULTS / folder).glob("seed-*/summary.json"))]
 
 
-def _mean(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients") -> float:
+def _average(runs: Sequence[dict[str, Any]], key: str = "accuracy_mean_over_clients") -> float:
     return float(np.mean([run[key] for run in runs]))
 
 
-def _shards() -> list[Row]:
+def _make_shard_rows() -> list[Row]:
     whole = "one-exchange-cifar10-224/fed-heads"
     dense = find_uncompressed_runs(
         "cifar10",
@@ -56,8 +64,8 @@ def _shards() -> list[Row]:
     )
     spent = float(np.mean([run.compute_cost_to_reach(0.83).bits_both_ways for run in dense.values()]))
     small = find_widest_below(spent)
-    found = {name: 100 * _mean(_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
-    both = f"{found[small]:.2f} % with {_bits(small) / 1e6:.1f} Mb"
+    found = {name: 100 * _average(_read_summaries(name)) for name in (whole, small, "one-exchange-cifar100/fed-heads")}
+    both = f"{found[small]:.2f} % with {_read_bits(small) / 1e6:.1f} Mb"
     best = found["one-exchange-cifar100/fed-heads"]
     return [
         ("CIFAR-10 shards, the head that each site chooses", "97.5 %", f"{found[whole]:.2f} %", found[whole] >= 97.5),
@@ -72,39 +80,40 @@ def _shards() -> list[Row]:
 
 
 def find_widest_below(bits: float) -> str:
-    """The records with the most principal features that cost fewer bits: their number decides, not their accuracy."""
+    """The folder of the runs with principal features that send the most bits below `bits`."""
     folders = (RESULTS / "one-exchange-cifar10-224").glob("fed-heads-principal-*-q8")
-    names = sorted((f"{path.parent.name}/{path.name}" for path in folders), key=_bits)
-    return [name for name in names if _bits(name) < bits][-1]
+    names = sorted((f"{path.parent.name}/{path.name}" for path in folders), key=_read_bits)
+    return [name for name in names if _read_bits(name) < bits][-1]
 
 
-def _bits(folder: str) -> float:
-    return _mean(_summaries(folder), "bits_up") + _mean(_summaries(folder), "bits_down")
+def _read_bits(folder: str) -> float:
+    return _average(_read_summaries(folder), "bits_up") + _average(_read_summaries(folder), "bits_down")
 
 
-def _all_classes() -> list[Row]:
+def _make_all_classes_rows() -> list[Row]:
     rows = []
     for data, (title, published) in PUBLISHED.items():
         found = [_read(path) for path in sorted((RESULTS / "one-exchange-all-classes").glob(f"{data}-*.json"))]
         # Among bodies and sides too the validation records choose.
         best = max(found, key=lambda record: float(record["chosen"]["validation_accuracy"]))
         told = f"{best['test_accuracy']:.2f} % ({best['body'].removeprefix('pretrained:')})"
-        if plain := _summaries(f"one-exchange-{data}-224/all-classes-fed-lda"):
-            told += f"; plain LDA at 224 pixels {100 * _mean(plain):.2f} %"
+        if plain := _read_summaries(f"one-exchange-{data}-224/all-classes-fed-lda"):
+            told += f"; plain LDA at 224 pixels {100 * _average(plain):.2f} %"
         rows.append((f"{title}, all classes", f"above {published} %", told, best["test_accuracy"] > published))
     return rows
 
 
-def _privacy() -> Row:
+def _make_privacy_row() -> Row:
     folder = "one-exchange-cifar10-privacy"
     plain, private = (
-        100 * _mean(_summaries(f"{folder}/{name}")) for name in ("means-no-noise", "means-distributed-epsilon-1")
+        100 * _average(_read_summaries(f"{folder}/{name}"))
+        for name in ("means-no-noise", "means-distributed-epsilon-1")
     )
     lost = plain - private
     return ("CIFAR-10, epsilon 1, distributed noise", "within 3 points of no noise", f"{lost:.2f} points", lost <= 3)
 
 
-def _equality() -> Row:
+def _make_equality_row() -> Row:
     rows = _read(SITES / "equality.json")["largest_relative_difference"]
     worst = max(value for row in rows.values() for value in row.values())
     return (
@@ -115,7 +124,7 @@ def _equality() -> Row:
     )
 
 
-def _alone() -> list[Row]:
+def _make_alone_rows() -> list[Row]:
     rows: list[Row] = []
     for data, images, goal in (("cifar10", "10", 4), ("cifar100", "2", 15), ("cifar100", "5", 7)):
         row = _read(SITES / f"alone-{data}.json")["images_of_a_class"][images]
@@ -128,7 +137,7 @@ def _alone() -> list[Row]:
     return rows
 
 
-def _features() -> Row:
+def _make_features_row() -> Row:
     rates = list(_read(RECORDS / "features.json")["images_a_processor_second_of_one_core"].values())
     ours = rates[-2]  # the last one is the cache
     return (
@@ -139,7 +148,7 @@ def _features() -> Row:
     )
 
 
-def _demo() -> list[Row]:
+def _make_demo_rows() -> list[Row]:
     path = RECORDS / "demo-time.json"
     if not path.exists():
         return []

@@ -23,7 +23,13 @@ from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from fedlog.core.calibration import bin_by_confidence, calibration_error, fit_temperature, log_loss, novelty_scores
+from fedlog.core.calibration import (
+    bin_by_confidence,
+    calibration_error,
+    fit_temperature,
+    log_loss,
+    novelty_scores,
+)
 from fedlog.core.classification import area_under_curve, choose_nearly_best
 from fedlog.core.heads.gaussian import solve_linear_discriminant
 from fedlog.core.heads.personal import STRENGTHS, mix_moments, solve_personal_fedlog_head
@@ -48,13 +54,15 @@ VALIDATION = 0.2
 DEFAULT_BODY = "pretrained:efficientnet-lite0:128"
 
 
-def federation_of(data: str, seed: int, body: str, partition: str | None = None, validation: float = 0.0) -> Federation:
-    """The federation of that seed, its records the features of the body."""
+def load_encoded_federation(
+    data: str, seed: int, body: str, partition: str | None = None, validation: float = 0.0
+) -> Federation:
+    """Load the federation of that seed, with the body's features as records."""
     alpha = 0.1 if partition == "dirichlet" else None
     spec = DataSpec(data, partition=partition, dirichlet_alpha=alpha, validation_fraction=validation, seed=seed)  # type: ignore[arg-type]
     raw = load_federation(spec)
     if (data, body) in _ENCODED:  # records and encoder are the same for every seed: only who holds them differs
-        return _with_inputs(raw, *_ENCODED[data, body])
+        return _replace_inputs(raw, *_ENCODED[data, body])
     found = encode_federation(raw, body)
     frozen = make_body(body, found.input_shape)
     params = frozen.make_initial_params(Key(seed).child("initial", "body"))
@@ -67,13 +75,13 @@ def federation_of(data: str, seed: int, body: str, partition: str | None = None,
     train, test = features(found.train.inputs), features(found.test.inputs)
     if is_encoder(body):
         _ENCODED[data, body] = (train, test)
-    return _with_inputs(found, train, test)
+    return _replace_inputs(found, train, test)
 
 
 _ENCODED: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
 
-def _with_inputs(found: Federation, train: Tensor, test: Tensor) -> Federation:
+def _replace_inputs(found: Federation, train: Tensor, test: Tensor) -> Federation:
     from dataclasses import replace
 
     return replace(
@@ -84,19 +92,19 @@ def _with_inputs(found: Federation, train: Tensor, test: Tensor) -> Federation:
     )
 
 
-def logits(head: Tensor, features: Tensor) -> Tensor:
-    """(n, n_class) of a linear head."""
+def compute_logits(head: Tensor, features: Tensor) -> Tensor:
+    """The logits (n, n_class) of a linear head."""
     return features.to(torch.float64) @ head[:, 1:].mT.to(torch.float64) + head[:, 0].to(torch.float64)
 
 
 def accuracy(head: Tensor, features: Tensor, labels: Tensor, classes: Tensor) -> float:
     """The accuracy of the head among these classes only."""
-    found = classes[logits(head[classes], features).argmax(1)]
+    found = classes[compute_logits(head[classes], features).argmax(1)]
     return float((found == labels).double().mean())
 
 
-def interval(values: list[float]) -> dict[str, float]:
-    """Mean, and the half width of the 95 % t interval over seeds."""
+def compute_interval(values: list[float]) -> dict[str, float]:
+    """The mean over seeds, and the half width of its 95 % t interval."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return {"mean": mean}
@@ -104,7 +112,7 @@ def interval(values: list[float]) -> dict[str, float]:
     return {"mean": mean, "half_width_95": half}
 
 
-def dual_lda(features: Tensor, labels: Tensor) -> Tensor:
+def solve_dual_lda(features: Tensor, labels: Tensor) -> Tensor:
     """`solve_linear_discriminant` for fewer records than features, through the Gram matrix of the records.
 
     (1 - a) S + a t I with S = C^T C / d: its inverse is (I - C^T (C C^T + a t d / (1 - a))^-1 C) / (a t).
@@ -130,7 +138,7 @@ def dual_lda(features: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([bias[:, None], weights], dim=1)
 
 
-def logistic(features: Tensor, labels: Tensor) -> Tensor:
+def fit_logistic_regression(features: Tensor, labels: Tensor) -> Tensor:
     """scikit-learn's logistic regression on standardised features, C = 1, as a head.
 
     Its weights are sums of records, so fewer records than features are fitted in the coordinates that they span.
@@ -149,21 +157,21 @@ def logistic(features: Tensor, labels: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([bias[:, None], coefficients], axis=1))
 
 
-def map_head(features: Tensor, labels: Tensor, n_class: int) -> Tensor:
+def solve_map_head(features: Tensor, labels: Tensor, n_class: int) -> Tensor:
     """FedLog's head of these records."""
     return solve_head(Prior().posterior(Statistics.from_records(features, labels, n_class))).weights
 
 
-def few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
-    """At most this many positions of each class, drawn with the key."""
+def draw_few(positions: Tensor, labels: Tensor, images: int, key: Key) -> Tensor:
+    """Draw at most `images` positions of each class, with randomness from the key."""
     order = positions[torch.randperm(len(positions), generator=key.torch())]
     return torch.cat([order[labels[order] == y][:images] for y in sorted(set(labels[order].tolist()))])
 
 
 def choose_share(x: Tensor, y: Tensor, own: list[Tensor], n_class: int) -> float | None:
-    """The share of the identity that has most right answers over all clients, each on a fifth of its own rows.
+    """Choose the shrinkage share with the most correct answers over all clients, each on a fifth of its own rows.
 
-    Of every class at least one row is held out; among equals the first.
+    At least one row of every class is held out. Among equal shares, the first is chosen.
     """
     of_class = [[rows[y[rows] == label] for label in y[rows].unique()] for rows in own]
     held = [torch.cat([each[: max(1, len(each) // 5)] for each in parts]) for parts in of_class]
@@ -178,22 +186,22 @@ def choose_share(x: Tensor, y: Tensor, own: list[Tensor], n_class: int) -> float
 
 
 def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
-    """Federated heads against heads on a client's own rows alone, by images of a class at each client."""
+    """Compare federated heads with heads of a client's own rows, for each number of images of a class at a client."""
     rows: dict[str, Any] = {}
     for images in of_class:
         scores: dict[str, list[float]] = {}
         shares: list[float | None] = []
         for seed in SEEDS:
-            found = federation_of(data, seed, body)
+            found = load_encoded_federation(data, seed, body)
             x, y = found.train.inputs, found.train.labels
-            own = [few(s.train, y, images, Key(seed).child("few", s.name)) for s in found.shards]
+            own = [draw_few(s.train, y, images, Key(seed).child("few", s.name)) for s in found.shards]
             everyone = torch.cat(own)
             moments = Moments.from_records(x[everyone], y[everyone], found.n_class, Detail.SECOND)
             shares.append(choose_share(x, y, own, found.n_class))
             heads = {
                 "federated LDA": solve_linear_discriminant(moments),
                 "federated LDA, share chosen": solve_linear_discriminant(moments, shares[-1]),
-                "federated FedLog": map_head(x[everyone], y[everyone], found.n_class),
+                "federated FedLog": solve_map_head(x[everyone], y[everyone], found.n_class),
             }
             of_clients: dict[str, list[float]] = {}
             for shard, rows_of in zip(found.shards, own, strict=True):
@@ -203,15 +211,15 @@ def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
                 for name, head in heads.items():
                     of_clients.setdefault(name, []).append(accuracy(head, test_x, test_y, classes))
                 solved: dict[str, Callable[[], Tensor]] = {
-                    "alone, logistic regression": lambda: logistic(x[rows_of], local),  # noqa: B023
-                    "alone, LDA": lambda: dual_lda(x[rows_of], local),  # noqa: B023
-                    "alone, FedLog": lambda: map_head(x[rows_of], local, len(classes)),  # noqa: B023
+                    "alone, logistic regression": lambda: fit_logistic_regression(x[rows_of], local),  # noqa: B023
+                    "alone, LDA": lambda: solve_dual_lda(x[rows_of], local),  # noqa: B023
+                    "alone, FedLog": lambda: solve_map_head(x[rows_of], local, len(classes)),  # noqa: B023
                 }
                 for name, solve in solved.items():
                     if len(classes) == 1:  # a client that drew one class twice has nothing to tell apart
                         right = 1.0
                     else:
-                        right = float((classes[logits(solve(), test_x).argmax(1)] == test_y).double().mean())
+                        right = float((classes[compute_logits(solve(), test_x).argmax(1)] == test_y).double().mean())
                     of_clients.setdefault(name, []).append(right)
             for name, values in of_clients.items():
                 scores.setdefault(name, []).append(100 * float(np.mean(values)))
@@ -219,16 +227,16 @@ def alone(data: str, body: str, of_class: Sequence[int]) -> dict[str, Any]:
         best = max((n for n in scores if n.startswith("alone")), key=lambda n: float(np.mean(scores[n])))
         gains = [a - b for a, b in zip(scores["federated LDA"], scores[best], strict=True)]
         rows[str(images)] = {
-            "accuracy": {name: {**interval(values), "seeds": values} for name, values in scores.items()},
+            "accuracy": {name: {**compute_interval(values), "seeds": values} for name, values in scores.items()},
             "best_alone": best,
             "shares_chosen_on_validation_rows": shares,
-            "gain_of_federated_lda_over_best_alone": {**interval(gains), "seeds": gains},
+            "gain_of_federated_lda_over_best_alone": {**compute_interval(gains), "seeds": gains},
         }
     return {"images_of_a_class": rows}
 
 
-def _own_candidates(kind: str, own: Moments, everyone: Moments, head: Tensor) -> dict[float, Tensor]:
-    """The heads of one kind by strength; infinity is the global head, 0 the own records alone."""
+def _solve_personal_heads(kind: str, own: Moments, everyone: Moments, head: Tensor) -> dict[float, Tensor]:
+    """The heads of one kind by strength: infinity is the global head, 0 uses only the client's own records."""
     found = {math.inf: head}
     for strength in STRENGTHS:
         if math.isinf(strength):
@@ -244,10 +252,10 @@ def _own_candidates(kind: str, own: Moments, everyone: Moments, head: Tensor) ->
 
 
 def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
-    """The head a site chooses on validation rows against the global one and its own rows alone."""
+    """Compare the head that a site chooses on validation rows with the global head and with its own rows alone."""
     scores: dict[str, dict[str, list[float]]] = {}
     for seed in SEEDS:
-        found = federation_of(data, seed, body, partition, VALIDATION)
+        found = load_encoded_federation(data, seed, body, partition, VALIDATION)
         x, y = found.train.inputs, found.train.labels
         sites = [Moments.from_records(x[s.train], y[s.train], found.n_class, Detail.SECOND) for s in found.shards]
         everyone = sites[0]
@@ -264,7 +272,7 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
                 classes = (site.statistics.counts > 0).nonzero()[:, 0]
                 held, marks = x[shard.validation], y[shard.validation]
                 test_x, test_y = found.test.inputs[shard.test], found.test.labels[shard.test]
-                candidates = _own_candidates(kind, site, everyone, head)
+                candidates = _solve_personal_heads(kind, site, everyone, head)
                 right = [
                     round(accuracy(each, held, marks, classes) * len(held)) if len(held) else 0
                     for each in candidates.values()
@@ -285,20 +293,20 @@ def personal(data: str, body: str, partition: str | None) -> dict[str, Any]:
     rows = {}
     for kind, of in scores.items():
         rows[kind] = {
-            **{name: {**interval(values), "seeds": values} for name, values in of.items()},
-            "own_minus_global": interval([a - b for a, b in zip(of["own"], of["global"], strict=True)]),
-            "own_minus_alone": interval([a - b for a, b in zip(of["own"], of["alone"], strict=True)]),
+            **{name: {**compute_interval(values), "seeds": values} for name, values in of.items()},
+            "own_minus_global": compute_interval([a - b for a, b in zip(of["own"], of["global"], strict=True)]),
+            "own_minus_alone": compute_interval([a - b for a, b in zip(of["own"], of["alone"], strict=True)]),
         }
     return {"partition": partition or "the data set's", "validation_fraction": VALIDATION, "heads": rows}
 
 
 def calibration(data: str, body: str) -> dict[str, Any]:
-    """Calibration before and after, among a site's own classes, and the score for classes it never saw."""
+    """Measure calibration among a site's own classes, with and without a temperature, and novelty scores."""
     scores: dict[str, dict[str, list[float]]] = {}
     novel: list[float] = []
     drawn: dict[str, Any] = {}
     for seed in SEEDS[:3]:
-        found = federation_of(data, seed, body, None, VALIDATION)
+        found = load_encoded_federation(data, seed, body, None, VALIDATION)
         x, y = found.train.inputs, found.train.labels
         train = torch.cat([s.train for s in found.shards])
         moments = Moments.from_records(x[train], y[train], found.n_class, Detail.SECOND)
@@ -310,20 +318,21 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             classes = torch.tensor(sorted(set(y[shard.train].tolist())))
             held, marks = x[shard.validation], torch.searchsorted(classes, y[shard.validation])
             test_x, test_y = found.test.inputs[shard.test], torch.searchsorted(classes, found.test.labels[shard.test])
-            plain = logits(fedlog[classes], test_x)
+            plain = compute_logits(fedlog[classes], test_x)
             found_by = {
                 "FedLog, softmax": plain,
                 "FedLog, Laplace": laplace.probabilities(test_x)[:, classes].clamp_min(1e-300).log(),
-                "FedLog, temperature": plain / fit_temperature(logits(fedlog[classes], held), marks),
-                "LDA, softmax": logits(lda[classes], test_x),
-                "LDA, temperature": logits(lda[classes], test_x) / fit_temperature(logits(lda[classes], held), marks),
+                "FedLog, temperature": plain / fit_temperature(compute_logits(fedlog[classes], held), marks),
+                "LDA, softmax": compute_logits(lda[classes], test_x),
+                "LDA, temperature": compute_logits(lda[classes], test_x)
+                / fit_temperature(compute_logits(lda[classes], held), marks),
             }
             for name, values in found_by.items():
                 all_of.setdefault(name, []).append((values, test_y))
-            strangers = torch.from_numpy(np.setdiff1d(np.arange(len(found.test)), _of_classes(found, classes)))
+            strangers = torch.from_numpy(np.setdiff1d(np.arange(len(found.test)), _select_classes(found, classes)))
             strangers = strangers[:: max(1, len(strangers) // 200)]
             both = (test_x, found.test.inputs[strangers])
-            new = torch.cat([novelty_scores(logits(fedlog[classes], each), each) for each in both])
+            new = torch.cat([novelty_scores(compute_logits(fedlog[classes], each), each) for each in both])
             marks_new = np.array([False] * len(test_x) + [True] * len(strangers))
             novel.append(area_under_curve(new.numpy(), marks_new))
         for name, parts in all_of.items():
@@ -336,16 +345,16 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             row["log_loss"].append(log_loss(stacked, labels))
             drawn[name] = [vars(part) for part in bin_by_confidence(stacked, labels)]
         print(data, seed, {n: {k: round(v[-1], 3) for k, v in s.items()} for n, s in scores.items()}, flush=True)
-    rows = {name: {key: interval(values) for key, values in of.items()} for name, of in scores.items()}
+    rows = {name: {key: compute_interval(values) for key, values in of.items()} for name, of in scores.items()}
     return {"rows": rows, "auroc_of_classes_never_seen": float(np.mean(novel)), "reliability_of_last_seed": drawn}
 
 
-def _of_classes(found: Federation, classes: Tensor) -> np.ndarray[Any, Any]:
+def _select_classes(found: Federation, classes: Tensor) -> np.ndarray[Any, Any]:
     return torch.isin(found.test.labels, classes).nonzero()[:, 0].numpy()
 
 
 def name_body(body: str) -> str:
-    """A body other than the default in the name of a record: its last map, or the side of its images."""
+    """The body's part in the name of a record's file: its last map, or the side of its images."""
     return body.rpartition("+")[2].removeprefix("pretrained:efficientnet-lite0:").replace(":", "-")
 
 

@@ -22,7 +22,7 @@ from fedlog.engine.software import list_software_versions
 RECORDS = Path(__file__).parent / "records"
 
 
-def nearest_neighbour_accuracy(federation: Federation, shard: Shard) -> float:
+def measure_nearest_neighbours(federation: Federation, shard: Shard) -> float:
     """The share of a client's test records whose nearest training record has the same label."""
     known, asked = (
         pool.inputs[positions].flatten(1).float()
@@ -37,7 +37,7 @@ def main(out: Path = RECORDS, seeds: range = range(100)) -> None:
     accuracy = {}
     for seed in seeds:
         federation = load_federation(DataSpec("mnist", seed=seed))
-        each = [nearest_neighbour_accuracy(federation, shard) for shard in federation.shards]
+        each = [measure_nearest_neighbours(federation, shard) for shard in federation.shards]
         accuracy[str(seed)] = sum(each) / len(each)
         print(f"seed {seed}: {100 * accuracy[str(seed)]:.2f} %")
     found = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory import peak_bytes
+from benchmarks.memory import read_peak_bytes
 from benchmarks.simulator import RECORDS, Ours
-from benchmarks.workloads import workload
+from benchmarks.workloads import load_workload
 from fedlog.engine.software import list_software_versions
 from fedlog.settings.execution import BackendChoice
 
@@ -25,7 +25,7 @@ ROUNDS = 4
 def measure(name: str) -> dict[str, Any]:
     """The summed peak of the workers' memory in the first rounds of a setting."""
     torch.set_num_threads(1)
-    work, cores = workload(name), os.cpu_count() or 1
+    work, cores = load_workload(name), os.cpu_count() or 1
     ours = Ours(work, "fedlog", BackendChoice.BLOCK, cores)
     for _ in range(ROUNDS):
         ours.round()
@@ -35,7 +35,7 @@ def measure(name: str) -> dict[str, Any]:
         "clients": len(work.federation.shards),
         "rounds": ROUNDS,
         # Pages that the workers share are counted in each of them: an upper bound.
-        "peak_bytes_of_workers": sum(peak_bytes(pid) for pid in ours.workers),
+        "peak_bytes_of_workers": sum(read_peak_bytes(pid) for pid in ours.workers),
         "workers": len(ours.workers),
     }
     ours.stop()

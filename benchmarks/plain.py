@@ -62,14 +62,14 @@ class PlainClient:
         self.workload = workload
 
     def take(self, head: Tensor) -> None:
-        """Copy the global head in and freeze it."""
+        """Copy the global head into the model and freeze it."""
         with torch.no_grad():
             self.head.bias.copy_(head[:, 0])
             self.head.weight.copy_(head[:, 1:])
         self.head.requires_grad_(False)
 
     def train(self) -> Tensor:
-        """The statistics after the local epochs."""
+        """Train the local epochs, and return the statistics."""
         self.body.train()
         for _ in range(self.workload.epochs):
             optimiser = torch.optim.Adam(self.body.parameters(), lr=self.workload.learning_rate)
@@ -104,7 +104,7 @@ class PlainLoop:
         self._clients = [PlainClient(workload, at, head) for at in range(len(workload.federation.shards))]
 
     def round(self) -> tuple[float, float]:
-        """Seconds and mean accuracy of one round."""
+        """Run one round; return its seconds and the mean accuracy."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         start = time.perf_counter()
@@ -119,7 +119,7 @@ class PlainLoop:
 
 
 class PlainProcesses:
-    """The same loop, its clients split over processes with one thread each."""
+    """The plain loop with its clients split over processes, each with one thread."""
 
     def __init__(self, workload: Workload, processes: int) -> None:
         context = multiprocessing.get_context("fork")
@@ -135,7 +135,7 @@ class PlainProcesses:
             self._processes.append(process)
 
     def round(self) -> tuple[float, float]:
-        """Seconds and mean accuracy of one round."""
+        """Run one round; return its seconds and the mean accuracy."""
         start = time.perf_counter()
         self._tell(None)
         sums = sum(pipe.recv() for pipe in self._pipes)

@@ -1,4 +1,4 @@
-"""Processor time of the programs of a federation on one machine, by kind of program, while it runs."""
+"""Measure the processor time of a federation's programs on one machine, by kind of program, while it runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TASKS = "tasks of the sites"
 
 @dataclass
 class ProcessorTime:
-    """Seconds of processor time so far, by kind of program, at each look."""
+    """The seconds of processor time so far, by kind of program, at each look."""
 
     looks: list[tuple[float, Counter[str]]] = field(default_factory=list)  # (seconds since 1970, kind -> seconds)
 
     def look(self, root: psutil.Process) -> None:
-        """Add up the processes that this one has started."""
+        """Add up the processor time of all processes that `root` has started."""
         spent: Counter[str] = Counter()
         for process in root.children(recursive=True):
             try:

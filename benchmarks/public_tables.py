@@ -40,8 +40,8 @@ class PublicTable:
     group: str | None = None
 
 
-def _of_scikit_learn(name: str, sites: dict[str, int]) -> pl.DataFrame:
-    """The table in the order of a shuffle, the first rows for the first site."""
+def _load_scikit_learn_table(name: str, sites: dict[str, int]) -> pl.DataFrame:
+    """Load a table of scikit-learn in shuffled order; the first rows are for the first site."""
     found = getattr(datasets, f"load_{name}")()
     rows = Key(0).child("table", name.replace("_", "-")).numpy().permutation(len(found.target))[: sum(sites.values())]
     columns = {str(column).replace(" ", "_"): found.data[rows, at] for at, column in enumerate(found.feature_names)}
@@ -50,25 +50,25 @@ def _of_scikit_learn(name: str, sites: dict[str, int]) -> pl.DataFrame:
 
 
 def wine() -> pl.DataFrame:
-    """178 wines of three growers' sorts."""
-    return _of_scikit_learn("wine", {"north": 106, "south": 53, "east": 19})
+    """The wine table: 178 wines of three growers."""
+    return _load_scikit_learn_table("wine", {"north": 106, "south": 53, "east": 19})
 
 
 def digits() -> pl.DataFrame:
-    """700 of the 1797 handwritten digits; every site has all ten."""
-    return _of_scikit_learn("digits", {"north": 250, "south": 150, "east": 100, "west": 100, "centre": 100})
+    """A table of 700 of the 1797 handwritten digits; every site has all ten classes."""
+    return _load_scikit_learn_table("digits", {"north": 250, "south": 150, "east": 100, "west": 100, "centre": 100})
 
 
 def digits_by_label() -> pl.DataFrame:
-    """All 1797 digits; every site has some of the ten, and is asked about these alone."""
-    table = _of_scikit_learn("digits", {"all": 1797})
+    """A table of all 1797 digits; every site has some of the ten classes, and is judged on these alone."""
+    table = _load_scikit_learn_table("digits", {"all": 1797})
     site_of = {"0": "north", "1": "north", "2": "north", "3": "south", "4": "south", "5": "east", "6": "east"}
     sites = [site_of.get(label, "west") for label in table["outcome"]]
     return table.with_columns(pl.Series("site", sites))
 
 
 def har_by_people() -> pl.DataFrame:
-    """UCI HAR: 10299 windows of 30 people in four groups, each of nine signals as five figures."""
+    """The table of UCI HAR: 10299 windows of 30 people in four groups, with five figures for each of nine signals."""
     found = load_har(find_data_folder(None))
     signals = np.concatenate([part.inputs.numpy() for part in (found.train, found.test)])
     labels = np.concatenate([part.labels.numpy() for part in (found.train, found.test)])

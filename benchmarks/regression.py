@@ -1,4 +1,4 @@
-"""Bayesian linear regression from sums, on two real tables in unequal sites: error, and how often intervals hold.
+"""Measure Bayesian linear regression from sums on two real tables in unequal sites: error, and coverage of intervals.
 
     python -m benchmarks.regression --record results/one-exchange-sites/regression.json
 
@@ -33,7 +33,7 @@ SHARES = (0.6, 0.3, 0.1)
 EPSILONS = (1.0, 8.0)
 
 
-def tables() -> dict[str, tuple[Tensor, Tensor]]:
+def load_tables() -> dict[str, tuple[Tensor, Tensor]]:
     """Features and targets of each table, in their own units."""
     diabetes, wine = load_diabetes(scaled=False), load_wine()
     return {
@@ -42,8 +42,8 @@ def tables() -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Moments, float]:
-    """The moments with the noise of one release, and its std."""
+def add_privacy_noise(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Moments, float]:
+    """The moments with the privacy noise of one release, and the std of the noise."""
     width = x.shape[1] + 1
     guard = make_protection(
         Budget(epsilon, 1e-5),
@@ -66,13 +66,13 @@ def private_moments(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[Mo
 
 
 def judge(posterior: LinearPosterior, x: Tensor, y: Tensor, unit: float = 1.0) -> dict[str, float]:
-    """Root mean squared error in the target's unit, and the share of targets inside their 90 % intervals."""
+    """The root mean squared error in the target's unit, and the share of targets inside their 90 % intervals."""
     low, high = posterior.predict_interval(x, 0.9)
     error = float((posterior.predict(x)[0] - y).square().mean().sqrt()) * unit
     return {"rmse": error, "coverage_90": float(((low <= y) & (y <= high)).double().mean())}
 
 
-def one_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
+def run_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
     """The figures of all models for one random split."""
     order = torch.randperm(len(y), generator=Key(seed).child("rows").torch())
     test, train = order[: len(y) // 4], order[len(y) // 4 :]
@@ -91,7 +91,7 @@ def one_seed(x: Tensor, y: Tensor, seed: int) -> dict[str, dict[str, float]]:
     scaled = (2 * (x - low) / (high - low) - 1) / np.sqrt(x.shape[1])
     middle, half = float(y.max() + y.min()) / 2, float(y.max() - y.min()) / 2
     for epsilon in EPSILONS:
-        noisy, std = private_moments(scaled[train], (y[train] - middle) / half / 2, epsilon, seed)
+        noisy, std = add_privacy_noise(scaled[train], (y[train] - middle) / half / 2, epsilon, seed)
         figures = judge(solve_regression(noisy, 0.1, std), scaled[test], (y[test] - middle) / half / 2, 2 * half)
         found[f"private, epsilon {epsilon:g}"] = figures
     return found
@@ -103,8 +103,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     tables_found: dict[str, Any] = {}
-    for table, (x, y) in tables().items():
-        seeds = [one_seed(x.double(), y.double(), seed) for seed in SEEDS]
+    for table, (x, y) in load_tables().items():
+        seeds = [run_seed(x.double(), y.double(), seed) for seed in SEEDS]
         rows = {
             name: {key: float(np.mean([found[name][key] for found in seeds])) for key in seeds[0][name]}
             for name in seeds[0]

@@ -29,8 +29,8 @@ SEEDS = range(20)
 EPSILONS = (1.0, 8.0)
 
 
-def variants(data: str) -> dict[str, RunSpec]:
-    """The runs by name."""
+def list_variants(data: str) -> dict[str, RunSpec]:
+    """The runs to compare, by name."""
     plain = RunSpec(data=data, method="fed-regression", backend=BackendChoice.LOOP)
     columns = len(NUMBER_TABLES[data].ranges) - 1
     private: dict[str, Any] = {"privacy": "record", "delta": 1e-5, "clip": "l2:1", "trust": "central"}
@@ -51,7 +51,7 @@ def main() -> None:
     tables: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         for data in NUMBER_TABLES:
-            for name, spec in variants(data).items():
+            for name, spec in list_variants(data).items():
                 found = []
                 for seed in SEEDS:
                     folder = Path(place) / data / name / str(seed)
@@ -59,7 +59,7 @@ def main() -> None:
                     assert summary.regression is not None
                     found.append(summary.regression)
                 row = {
-                    "body": summary_body(spec),
+                    "body": find_body(spec),
                     "rmse": float(np.mean([each["rmse_mean_over_clients"] for each in found])),
                     "rmse_of_seeds": [each["rmse_mean_over_clients"] for each in found],
                     "inside_90": float(np.mean([each["inside_mean_over_clients"] for each in found])),
@@ -74,8 +74,8 @@ def main() -> None:
         args.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def summary_body(spec: RunSpec) -> str:
-    """The body of a run, the data set's own where none was given."""
+def find_body(spec: RunSpec) -> str:
+    """The body of a run; the data set's default if none is given."""
     return spec.body[0] if spec.body else "identity"
 
 

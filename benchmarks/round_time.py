@@ -41,7 +41,7 @@ BODY, EPOCHS = "mlp:32", 1
 
 
 def deal(root: Path, sites: int) -> dict[str, LocalSite]:
-    """The digits in as many tables as there are sites, row by row in turn."""
+    """Deal the rows of the digits to the sites' tables in turn; return the sites."""
     rows = pl.concat([pl.read_csv(path) for path in write_tables(root / "tables", seed=0).values()])
     dealt = {}
     for at in range(sites):
@@ -57,7 +57,7 @@ def find_events(folder: Folder, run: str, event: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def flowers_pauses(use: bool) -> Iterator[None]:
+def use_flowers_pauses(use: bool) -> Iterator[None]:
     """Inside the block, start SuperNodes with Flower's pauses if `use` is true."""
     ours = site_side.make_supernode_command
 
@@ -75,7 +75,7 @@ def flowers_pauses(use: bool) -> Iterator[None]:
 
 def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
     """The rounds of one run: seconds, processor time by kind of program, calls at the gate and bytes."""
-    with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, flowers_pauses(flower):
+    with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, use_flowers_pauses(flower):
         federation = LocalFederation.create(Path(name), make_demo_schema(), deal(Path(name), sites))
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
         with count_processor_time() as counted:

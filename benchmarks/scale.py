@@ -26,22 +26,22 @@ WARM_FROM = 1000  # clients: from here on the first chunks warm up for the rest
 
 
 def measure(clients: int) -> dict[str, float]:
-    """Seconds of one round and the peak memory of all its processes, in this process and its workers."""
+    """Measure one round: its seconds, and the peak memory of this process and its workers."""
     # Imported here: the parent only starts processes and draws, and its memory should not be counted twice.
     import torch
 
-    from benchmarks.memory import children, peak_bytes
+    from benchmarks.memory import list_children, read_peak_bytes
     from benchmarks.simulator import Ours
-    from benchmarks.workloads import repeated, workload
+    from benchmarks.workloads import load_workload, repeat_clients
     from fedlog.settings.execution import BackendChoice
 
     torch.set_num_threads(1)
-    work = repeated(workload("mnist"), clients, train=60, test=40)
+    work = repeat_clients(load_workload("mnist"), clients, train=60, test=40)
     ours = Ours(work, "fedlog", BackendChoice.BLOCK, os.cpu_count() or 1)
     if clients < WARM_FROM:
         ours.round()
     seconds, _ = ours.round()
-    peak = sum(peak_bytes(pid) for pid in (os.getpid(), *children()))
+    peak = sum(read_peak_bytes(pid) for pid in (os.getpid(), *list_children()))
     ours.stop()
     return {"clients": clients, "seconds": seconds, "peak_bytes": peak}
 

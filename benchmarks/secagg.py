@@ -56,13 +56,13 @@ T = TypeVar("T")
 
 @dataclass
 class Clock:
-    """Wall-clock and CPU milliseconds of what was run under it; on an idle machine they agree."""
+    """Measures wall-clock and CPU milliseconds of calls of `run`; on an idle machine they agree."""
 
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
 
     def run(self, work: Callable[[], T]) -> T:
-        """What the work returns."""
+        """Call `work`, add its time to the clock, and return its result."""
         wall, cpu = time.perf_counter(), time.process_time()
         result = work()
         self.wall_ms += 1e3 * (time.perf_counter() - wall)
@@ -72,7 +72,7 @@ class Clock:
 
 @dataclass
 class Party:
-    """One side's clock and bytes."""
+    """The clock and the bytes of one side: the measured client, or the server."""
 
     clock: Clock = field(default_factory=Clock)
     bytes_up: int = 0
@@ -88,7 +88,7 @@ class StandIn:
 
     @property
     def number(self) -> int:
-        """Its place on the roster."""
+        """The client's number in the list of participants."""
         return self.client.identity.number
 
     def key_with(self, public: bytes, other: int) -> bytes:
@@ -98,11 +98,11 @@ class StandIn:
         return key
 
     def say(self, step: Step, body: bytes) -> bytes:
-        """A signed message."""
+        """Make a signed message."""
         return sign_envelope(self.client.terms, self.client.identity, step, body)
 
 
-def constant_share(secret: bytes) -> bytes:
+def make_constant_share(secret: bytes) -> bytes:
     """The share, at every point, of a secret hidden by a polynomial of degree 0."""
     return b"\0" * (SHARE_BYTES - 32) + secret
 
@@ -118,7 +118,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     vectors = {n: generator.integers(0, 2**64, coordinates, dtype=np.uint64) for n in range(clients)}
     one, server = Party(), Party()
-    total = _round(terms, everyone, vectors, dropped, one, server)
+    total = _run_round(terms, everyone, vectors, dropped, one, server)
     plain = np.sum([vectors[n] for n in range(clients) if n not in dropped], axis=0, dtype=np.uint64)
     assert (total == plain & np.uint64(256**VALUE_BYTES - 1)).all()
     return {
@@ -132,7 +132,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
     }
 
 
-def _round(
+def _run_round(
     terms: Terms, everyone: list[SumClient], vectors: dict[int, Words], dropped: set[int], one: Party, server: Party
 ) -> Words:
     state = ServerRound(terms)
@@ -156,54 +156,54 @@ def _round(
 
     shared, reply = one.clock.run(lambda: real.share_secrets(advertised, mail[MEASURED]))
     real_shares = decode(SealedShares, decode(Envelope, reply).body).sealed
-    mail = deliver([_shares(other, state) for other in others], reply)
+    mail = deliver([_make_shares(other, state) for other in others], reply)
 
     masked, reply = one.clock.run(lambda: real.mask_vector(shared, mail[MEASURED], vectors[MEASURED]))
     staying = [other for other in others if other.number not in dropped]
-    mail = deliver([_masked(other, state, vectors[other.number], dropped) for other in staying], reply)
+    mail = deliver([_make_masked_vector(other, state, vectors[other.number], dropped) for other in staying], reply)
 
     agreed, reply = one.clock.run(lambda: real.sign_survivors(masked, mail[MEASURED]))
     mail = deliver([other.say(Step.AGREE, state.view) for other in staying], reply)
 
     reply = one.clock.run(lambda: real.reveal_shares(agreed, mail[MEASURED]))
     secrets = {other.number: other.secrets for other in others}
-    deliver([_unmasking(other, state, secrets, real_shares, dropped) for other in staying], reply)
+    deliver([_make_unmasking(other, state, secrets, real_shares, dropped) for other in staying], reply)
     return server.clock.run(partial(unmask_sum, state)).total
 
 
-def _keys(state: ServerRound, number: int) -> Any:
+def _make_keys(state: ServerRound, number: int) -> Any:
     return decode_keys(state.keys[number][:-64])
 
 
-def _shares(other: StandIn, state: ServerRound) -> bytes:
-    """Sealed shares: real for the measured client, noise of the right length for the rest."""
+def _make_shares(other: StandIn, state: ServerRound) -> bytes:
+    """Make the encrypted shares: real for the measured client, noise of the right length for all others."""
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, other.number, MEASURED)
+        _make_keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, other.number, MEASURED)
     )
-    real = crypto.encrypt(key, constant_share(other.secrets.mask_secret) + constant_share(other.secrets.seed))
+    real = crypto.encrypt(key, make_constant_share(other.secrets.mask_secret) + make_constant_share(other.secrets.seed))
     noise = os.urandom(SEALED_BYTES)
     sealed = {n: real if n == MEASURED else noise for n in state.keys if n != other.number}
     return other.say(Step.SHARES, encode(SealedShares(state.view, sealed)))
 
 
-def _masked(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]) -> bytes:
+def _make_masked_vector(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]) -> bytes:
     masked = vector + crypto.make_mask(state.terms, other.secrets.seed)
     for peer in {MEASURED, *dropped}:
-        pairwise = crypto.make_mask(state.terms, other.key_with(_keys(state, peer).mask, peer))
+        pairwise = crypto.make_mask(state.terms, other.key_with(_make_keys(state, peer).mask, peer))
         masked = masked + pairwise if peer > other.number else masked - pairwise
     return other.say(Step.MASKED, encode(MaskedVector(state.view, pack_words(masked, VALUE_BYTES))))
 
 
-def _unmasking(
+def _make_unmasking(
     other: StandIn, state: ServerRound, secrets: dict[int, KeysState], real: dict[int, bytes], dropped: set[int]
 ) -> bytes:
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, MEASURED, other.number)
+        _make_keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, MEASURED, other.number)
     )
     of_measured = crypto.decrypt(key, real[other.number], MEASURED)
-    seeds = {n: constant_share(secrets[n].seed) for n in state.masked if n != MEASURED}
+    seeds = {n: make_constant_share(secrets[n].seed) for n in state.masked if n != MEASURED}
     body = UnmaskingShares(
-        mask_keys={n: constant_share(secrets[n].mask_secret) for n in dropped},
+        mask_keys={n: make_constant_share(secrets[n].mask_secret) for n in dropped},
         seeds={MEASURED: of_measured[SHARE_BYTES:], **seeds},
     )
     return other.say(Step.UNMASK, encode(body))

@@ -1,4 +1,4 @@
-"""The block backend against our loop and against plain PyTorch, interleaved in one run, with ratios and their spread.
+"""Time the block backend against our loop and against plain PyTorch, in turns in one run, with ratios and their spread.
 
 python -m benchmarks.simulator [--workload mnist|cifar10] [--repeats 5] [--clients 20]
 """
@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.memory import children, cpu_seconds
+from benchmarks.memory import list_children, read_cpu_seconds
 from benchmarks.plain import PlainLoop, PlainProcesses
-from benchmarks.workloads import Workload, first_clients, workload
+from benchmarks.workloads import Workload, keep_first_clients, load_workload
 from fedlog.algorithms.registry import make_method
 from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
@@ -37,14 +37,14 @@ class Variant(Protocol):
     """Something that can run one more round."""
 
     def round(self) -> tuple[float, float]:
-        """Seconds and mean accuracy."""
+        """Run one round; return its seconds and the mean accuracy."""
 
     def stop(self) -> None:
         """End the processes that the variant started."""
 
 
 class Ours:
-    """A simulation of ours, round by round."""
+    """A simulation by fedlog, run round by round."""
 
     def __init__(self, work: Workload, method: str, choice: BackendChoice, jobs: int) -> None:
         body = build_body("cnn", work.make_body, work.federation.input_shape)
@@ -52,14 +52,14 @@ class Ours:
         plan = make_model_plan(work.federation, bodies)
         algorithm = make_method(method, plan, {"epochs": work.epochs, "learning_rate": work.learning_rate})
         engine = Engine(Settings(work.batch_size), choice)
-        before = set(children())
+        before = set(list_children())
         settings = RunSettings(rounds=10**6, execution=Execution(jobs=jobs))
         self._simulation = Simulation(algorithm, work.federation, bodies, plan, engine, settings).start()
-        self.workers = set(children()) - before
+        self.workers = set(list_children()) - before
         self._rounds: Iterator[RoundRecord] = self._simulation.rounds()
 
     def round(self) -> tuple[float, float]:
-        """Seconds and mean accuracy of one round, as the caller waits for it."""
+        """Run one round; return the seconds that the caller waited, and the mean accuracy."""
         start = time.perf_counter()
         record = next(self._rounds)
         return time.perf_counter() - start, record.accuracy_mean_over_clients
@@ -74,17 +74,17 @@ class Ours:
         self._simulation.stop()
 
 
-def variants(work: Workload) -> dict[str, Variant]:
+def make_variants(work: Workload) -> dict[str, Variant]:
     """The variants to compare, by name."""
     cores = os.cpu_count() or 1
     return {
         f"block, {cores} processes": Ours(work, "fedlog", BackendChoice.BLOCK, cores),
         f"loop, {cores} processes": Ours(work, "fedlog", BackendChoice.LOOP, cores),
-        **plain_variants(work, cores),
+        **make_plain_variants(work, cores),
     }
 
 
-def plain_variants(work: Workload, cores: int) -> dict[str, Variant]:
+def make_plain_variants(work: Workload, cores: int) -> dict[str, Variant]:
     """The plain loop, once for each sensible number of threads, and split over processes."""
     made: dict[str, Variant] = {
         f"plain loop, {threads} threads": PlainLoop(work, threads) for threads in sorted({1, cores})
@@ -94,14 +94,14 @@ def plain_variants(work: Workload, cores: int) -> dict[str, Variant]:
 
 
 def measure(work: Workload, repeats: int) -> dict[str, Any]:
-    """Seconds a round of every variant, taken in turns; ratios are formed within each turn."""
+    """Measure the seconds of a round of every variant, in turns; ratios are formed within each turn."""
     torch.set_num_threads(1)
-    made = variants(work)
+    made = make_variants(work)
     turns = take_turns(made, repeats)
     for variant in made.values():
         variant.stop()
     block = next(name for name in made if name.startswith("block"))
-    images = trained_images(work)
+    images = count_trained_images(work)
     return {
         "workload": work.name,
         "real_images": work.real,
@@ -113,9 +113,9 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
         "ratio_to_block": turns.ratios(block),
         "cpu_ratio_to_block": turns.cpu_ratios(block),
         "training_images_per_second": images / statistics.median(turns.seconds[block]),
-        "matmul_gflops_per_core": matmul_gflops(),
-        "block_gflops_by_cpu_time": arithmetic_gflop(work) / statistics.median(turns.cpu_seconds[block]),
-        "block_gflops_in_all": arithmetic_gflop(work) / statistics.median(turns.seconds[block]),
+        "matmul_gflops_per_core": measure_matmul_gflops(),
+        "block_gflops_by_cpu_time": count_gflop(work) / statistics.median(turns.cpu_seconds[block]),
+        "block_gflops_in_all": count_gflop(work) / statistics.median(turns.seconds[block]),
     }
 
 
@@ -128,19 +128,19 @@ class Turns:
     accuracy: dict[str, list[float]]
 
     def ratios(self, own: str) -> dict[str, dict[str, float]]:
-        """Each variant's seconds over those of `own` in the same turn."""
-        return {name: _over(each, self.seconds[own]) for name, each in self.seconds.items()}
+        """Each variant's seconds, divided by the seconds of the variant `own` in the same turn."""
+        return {name: _compute_ratios(each, self.seconds[own]) for name, each in self.seconds.items()}
 
     def cpu_ratios(self, own: str) -> dict[str, dict[str, float]]:
-        """The same by the time of the processor; of one thread a process only, since threads wait for each other."""
+        """The ratios of processor seconds, for one thread a process only, since threads wait for each other."""
         alone = {
             name: each for name, each in self.cpu_seconds.items() if not name.endswith(" threads") or " 1 " in name
         }
-        return {name: _over(each, self.cpu_seconds[own]) for name, each in alone.items()}
+        return {name: _compute_ratios(each, self.cpu_seconds[own]) for name, each in alone.items()}
 
 
-def _over(one: list[float], other: list[float]) -> dict[str, float]:
-    return spread([a / b for a, b in zip(one, other, strict=True)])
+def _compute_ratios(one: list[float], other: list[float]) -> dict[str, float]:
+    return summarise_spread([a / b for a, b in zip(one, other, strict=True)])
 
 
 def take_turns(made: dict[str, Variant], repeats: int) -> Turns:
@@ -148,31 +148,31 @@ def take_turns(made: dict[str, Variant], repeats: int) -> Turns:
     turns = Turns(*({name: [] for name in made} for _ in range(3)))
     for turn in range(repeats + 1):
         for name, variant in made.items():
-            before = cpu_seconds()
+            before = read_cpu_seconds()
             took, reached = variant.round()
             turns.accuracy[name].append(reached)
             if turn:
                 turns.seconds[name].append(took)
-                turns.cpu_seconds[name].append(cpu_seconds() - before)
+                turns.cpu_seconds[name].append(read_cpu_seconds() - before)
     return turns
 
 
-def matmul_gflops() -> float:
-    """The speed of a 2048-wide float32 product on one core."""
+def measure_matmul_gflops() -> float:
+    """Measure the speed of a 2048-wide float32 matrix product on one core."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     a @ b
-    best = min(_timed(a, b) for _ in range(5))
+    best = min(_time_product(a, b) for _ in range(5))
     return 2 * 2048**3 / best / 1e9
 
 
-def _timed(a: torch.Tensor, b: torch.Tensor) -> float:
+def _time_product(a: torch.Tensor, b: torch.Tensor) -> float:
     start = time.perf_counter()
     a @ b
     return time.perf_counter() - start
 
 
-def arithmetic_gflop(work: Workload) -> float:
-    """The multiplications and additions of one round's products: forward 1, backward 2 (1 in the first layer)."""
+def count_gflop(work: Workload) -> float:
+    """Count the multiplications and additions of one round: forward once, backward twice (once in the first layer)."""
     layers = (
         ((10 * 24 * 24, 25), (20 * 8 * 8, 250), (50, 320), (10, 50))
         if work.name == "mnist"
@@ -181,16 +181,16 @@ def arithmetic_gflop(work: Workload) -> float:
     forward = [2 * outputs * inputs for outputs, inputs in layers]
     training = 3 * sum(forward) - forward[0]
     looks = sum(len(s.train) + len(s.test) for s in work.federation.shards)
-    return (trained_images(work) * training + looks * sum(forward)) / 1e9
+    return (count_trained_images(work) * training + looks * sum(forward)) / 1e9
 
 
-def trained_images(work: Workload) -> int:
+def count_trained_images(work: Workload) -> int:
     """How many images a round trains on, counted once an epoch."""
     return work.epochs * sum(len(shard.train) for shard in work.federation.shards)
 
 
-def spread(ratios: list[float]) -> dict[str, float]:
-    """The median and the extremes."""
+def summarise_spread(ratios: list[float]) -> dict[str, float]:
+    """The median, the lowest and the highest of these ratios."""
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
@@ -202,7 +202,7 @@ def main(
 ) -> None:
     """Measure, print and write `simulator-<workload>.json`."""
     for name in names:
-        found = measure(first_clients(workload(name), clients), repeats)
+        found = measure(keep_first_clients(load_workload(name), clients), repeats)
         found["made_with"] = list_software_versions()
         asked = "" if clients is None else f" --clients {clients}"
         found["command"] = f"python -m benchmarks.simulator --workload {name} --repeats {repeats}{asked}"
@@ -213,11 +213,11 @@ def main(
         print(f"{100 * share:.0f} % of the machine's matrix-product speed")
         for variant, ratio in found["ratio_to_block"].items():
             took = statistics.median(found["seconds"][variant])
-            spread = f"{ratio['median']:5.2f} x block ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+            compared = f"{ratio['median']:5.2f} x block ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
             reached = 100 * found["accuracy_by_round"][variant][-1]
             by_cpu = found["cpu_ratio_to_block"].get(variant)
             cpu = f"  {by_cpu['median']:.2f} by CPU time" if by_cpu else ""
-            print(f"  {variant:28s} {took:7.2f} s  {spread}{cpu}  accuracy {reached:.1f} %")
+            print(f"  {variant:28s} {took:7.2f} s  {compared}{cpu}  accuracy {reached:.1f} %")
 
 
 if __name__ == "__main__":

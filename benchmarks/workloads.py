@@ -1,4 +1,4 @@
-"""The two workloads of the benchmarks, on real images if the data folder has them, else on made-up ones."""
+"""The two workloads of the benchmarks, on real images if the data folder has them, else on synthetic images."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Workload:
         return make_random_head(self.federation.n_class, self.width, 5.0, 0)
 
 
-def workload(name: str, clients: int | None = None) -> Workload:
+def load_workload(name: str, clients: int | None = None) -> Workload:
     """`mnist`: 50 clients x 60 images, batch 10, 5 epochs. `cifar10`: 100 x 500, batch 50, 1 epoch, crop and flip."""
-    federation, real = federation_of(name, clients)
+    federation, real = load_data(name, clients)
     if name == "mnist":
         return Workload(name, federation, 5, 10, 0.001, 50, real, mnist_cnn)
     return Workload(name, federation, 1, 50, 0.0005, 100, real, cifar_cnn)
 
 
-def first_clients(base: Workload, clients: int | None) -> Workload:
-    """The workload with its first clients only; None: with all."""
+def keep_first_clients(base: Workload, clients: int | None) -> Workload:
+    """The workload with only its first clients; with all clients if `clients` is None."""
     return replace(base, federation=replace(base.federation, shards=base.federation.shards[:clients]))
 
 
-def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
+def repeat_clients(base: Workload, clients: int, train: int, test: int) -> Workload:
     """The workload with this many clients; several clients may have the same images."""
     key = Key(0).child("repeated")
     pools = base.federation
@@ -72,16 +72,16 @@ def repeated(base: Workload, clients: int, train: int, test: int) -> Workload:
     return replace(base, federation=federation)
 
 
-def federation_of(name: str, clients: int | None) -> tuple[Federation, bool]:
+def load_data(name: str, clients: int | None) -> tuple[Federation, bool]:
     """The data set, and whether it is the real one."""
     try:
         return load_federation(DataSpec(name, clients=clients)), True
     except InputError:
-        return _made_up(name, clients), False
+        return _make_up_federation(name, clients), False
 
 
-def _made_up(name: str, clients: int | None) -> Federation:
-    """Noise around one pattern per class: the same shapes and counts as the real set, and learnable."""
+def _make_up_federation(name: str, clients: int | None) -> Federation:
+    """Make a synthetic data set with the shapes and counts of the real one: noise around one pattern per class."""
     shape, train, test, clients, transform = (
         ((1, 28, 28), 3000, 10000, clients or 50, Transform((0.1307,), (0.3081,)))
         if name == "mnist"

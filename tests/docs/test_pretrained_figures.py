@@ -18,10 +18,12 @@ def test_the_page_has_the_figures_of_the_records(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.chdir(ROOT)
-    from benchmarks.one_exchange_tables import BEGIN, END, figures
+    from benchmarks.one_exchange_tables import BEGIN, END, make_figures
 
     _, _, rest = (ROOT / "docs" / "pretrained.md").read_text().partition(BEGIN)
-    assert rest.partition(END)[0].strip("\n") == figures().strip("\n"), "run python -m benchmarks.one_exchange_tables"
+    assert rest.partition(END)[0].strip("\n") == make_figures().strip("\n"), (
+        "run python -m benchmarks.one_exchange_tables"
+    )
 
 
 def seeds(folder: str) -> list[dict[str, Any]]:
