@@ -26,11 +26,11 @@ from torch import Tensor
 from fedlog.core.calibration import (
     bin_by_confidence,
     calibration_error,
+    compute_novelty_scores,
     fit_temperature,
     log_loss,
-    novelty_scores,
 )
-from fedlog.core.classification import area_under_curve, choose_nearly_best
+from fedlog.core.classification import choose_nearly_best, compute_area_under_curve
 from fedlog.core.heads.gaussian import solve_linear_discriminant
 from fedlog.core.heads.personal import STRENGTHS, mix_moments, solve_personal_fedlog_head
 from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
@@ -332,9 +332,9 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             strangers = torch.from_numpy(np.setdiff1d(np.arange(len(found.test)), _select_classes(found, classes)))
             strangers = strangers[:: max(1, len(strangers) // 200)]
             both = (test_x, found.test.inputs[strangers])
-            new = torch.cat([novelty_scores(compute_logits(fedlog[classes], each), each) for each in both])
+            new = torch.cat([compute_novelty_scores(compute_logits(fedlog[classes], each), each) for each in both])
             marks_new = np.array([False] * len(test_x) + [True] * len(strangers))
-            novel.append(area_under_curve(new.numpy(), marks_new))
+            novel.append(compute_area_under_curve(new.numpy(), marks_new))
         for name, parts in all_of.items():
             labels = torch.cat([marks for _, marks in parts])
             width = max(values.shape[1] for values, _ in parts)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
-from fedlog.wire.frame import Reader, encode_varint, encode_zigzag, starting_checksum
+from fedlog.wire.frame import Reader, compute_starting_checksum, encode_varint, encode_zigzag
 from fedlog.wire.message import Kind, Message
 
 ALL = sorted(CODECS)
@@ -261,7 +261,7 @@ def believe_forged(name: str, inputs: int) -> int:
             body[at] = draws.choice((0, 1, 2, 3, 7, 8, 9, 13, 127, 128, 255, draws.randrange(256)))
         if draws.random() < 0.2:
             body = body[: draws.randrange(len(body) + 1)]
-        start = starting_checksum(known) if _refers_to_known(name, body) else 0
+        start = compute_starting_checksum(known) if _refers_to_known(name, body) else 0
         blob = bytes(body) + struct.pack("<I", zlib.crc32(bytes(body), start))
         try:
             received = codec.decode(blob, known)
@@ -338,7 +338,7 @@ def test_the_documents_examples_decode_to_what_they_say() -> None:
     assert codec.decode(found["Nothing new"], second).kind is Kind.SAME
     with pytest.raises(WireError, match="checksum"):
         codec.decode(found["Nothing new"], first)
-    assert [f"{starting_checksum(each):#x}" for each in (first, second)] == re.findall(
+    assert [f"{compute_starting_checksum(each):#x}" for each in (first, second)] == re.findall(
         r"0x[0-9a-f]{8}", PAGE.read_text()
     )
 

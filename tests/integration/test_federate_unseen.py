@@ -14,7 +14,7 @@ from three_sites import BODIES, SCHEMA, InProcess, fill_site, make_server, quick
 
 from fedlog.cli.federate_report import print_report
 from fedlog.cli.main import main
-from fedlog.core.classification import compute_metrics, wilson_interval
+from fedlog.core.classification import compute_metrics, compute_wilson_interval
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
@@ -79,13 +79,13 @@ def test_a_balanced_figure_over_one_class_is_none() -> None:
     two = compute_metrics(sure, np.array([0, 0, 1]))
     assert two.balanced_accuracy == 0.5
     assert two.classes == 2
-    assert two.accuracy_interval == wilson_interval(2 / 3, 3)
+    assert two.accuracy_interval == compute_wilson_interval(2 / 3, 3)
 
 
 @pytest.mark.parametrize("records", [6, 30, 300])
 def test_the_interval_of_an_accuracy_holds_as_often_as_it_says(records: int) -> None:
     """Exactly, from the binomial distribution; Wilson's interval is right on average over the true share."""
-    ends = np.array([wilson_interval(right / records, records) for right in range(records + 1)])
+    ends = np.array([compute_wilson_interval(right / records, records) for right in range(records + 1)])
     truths = np.linspace(0.02, 0.98, 97)
     held = [
         binom.pmf(np.flatnonzero((ends[:, 0] <= truth) & (truth <= ends[:, 1])), records, truth).sum()
@@ -93,7 +93,7 @@ def test_the_interval_of_an_accuracy_holds_as_often_as_it_says(records: int) -> 
     ]
     assert 0.93 < np.mean(held) < 0.975
     assert min(held) > 0.82
-    low, high = wilson_interval(1.0, records)
+    low, high = compute_wilson_interval(1.0, records)
     assert high == pytest.approx(1.0)
     assert low < 1
 

@@ -16,12 +16,12 @@ from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.engine.training.block.plain import (
-    _multiply_back_compiled,
+    _compute_product_gradients_compiled,
     _multiply_compiled,
     compute_cross_entropy_gradients,
+    compute_product_gradients,
     make_passes,
     multiply,
-    multiply_back,
 )
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
@@ -155,11 +155,11 @@ def test_compiled_products_have_the_bits_of_pytorch(
     gradient = torch.randn(CLIENTS, batch, units_out, generator=generator)
     with _without(masked):
         assert torch.equal(multiply(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
-        of_inputs, of_weight = multiply_back(inputs, weight, gradient, True, True)
+        of_inputs, of_weight = compute_product_gradients(inputs, weight, gradient, True, True)
         # The passes themselves are right, if not to the bit.
         own, (of_own_inputs, of_own_weight) = (
             _multiply_compiled(inputs, weight, bias),
-            _multiply_back_compiled(inputs, weight, gradient, True, True),
+            _compute_product_gradients_compiled(inputs, weight, gradient, True, True),
         )
     expected = torch.bmm(gradient, weight), torch.bmm(gradient.mT, inputs)
     for found, right in zip((of_inputs, of_weight), expected, strict=True):

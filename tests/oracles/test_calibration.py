@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedlog.core.calibration import calibration_error, fit_temperature, log_loss, novelty_scores
-from fedlog.core.classification import area_under_curve
+from fedlog.core.calibration import calibration_error, compute_novelty_scores, fit_temperature, log_loss
+from fedlog.core.classification import compute_area_under_curve
 from fedlog.core.heads.regression import solve_regression, sum_regression_moments
 from fedlog.core.keys import Key
 from fedlog.core.laplace import LaplaceHead
@@ -74,9 +74,9 @@ def test_a_temperature_undoes_a_scale_and_lowers_the_error() -> None:
 def test_records_unlike_any_seen_score_higher() -> None:
     head, features, _ = small_posterior()
     strange = features * 6 + 20
-    scores = torch.cat([novelty_scores(head.logits(each), each) for each in (features, strange)])
+    scores = torch.cat([compute_novelty_scores(head.logits(each), each) for each in (features, strange)])
     marks = np.array([False] * 40 + [True] * 40)
-    assert area_under_curve(scores.numpy(), marks) > 0.99
+    assert compute_area_under_curve(scores.numpy(), marks) > 0.99
 
 
 def test_regression_is_the_exact_posterior_and_adds_up() -> None:

@@ -24,7 +24,7 @@ from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import RunSettings
 from fedlog.wire.codec import WireError, find_codec
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, relative_change, zero_other_classes
+from fedlog.wire.transport import Transport, compute_relative_change, zero_classes_except
 
 CLASSES, WIDTH = 4, 5
 HELD = [(0, 1), (1, 2), (2, 3), (0, 3), (3,)]
@@ -120,10 +120,10 @@ def test_a_closed_world_sends_own_rows_only_and_never_predicts_others() -> None:
 
 def test_restricting_changes_nothing_but_the_other_rows() -> None:
     head = torch.arange(12.0).reshape(4, 3) + 1
-    found = zero_other_classes(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
+    found = zero_classes_except(Message(Kind.HEAD, (head,)), frozenset({1, 3})).arrays[0]
     assert torch.equal(found, head * torch.tensor([[0.0], [1.0], [0.0], [1.0]]))
     seed = Message(Kind.SEED, (torch.tensor([4]),))
-    assert zero_other_classes(seed, frozenset({1})) is seed
+    assert zero_classes_except(seed, frozenset({1})) is seed
 
 
 def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
@@ -193,8 +193,8 @@ def test_skipping_nothing_is_the_run_without_it() -> None:
 
 def test_movement_is_relative_and_infinite_between_strangers() -> None:
     old = Message(Kind.HEAD, (torch.tensor([[3.0, 4.0]]),))
-    assert relative_change(Message(Kind.HEAD, (torch.tensor([[3.0, 4.5]]),)), old) == pytest.approx(0.1)
-    assert relative_change(Message(Kind.SEED, (torch.tensor([1]),)), old) == float("inf")
+    assert compute_relative_change(Message(Kind.HEAD, (torch.tensor([[3.0, 4.5]]),)), old) == pytest.approx(0.1)
+    assert compute_relative_change(Message(Kind.SEED, (torch.tensor([1]),)), old) == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def average_parameters(server: Params, names: tuple[str, ...], total: Contributi
     return {**server, **{name: summed / records for name, summed in zip(names, sums, strict=True)}}
 
 
-def _train_everything(epochs: int, learning_rate: float) -> Phase:
+def _make_full_training_phase(epochs: int, learning_rate: float) -> Phase:
     return Phase(EVERYTHING, epochs, cross_entropy, learning_rate)
 
 
@@ -113,37 +113,45 @@ def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...
 
 def local(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """Each client trains alone: the baseline that other methods have to beat."""
-    return Averaging("local", (), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY)
+    return Averaging("local", (), (_make_full_training_phase(epochs, learning_rate),), bodies=Bodies.ANY)
 
 
 def pooled(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """One model trained on the records of all clients: an upper bound, since it needs all data in one place."""
-    return Averaging("pooled", (), (_train_everything(epochs, learning_rate),), training=TrainingRecords.POOLED)
+    return Averaging("pooled", (), (_make_full_training_phase(epochs, learning_rate),), training=TrainingRecords.POOLED)
 
 
 def fedavg(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """FedAvg (McMahan et al. 2017): the whole model is averaged."""
-    return Averaging("fedavg", plan.list_top_params(len(plan.layers)), (_train_everything(epochs, learning_rate),))
+    return Averaging(
+        "fedavg", plan.list_top_params(len(plan.layers)), (_make_full_training_phase(epochs, learning_rate),)
+    )
 
 
 def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """LG-FedAvg (Liang et al. 2020) with one global layer: the head is averaged, each client keeps its body."""
     return Averaging(
-        "lg-fedavg-1", (HEAD,), (_train_everything(epochs, learning_rate),), bodies=Bodies.ANY, may_federate=True
+        "lg-fedavg-1",
+        (HEAD,),
+        (_make_full_training_phase(epochs, learning_rate),),
+        bodies=Bodies.ANY,
+        may_federate=True,
     )
 
 
 def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """LG-FedAvg (Liang et al. 2020) with two global layers: the top two are averaged, each client keeps the rest."""
     return Averaging(
-        "lg-fedavg-2", _take_top_layers(plan, 2, "lg-fedavg-2"), (_train_everything(epochs, learning_rate),)
+        "lg-fedavg-2", _take_top_layers(plan, 2, "lg-fedavg-2"), (_make_full_training_phase(epochs, learning_rate),)
     )
 
 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
     """FedPer (Arivazhagan et al. 2019): clients keep the top layers, the rest is averaged; all are trained together."""
     _take_top_layers(plan, personal_layers, "fedper")
-    return Averaging("fedper", plan.list_params_below(personal_layers), (_train_everything(epochs, learning_rate),))
+    return Averaging(
+        "fedper", plan.list_params_below(personal_layers), (_make_full_training_phase(epochs, learning_rate),)
+    )
 
 
 def fedrep(
@@ -170,5 +178,5 @@ def fedbabu(
 ) -> Averaging:
     """FedBABU (Oh et al. 2022): the head is random and not trained in rounds; at the end the model is fine-tuned."""
     rest = Phase(BODY, epochs, cross_entropy, learning_rate)
-    tune = _train_everything(fine_tune_epochs, fine_tune_learning_rate)
+    tune = _make_full_training_phase(fine_tune_epochs, fine_tune_learning_rate)
     return Averaging("fedbabu", plan.list_params_below(1), (rest,), closing=(tune,))

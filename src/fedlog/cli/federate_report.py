@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fedlog.core.classification import wilson_interval
+from fedlog.core.classification import compute_wilson_interval
 from fedlog.files.duration_text import describe_duration
 
 
@@ -76,5 +76,5 @@ def _describe_interval(share: float, records: int) -> str:
     """Return the 95 % interval of an accuracy on `records` test rows, as text."""
     if records == 0:
         return "of no rows"
-    low, high = wilson_interval(share, records)
+    low, high = compute_wilson_interval(share, records)
     return f"{low:.3f} to {high:.3f}"

@@ -82,7 +82,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(float(found.x))
 
 
-def novelty_scores(logits: Tensor, features: Tensor) -> Tensor:
+def compute_novelty_scores(logits: Tensor, features: Tensor) -> Tensor:
     """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi).
 
     A large score means that the record is unlike the training records. `features` (n, m - 1) come without the

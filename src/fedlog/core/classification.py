@@ -36,7 +36,9 @@ def compute_metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64
         return Metrics(0, None, None, None, None, confusion.tolist())
     right, true, guessed = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     f1 = [2 * r / (t + p) for r, t, p in zip(right, true, guessed, strict=True) if t + p]
-    areas = [area_under_curve(probabilities[:, c], labels == c) for c in range(n_class) if 0 < true[c] < len(labels)]
+    areas = [
+        compute_area_under_curve(probabilities[:, c], labels == c) for c in range(n_class) if 0 < true[c] < len(labels)
+    ]
     classes = int((true > 0).sum())
     return Metrics(
         records=len(labels),
@@ -45,12 +47,12 @@ def compute_metrics(probabilities: NDArray[np.float64], labels: NDArray[np.int64
         macro_f1=float(np.mean(f1)),
         auroc=float(np.mean(areas)) if areas else None,
         confusion=confusion.tolist(),
-        accuracy_interval=wilson_interval(float(right.sum() / len(labels)), len(labels)),
+        accuracy_interval=compute_wilson_interval(float(right.sum() / len(labels)), len(labels)),
         classes=classes,
     )
 
 
-def wilson_interval(share: float, records: int) -> tuple[float, float]:
+def compute_wilson_interval(share: float, records: int) -> tuple[float, float]:
     """The 95 % confidence interval (Wilson 1927) of a share observed on `records` records; also valid for 0 and 1."""
     wide = NORMAL_95**2 / records
     middle = (share + wide / 2) / (1 + wide)
@@ -70,15 +72,15 @@ def choose_nearly_best(correct: Sequence[int], records: int) -> int:
     return next(at for at, count in enumerate(correct) if count >= best - error)
 
 
-def area_under_curve(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+def compute_area_under_curve(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
     """The probability that a positive record scores above a negative one, ties counted half (Mann-Whitney)."""
     n_positive = int(positive.sum())
     n_negative = len(positive) - n_positive
-    ranks = average_ranks(scores)
+    ranks = rank_with_ties(scores)
     return float((ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
 
 
-def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def rank_with_ties(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The rank of each value, from 1; equal values share the mean of their ranks.
 
     Equal to `scipy.stats.rankdata`, which is not used because its import would add half a second to every process.

@@ -37,7 +37,7 @@ def log_partition_gradient(eta: Tensor) -> Tensor:
 
 
 def _energies(eta: Tensor) -> Tensor:
-    """|eta_y|^2 / 4 for each class: (n_class, m) -> (n_class,)."""
+    """The energy |eta_y|^2 / 4 of each class: (n_class, m) -> (n_class,)."""
     return eta.square().sum(dim=-1) / 4
 
 
@@ -89,7 +89,7 @@ class Posterior:
         object.__setattr__(self, "chi", self.chi.detach().to(torch.float64))
 
     def log_kernel(self, eta: Tensor) -> Tensor:
-        """<eta, chi> - nu * A(eta): the log density up to a constant, concave in `eta` (n_class, m) float64."""
+        """The log density up to a constant, <eta, chi> - nu * A(eta); it is concave in `eta` (n_class, m) float64."""
         return (eta * self.chi).sum() - self.nu * log_partition(eta)
 
     def gradient(self, eta: Tensor) -> Tensor:

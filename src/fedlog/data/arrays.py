@@ -43,7 +43,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
                 _refuse_oversized_arrays(stored.zip, wanted)
             found = {name: stored[name] for name in wanted}
     except FileNotFoundError:
-        raise InputError(f"expected an .npz file, found none: {path}") from None
+        raise InputError(f"expected an .npz file, found no file: {path}", hint="is the path right?") from None
     except MemoryError:
         raise InputError(f"expected an .npz file with arrays that fit into memory, found larger ones: {path}") from None
     # RuntimeError: an encrypted archive, or (as NotImplementedError) a compression that Python does not know.

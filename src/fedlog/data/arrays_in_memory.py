@@ -60,7 +60,7 @@ def make_federation_from_arrays(
             hint=EXAMPLE,
         )
     parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
-    tests = _read_tests(test, tuple(parts))
+    tests = _read_test_records(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
     classes = _ClassLabels((), ())
     if number is None:
@@ -191,7 +191,7 @@ def _read_column(values: Any, where: str, what: str) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
-def _read_tests(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArrays]:
+def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArrays]:
     """The test records of each site, by name; empty if a share of each site's rows is to be held out instead."""
     if test is None or isinstance(test, int | float):
         return {}

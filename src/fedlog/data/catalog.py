@@ -109,7 +109,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     return check_federation(replace(federation, shards=tuple(shards)))
 
 
-def data_may_change(name: str) -> bool:
+def can_data_change(name: str) -> bool:
     """Whether data of this name may change: files of sites and users' functions may, named data sets do not."""
     return name not in DEFAULTS
 

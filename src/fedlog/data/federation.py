@@ -220,7 +220,7 @@ class Federation:
         except TypeError:
             known = ", ".join(key for key in DataSpec.__dataclass_fields__ if key != "name")
             raise InputError(
-                f"data set {name}: unknown setting among: {', '.join(division)}", hint=f"one of {known}"
+                f"data set {name}: found an unknown setting among: {', '.join(division)}", hint=f"use {known}"
             ) from None
         with rewrite_flags_in_errors():
             return load_federation(spec)

@@ -123,7 +123,7 @@ def _find_range(series: pl.Series) -> tuple[float, float] | None:
 
 
 def draft_features(frame: pl.DataFrame, sites: int = 1) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features among these columns of so many sites, and a sentence for each column that was left out."""
+    """The features among the columns of a table of `sites` sites, and a sentence for each column left out."""
     drafted = [(series.name, _draft_column(series, sites)) for series in frame]
     features = tuple(found for _, found in drafted if isinstance(found, Feature))
     return features, tuple(f"Left out: {name} ({found})." for name, found in drafted if isinstance(found, str))

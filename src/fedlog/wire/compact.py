@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import Reader, WireError, encode_varint, encode_zigzag, pack_bits, starting_checksum
+from fedlog.wire.frame import Reader, WireError, compute_starting_checksum, encode_varint, encode_zigzag, pack_bits
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Float32Numbers, Floats, NumberFormat
 
@@ -78,7 +78,7 @@ def compress(body: bytes) -> bytes:
 
 def decompress(body: bytes) -> bytes:
     """The body that `compress` compressed; `WireError` if it cannot be decompressed or would become too large."""
-    limit = frame.max_decoded_size(len(body))
+    limit = frame.compute_max_decoded_size(len(body))
     try:
         size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if size > limit:  # zstandard gives an unknown size as the largest possible number
@@ -141,10 +141,10 @@ class CompactCodec:
         flags = 0 if known is None or unchanged else _DIFFERENCE
         if self.compressed:
             smaller = compress(body)
-            if len(smaller) < len(body) <= frame.max_decoded_size(len(smaller)):
+            if len(smaller) < len(body) <= frame.compute_max_decoded_size(len(smaller)):
                 body, flags = smaller, flags | _COMPRESSED
         header = _HEADER.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
-        return frame.add_checksum(header + body, starting_checksum(known))
+        return frame.add_checksum(header + body, compute_starting_checksum(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not a message. A difference is added to `known`."""
@@ -154,7 +154,9 @@ class CompactCodec:
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
-        kind, body = frame.open_frame(_HEADER, blob, number, starting_checksum(known if number == Kind.SAME else old))
+        kind, body = frame.open_frame(
+            _HEADER, blob, number, compute_starting_checksum(known if number == Kind.SAME else old)
+        )
         return self._choose_codec(kind)._read_message(
             kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old
         )
@@ -169,7 +171,7 @@ class CompactCodec:
 
     def _read_message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
         reader, arrays = Reader(body), []
-        allowance = frame.max_decoded_size(len(body))
+        allowance = frame.compute_max_decoded_size(len(body))
         count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
@@ -294,5 +296,5 @@ def _unpack_whole_numbers(reader: Reader, sort: int, shape: tuple[int, ...]) -> 
     if sort == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
     if entries > reader.bytes_left:
-        raise WireError(f"an array is cut short: {entries} whole numbers expected, {reader.bytes_left} bytes found")
+        raise WireError(f"expected {entries} whole numbers in an array, found only bytes: {reader.bytes_left}")
     return torch.tensor([reader.read_signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)

@@ -48,7 +48,7 @@ def can_send_difference(message: Message, known: Message) -> bool:
     return message.kind is known.kind and found == expected
 
 
-def starting_checksum(known: Message | None) -> int:
+def compute_starting_checksum(known: Message | None) -> int:
     """The start value of a frame's checksum: 0, or the checksum of the earlier message that the frame refers to."""
     found = 0
     for array in () if known is None else known.arrays:
@@ -61,7 +61,7 @@ class WireError(InputError):
     """Bytes that are not a message of this version of the protocol."""
 
 
-def max_decoded_size(size: int) -> int:
+def compute_max_decoded_size(size: int) -> int:
     """The limit on entries, or on decompressed bytes, of a message whose body has `size` bytes."""
     return _FREE + _PER_BYTE * size
 
@@ -181,7 +181,7 @@ class Reader:
         """Read `count` truth values, 8 in a byte, lowest bit first; `WireError` if a bit after the last one is set."""
         raw = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         if count % 8 and raw[-1] >> (count % 8):
-            raise WireError("the unused bits after the last truth value must be 0, found: a 1")
+            raise WireError("expected zeros in the unused bits of an array of truth values, found: a 1")
         return np.unpackbits(raw, count=count, bitorder="little").astype(bool)
 
 
@@ -226,14 +226,14 @@ class Float32:
         check_arrays(message)
         header = _HEADER.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
         body = b"".join(_pack_array(array) for array in message.arrays)
-        return add_checksum(header + body, starting_checksum(known) if message.kind is Kind.SAME else 0)
+        return add_checksum(header + body, compute_starting_checksum(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not a message."""
         number, codec, count = read_header(_HEADER, VERSION, blob)
         if codec != self.number:
             raise WireError(f"expected a message in codec {self.number} ({self.name}), found: codec {codec}")
-        kind, body = open_frame(_HEADER, blob, number, starting_checksum(known) if number == Kind.SAME else 0)
+        kind, body = open_frame(_HEADER, blob, number, compute_starting_checksum(known) if number == Kind.SAME else 0)
         reader = Reader(body)
         arrays = tuple(_unpack_array(reader) for _ in range(count))
         reader.require_end()

@@ -91,9 +91,9 @@ class QuantisedNumbers:
     @property
     def rounding(self) -> float:
         """The bound on the error: sqrt(128) steps, since each of a block's 128 entries is off by less than one step."""
-        return float(np.sqrt(BLOCK)) / self._largest_code(signed=True)
+        return float(np.sqrt(BLOCK)) / self._find_largest_code(signed=True)
 
-    def _largest_code(self, signed: bool) -> int:
+    def _find_largest_code(self, signed: bool) -> int:
         """The largest code of an entry, without its sign."""
         return (1 << (self.bits - 1 if signed else self.bits)) - 1
 
@@ -101,11 +101,11 @@ class QuantisedNumbers:
         """The bytes of all scales, row by row, then of all codes."""
         if key is None:
             raise ValueError(f"codec {self.name} rounds at random and needs a key")
-        top, columns = self._largest_code(signed), matrix.shape[1]
+        top, columns = self._find_largest_code(signed), matrix.shape[1]
         starts = np.arange(0, columns, BLOCK)
         largest = np.maximum.reduceat(np.abs(matrix), starts, axis=1) if columns else matrix[:, :0]
         scales = _round_up_to_bfloat16(largest.astype(np.float64) / top)
-        steps = np.repeat(_from_bfloat16(scales).astype(np.float64), np.diff([*starts, columns]), axis=1)
+        steps = np.repeat(_decode_bfloat16(scales).astype(np.float64), np.diff([*starts, columns]), axis=1)
         shares = np.divide(matrix, steps, out=np.zeros(matrix.shape), where=(steps > 0) & np.isfinite(steps))
         # Random numbers are drawn for every row, sent or not, so that rounding does not depend on the rows left out.
         codes = np.floor(shares + key.numpy().random(matrix.shape))
@@ -121,12 +121,12 @@ class QuantisedNumbers:
             raise WireError("the scale of a block of numbers must be 0 or more, found: a negative one")
         codes = _unpack_codes(reader, rows * columns, self.bits).reshape(rows, columns).astype(np.float64)
         if signed:
-            codes -= self._largest_code(signed)
-            if bool((codes > self._largest_code(signed)).any()):
+            codes -= self._find_largest_code(signed)
+            if bool((codes > self._find_largest_code(signed)).any()):
                 raise WireError(f"expected codes of the format {self.name}, found a number out of range")
         sizes = np.diff([*range(0, columns, BLOCK), columns])
         with np.errstate(invalid="ignore"):
-            steps = np.repeat(_from_bfloat16(scales).astype(np.float64), sizes, axis=1)
+            steps = np.repeat(_decode_bfloat16(scales).astype(np.float64), sizes, axis=1)
             return _clip_to_float32(codes * steps, np.isfinite(steps))
 
 
@@ -148,7 +148,7 @@ def _round_up_to_bfloat16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
     return np.where(np.isfinite(words), rounded, 0x7FC0).astype(np.uint16)
 
 
-def _from_bfloat16(halves: NDArray[np.uint16]) -> Floats:
+def _decode_bfloat16(halves: NDArray[np.uint16]) -> Floats:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -80,7 +80,7 @@ class Transport:
 PAPER_TRANSPORT = Transport()  # every number as float32, the same bytes for every client
 
 
-def relative_change(message: Message, known: Message) -> float:
+def compute_relative_change(message: Message, known: Message) -> float:
     """The L2 distance between a message and the earlier one `known`, divided by the norm of `known`.
 
     The result is infinite if kinds or shapes differ, or if `known` is zero.
@@ -93,7 +93,7 @@ def relative_change(message: Message, known: Message) -> float:
     return moved / norm if norm else math.inf
 
 
-def zero_other_classes(message: Message, classes: frozenset[int]) -> Message:
+def zero_classes_except(message: Message, classes: frozenset[int]) -> Message:
     """Set the rows of all classes except these to zero in a head or in statistics; return other messages unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message

@@ -31,13 +31,13 @@ class FedRegression(OneExchange):
         self._check_option("strength", self.strength is None or self.strength > 0, "must be above 0")
         if self.personal or self.classes is not PredictedClasses.ALL:
             raise InputError(
-                "fed-regression has one posterior for all sites, found: an option for classes or for personal heads",
-                hint="leave out --personal and classes",
+                "fed-regression solves one head for all sites, so it cannot be used with personal heads or own classes",
+                hint="leave out --personal and the option `classes`",
             )
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange of the moments of features and number, joined into one vector."""
+        """One exchange without training: clients send the moments of features and number, joined into one vector."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:

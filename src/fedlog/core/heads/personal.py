@@ -23,7 +23,8 @@ STRENGTHS = (math.inf, 1000.0, 100.0, 10.0, 0.0)
 def solve_personal_fedlog_head(own: Statistics, head: Tensor, strength: float, nu: float = 1.0) -> Tensor:
     """A site's own FedLog head: the global head counts as `strength` records, and the site's records are added.
 
-    In formulas, chi = s * grad A(eta_global) + Phi_own and s + n_own records. For s = 0 the prior is zero with `nu`.
+    In formulas, chi = s * grad A(eta_global) + Phi_own and s + n_own records. For s = 0 the prior is chi = 0 with `nu`
+    imagined records.
     """
     if math.isinf(strength):
         return head

@@ -55,7 +55,7 @@ class LinearPosterior:
         return self.level - float(self.weights @ self.centre)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Location and scale, (n,) each, of new targets' Student distributions with `degrees` degrees of freedom."""
+        """The location and scale, (n,) each, of new targets' Student distributions, which have `degrees` of freedom."""
         phi = features.to(torch.float64) - self.centre
         half = torch.linalg.solve_triangular(self.precision_factor, phi.mT, upper=False)
         spread = (1 + 1 / self.records + half.square().sum(0)).sqrt()
@@ -101,7 +101,7 @@ class NumberHead:
         return self.linear, self.spread, self.noise
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Location and scale, (n,) each, of new targets' Student distributions."""
+        """The location and scale, (n,) each, of the Student distributions of new targets."""
         phi = features.to(torch.float64)
         linear, spread, noise = (array.to(torch.float64) for array in self.arrays)
         away = (phi - spread[0]) @ spread[1:].mT

@@ -74,7 +74,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     shutil.rmtree(part, ignore_errors=True)  # an incomplete one, if the process was killed while writing
     part.mkdir(parents=True)
     save_file({name: value.contiguous().clone() for name, value in state.values.items()}, part / "server.safetensors")
-    save_file(_flatten_memory(state.memory), part / "memory.safetensors")
+    save_file(_flatten_contributions(state.memory), part / "memory.safetensors")
     if state.downlink:
         save_file({name: value.contiguous().clone() for name, value in state.downlink.items()}, part / DOWNLINK)
     (part / "ledger.json").write_text(json.dumps(state.ledger.as_rows()))
@@ -97,7 +97,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         part = folder / latest["folder"]
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]
-        memory = _unflatten_memory(load_file(part / "memory.safetensors"))
+        memory = _unflatten_contributions(load_file(part / "memory.safetensors"))
         sums = msgspec.json.decode((part / SUMS).read_bytes(), type=SumsProgress) if (part / SUMS).exists() else None
         load_clients(part)
         downlink = load_file(part / DOWNLINK) if (part / DOWNLINK).exists() else {}
@@ -106,7 +106,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
         raise InputError(f"no usable checkpoint in {folder}: {error}", hint=START_ANEW) from error
 
 
-def _flatten_memory(memory: Memory) -> Params:
+def _flatten_contributions(memory: Memory) -> Params:
     """Each client's last contribution as named tensors: a tensor of two facts, then the contribution's arrays.
 
     The facts are the std of the noise and whether the contribution is a `JoinedContribution`. Names are JSON,
@@ -120,7 +120,7 @@ def _flatten_memory(memory: Memory) -> Params:
     return flat
 
 
-def _unflatten_memory(flat: Params) -> Memory:
+def _unflatten_contributions(flat: Params) -> Memory:
     memory: Memory = {}
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):

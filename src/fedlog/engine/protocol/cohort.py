@@ -33,7 +33,7 @@ from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.settings.training import Initialisation, Judge
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import PAPER_TRANSPORT, Transport, relative_change
+from fedlog.wire.transport import PAPER_TRANSPORT, Transport, compute_relative_change
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Cohort:
         if self._transport.skip_below is None:
             return codec.encode(message, key)
         last = self.store.messages.sent.get(index)
-        if last is not None and relative_change(message, last) < self._transport.skip_below:
+        if last is not None and compute_relative_change(message, last) < self._transport.skip_below:
             return codec.encode(Message(Kind.SAME, ()), known=last)
         blob = codec.encode(message, key)
         self.store.messages.sent[index] = codec.decode(blob)

@@ -17,7 +17,7 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
-from fedlog.wire.transport import Transport, relative_change, zero_other_classes
+from fedlog.wire.transport import Transport, compute_relative_change, zero_classes_except
 
 Sent = tuple[Kind, bytes]
 
@@ -60,7 +60,7 @@ class Downlink:
             own = self.classes.get(client) if closed else None
             wanted = (copy.name if copy else "", own)
             if wanted not in made:
-                part = message if own is None else zero_other_classes(message, own)
+                part = message if own is None else zero_classes_except(message, own)
                 key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
                 made[wanted] = self._encode_next(part, copy, key)
             sent[client], self.copies[client] = made[wanted]
@@ -69,7 +69,7 @@ class Downlink:
     def _encode_next(self, message: Message, last: LastBroadcast | None, key: Key) -> tuple[Sent, LastBroadcast]:
         transport, codec = self.transport, self.transport.broadcast_codec
         skip = transport.skip_below or 0.0
-        if last is not None and skip and relative_change(message, last.message) < skip:
+        if last is not None and skip and compute_relative_change(message, last.message) < skip:
             return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=last.message)), last
         known = last.message if transport.differences and last is not None else None
         blob = codec.encode(message, key, known)

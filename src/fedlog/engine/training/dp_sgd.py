@@ -38,7 +38,7 @@ def require_opacus() -> None:
 
 
 def check_body(body: Body) -> None:
-    """Refuse a body if records affect each other in it, if layers share parameters, or if none can be trained."""
+    """Refuse a body in which records affect each other, layers share parameters, or no parameter can be trained."""
     from opacus.validators import ModuleValidator  # here, because the import takes seconds
 
     reason = find_record_dependence(body)

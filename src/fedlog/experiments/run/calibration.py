@@ -21,11 +21,11 @@ from fedlog.core.calibration import (
     ReliabilityBin,
     bin_by_confidence,
     calibration_error,
+    compute_novelty_scores,
     fit_temperature,
     log_loss,
-    novelty_scores,
 )
-from fedlog.core.classification import area_under_curve
+from fedlog.core.classification import compute_area_under_curve
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.laplace import LaplaceHead
 from fedlog.data.federation import Records
@@ -160,11 +160,11 @@ class _ClientModel:
         ]
         score = torch.cat([self._score_novelty(each) for each in features]).numpy()
         marks = np.repeat([False, True], [len(each) for each in features])
-        return area_under_curve(score, marks)
+        return compute_area_under_curve(score, marks)
 
     def _score_novelty(self, features: Tensor) -> Tensor:
         """Score how unusual each record is (higher is more): by FedLog's density, or by the logits of other methods."""
         values = self._compute_logits(features)
         if self._simulation.algorithm.name in FEDLOG_HEADS:
-            return novelty_scores(values, features)
+            return compute_novelty_scores(values, features)
         return -torch.logsumexp(values, dim=1)

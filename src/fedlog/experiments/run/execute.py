@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import fedlog
 from fedlog.algorithms.shape import TrainingRecords
 from fedlog.core.heads.regression import INTERVAL_LEVEL
-from fedlog.data.catalog import data_may_change, hold_out_validation, load_federation
+from fedlog.data.catalog import can_data_change, hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.data.sources import find_data_folder
@@ -74,7 +74,7 @@ def execute(
     run = resolve(spec, federation)
     if federation is not None:
         federation = hold_out_validation(federation, run.data)
-    elif data_may_change(run.data.name):
+    elif can_data_change(run.data.name):
         federation = load(run.data)
     run = add_data_digest(run, federation)
     found = read_finished_summary(folder)
@@ -202,7 +202,7 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
     if found.digest == spec.digest:
         return
     if replace(found, data_sha256=spec.data_sha256).digest == spec.digest:
-        own = data_may_change(spec.data)
+        own = can_data_change(spec.data)
         data = spec.data if own else find_data_folder(None if spec.data_dir is None else Path(spec.data_dir))
         raise InputError(
             f"{folder} holds a run with the same settings, but on other records than those of {data}",

@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 from scipy.special import stdtrit
 
-from fedlog.core.classification import average_ranks
+from fedlog.core.classification import rank_with_ties
 
 LEVEL = 0.01  # the paper's significance level
 CONFIDENCE = 0.95
@@ -83,7 +83,7 @@ def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative)
         return 1.0
     signed = nonzero if side is Alternative.GREATER else -nonzero
     # Doubled, so that the middle ranks of ties are whole numbers too.
-    ranks = np.rint(2 * average_ranks(np.abs(signed))).astype(int)
+    ranks = np.rint(2 * rank_with_ties(np.abs(signed))).astype(int)
     counts = _count_rank_sums(ranks)
     observed = int(ranks[signed > 0].sum())
     return float(counts[observed:].sum() / counts.sum())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedlog.core.classification import wilson_interval
+from fedlog.core.classification import compute_wilson_interval
 from fedlog.files.duration_text import describe_duration
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.models.model import UNSEEN
@@ -135,7 +135,7 @@ def _describe_interval(event: Mapping[str, Any]) -> str:
     share, records = event["test_accuracy"], event.get("test_records")
     if share is None or not records:
         return ""
-    low, high = wilson_interval(share, records)
+    low, high = compute_wilson_interval(share, records)
     return f" [{low:.2f}, {high:.2f}] over {records} rows"
 
 

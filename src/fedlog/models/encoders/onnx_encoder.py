@@ -152,8 +152,8 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: expected features of another width than the records, found for both: {width}",
-            hint="else records might be encoded twice; encode the table in advance, and use --body identity",
+            f"body {name}: records and features must have different widths, found for both: {width}",
+            hint="encode the table in advance, and use --body identity, so that no record is encoded twice",
         )
     return OnnxEncoder(name, width, encoder.digest, session, pixels)
 

@@ -74,7 +74,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     from tokenizers import Tokenizer  # an extra
 
     place = Path(next(iter(spec.submodule_search_locations)))
-    weights, words = (_check_file(name, place, *file) for file in (WEIGHTS, TOKENIZER))
+    weights, words = (_check_sha256(name, place, *file) for file in (WEIGHTS, TOKENIZER))
     table = load_file(weights)["embedding.weight"].to(torch.float32).numpy()
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_truncation()
@@ -84,7 +84,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     return TextEncoder(name, digest, table, tokenizer)
 
 
-def _check_file(name: str, place: Path, path: str, expected: str) -> Path:
+def _check_sha256(name: str, place: Path, path: str, expected: str) -> Path:
     file = place / path
     found = hash_file(file) if file.exists() else "no such file"
     if found != expected:

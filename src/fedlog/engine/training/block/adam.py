@@ -65,7 +65,7 @@ class FlatAdam:
         self._steps.zero_()
 
     def resume(self, client: int, first: Tensor, second: Tensor, steps: Tensor) -> None:
-        """Set the moments of a client to those that `moments` returned earlier."""
+        """Set the moments of a client to values that `get_moments` returned earlier."""
         self._first[client], self._second[client], self._steps[client] = first, second, steps
         self._has_moved = True
 

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
-from fedlog.engine.training.block.network import Masks, Params, Shape, StageCall, parameter
+from fedlog.engine.training.block.network import Masks, Params, Shape, StageCall, get_parameter
 
 AVAILABLE = hasattr(LIBRARY, "chain_run")
 TENSORS = 12  # of a step, the same in chain.c
@@ -38,7 +38,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(eq=False)
 class Buffer:
-    """The place of one client's numbers in memory: an offset from the start of a tensor, its `base`."""
+    """The position of one client's numbers in memory: an offset from the start of the tensor number `base`."""
 
     numbers: int
     base: int = WORKSPACE
@@ -195,7 +195,7 @@ class ChainStage:
         """Compute the chain, and return its values that other layers read."""
         clients = values[0].shape[0]
         names = self.list_names_in(params)
-        tensors = [*values, *(parameter("", name, params, clients) for name in names)]
+        tensors = [*values, *(get_parameter("", name, params, clients) for name in names)]
         if torch.is_grad_enabled():
             found: tuple[Tensor, ...] = _Chain.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
         else:
@@ -289,7 +289,7 @@ class ChainPasses:
         """The features (clients, batch, width), and what `backward` needs; None if no parameter needs a gradient."""
         clients = batch.shape[0]
         names = self.stage.list_names_in(params)
-        tensors = [batch, *(parameter("", name, params, clients) for name in names)]
+        tensors = [batch, *(get_parameter("", name, params, clients) for name in names)]
         needs = (False, *(params[name].requires_grad for name in names))
         plan = self.stage.get_plan(names, tensors, needs)
         own = [_make_clients_contiguous(one) for one in tensors]
@@ -397,7 +397,7 @@ def write_backward(
 
 
 class Extent(ctypes.Structure):
-    """The sizes that a function of units.c takes."""
+    """The C struct of sizes that the functions of units.c take."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "columns", "depth", "kind")),

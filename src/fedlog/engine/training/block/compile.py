@@ -65,7 +65,7 @@ class _Compiler:
     gains: bool = False  # whether some block is faster than PyTorch
 
     def compile(self) -> BlockNetwork | None:
-        """The network; None if it has no block that is faster than PyTorch."""
+        """Compile the module into a network for stacked clients; None if no layer would be faster than by PyTorch."""
         entry, *inner, exit_ = self.operations
         (result,) = exit_.reads or (None,)
         if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:

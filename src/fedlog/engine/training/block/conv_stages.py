@@ -1,4 +1,4 @@
-"""The block of a convolution, with the pooling, ReLU and dropout layers after it."""
+"""The stacked version (block) of a convolution, with the pooling, ReLU and dropout layers after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedlog.engine.training.block import convolve
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
-from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, parameter, select_masks
+from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, get_parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
 from fedlog.models.masked_dropout import MaskedDropout
 
@@ -24,9 +24,9 @@ class ConvStage:
     signals: bool  # 1-d: the maps have no rows
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, channels in, [rows,] columns, batch) -> (clients, channels out, [rows,] columns, batch)."""
+        """Map (clients, channels in, [rows,] columns, batch) to (clients, channels out, [rows,] columns, batch)."""
         (inputs,) = values
-        weight = parameter(self.name, "weight", params, inputs.shape[0])
+        weight = get_parameter(self.name, "weight", params, inputs.shape[0])
         bias = find_parameter(self.name, "bias", params, inputs.shape[0])
         if self.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
@@ -38,7 +38,7 @@ class ConvStage:
 
 @register_block(nn.Conv1d, nn.Conv2d)
 def _build_convolution(place: Place) -> Block | None:
-    """The block of a convolution with any zero padding, stride and groups, and of the layers after it that join it."""
+    """Build the stacked version (block) of a convolution with its pooling, ReLU and dropout; None if not supported."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)
     if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":

@@ -163,7 +163,7 @@ def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor |
 
 
 def run_backward(kept: KeptConv, gradient: Tensor, needs: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
-    """Gradients of the inputs, the weight and the bias, each only if it is needed."""
+    """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
     inputs, weight = kept.inputs, kept.weight
     of_inputs = torch.empty_like(inputs) if needs[0] else None
     of_weight = torch.empty_like(weight) if needs[1] else None
@@ -184,7 +184,7 @@ class _ConvPool(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the inputs, the weight and the bias, each only where it is asked for."""
+        """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
         return *run_backward(KeptConv(ctx.shape, *ctx.saved_tensors), gradient, ctx.needs_input_grad[:3]), None
 
 

@@ -36,7 +36,7 @@ class CompiledLinear(Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
-        """(clients, batch, units in) -> (clients, batch, units out)."""
+        """Apply the layer: (clients, batch, units in) -> (clients, batch, units out)."""
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
         outputs = inputs.new_empty(*inputs.shape[:2], weight.shape[1])
         _call_compiled("forward", rectify, inputs, weight, bias, outputs)

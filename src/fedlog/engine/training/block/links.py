@@ -195,7 +195,7 @@ class PoolLink:
 
 @dataclass(frozen=True)
 class UnitNormLink:
-    """A normalisation of units, such as LayerNorm after a linear layer."""
+    """A normalisation of vectors, such as LayerNorm after a linear layer."""
 
     stage: UnitNormStage
 
@@ -261,7 +261,7 @@ class LinearLink:
 
 @dataclass(frozen=True)
 class MeanLink:
-    """The mean of every channel over all its pixels, as units, or as maps of one pixel."""
+    """The mean of every channel over all its pixels, as vectors or as maps of one pixel."""
 
     stage: SpatialMeanStage
 

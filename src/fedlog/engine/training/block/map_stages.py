@@ -1,4 +1,4 @@
-"""The blocks of pooling and normalisation."""
+"""The stacked versions (blocks) of pooling and normalisation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedlog.engine.training.block import map_passes
 from fedlog.engine.training.block.conv_stages import has_adjacent_windows, read_pool_size
 from fedlog.engine.training.block.map_passes import NormShape, PoolMaps, Span, Windows, normalise
-from fedlog.engine.training.block.network import Masks, Params, find_parameter, parameter
+from fedlog.engine.training.block.network import Masks, Params, find_parameter, get_parameter
 from fedlog.engine.training.block.registry import Block, Place, register_block
 from fedlog.engine.training.block.trace import SpatialMean
 
@@ -34,7 +34,7 @@ class PoolStage:
 
 @register_block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
 def _build_pooling(place: Place) -> Block | None:
-    """The block of pooling with any size, stride, padding and rounding; None if the dilation is not 1."""
+    """Build the stacked version (block) of maximum or mean pooling; None if the dilation is not 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
@@ -75,7 +75,7 @@ def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) 
 
 @register_block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 def _build_adaptive_pooling(place: Place) -> Block | None:
-    """The block of adaptive mean pooling to any output size."""
+    """Build the stacked version (block) of adaptive mean pooling to any output size."""
     flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
     if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
@@ -95,7 +95,7 @@ class SpatialMeanStage:
     keeps_axes: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, channels, *space, batch) -> (clients, batch, channels); `keeps_axes` keeps axes of length 1."""
+        """Average (clients, channels, *space, batch) to (clients, batch, channels), or to axes of 1 (`keeps_axes`)."""
         (maps,) = values
         means = maps.flatten(2, -2).mean(2)
         return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT
@@ -122,7 +122,7 @@ class MapNormStage:
 
 @dataclass(frozen=True)
 class UnitNormStage:
-    """Normalisation of units in groups, with a factor and a shift for each unit."""
+    """Normalisation of vectors (units) in groups, with a factor and a shift for each unit."""
 
     name: str
     groups: int
@@ -162,7 +162,7 @@ def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, 
 
 @register_block(nn.GroupNorm)
 def _build_group_norm(place: Place) -> Block | None:
-    """The block of group normalisation, on units or on maps, where it includes pooling and ReLU after it."""
+    """Build the stacked version (block) of group normalisation; on maps with the pooling and ReLU after it."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
@@ -176,7 +176,7 @@ def _build_group_norm(place: Place) -> Block | None:
 
 @register_block(nn.LayerNorm)
 def _build_layer_norm(place: Place) -> Block | None:
-    """The block of layer normalisation over whole records; None if it is over some axes only."""
+    """Build the stacked version (block) of layer normalisation over whole records; None if only over some axes."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
         return None
@@ -200,7 +200,7 @@ class FrozenNormStage:
         (inputs,) = values
         clients = inputs.shape[0]
         weight, bias = (find_parameter(self.name, own, params, clients) for own in ("weight", "bias"))
-        mean, variance = (parameter(self.name, own, params, clients) for own in ("running_mean", "running_var"))
+        mean, variance = (get_parameter(self.name, own, params, clients) for own in ("running_mean", "running_var"))
         scale = torch.rsqrt(variance + self.epsilon)
         slope = scale if weight is None else scale * weight
         offset = -mean * slope if bias is None else bias - mean * slope
@@ -212,7 +212,7 @@ class FrozenNormStage:
 
 @register_block(nn.BatchNorm1d, nn.BatchNorm2d)
 def _build_frozen_norm(place: Place) -> Block | None:
-    """The block of batch normalisation in evaluation mode; None if it would use the statistics of the batch."""
+    """Build the stacked version (block) of batch normalisation in evaluation mode; None if it uses batch statistics."""
     layer: Any = place.layer
     if layer.training or layer.running_mean is None:
         return None

@@ -32,7 +32,7 @@ class Stage(Protocol):
         ...
 
 
-def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
+def get_parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
     """The parameter `name` of a layer, (clients, *shape); a parameter that all clients share is expanded."""
     value = params[f"{layer}.{name}" if layer else name]
     return value if value.shape[0] == clients else value.expand(clients, *value.shape[1:])
@@ -40,7 +40,7 @@ def parameter(layer: str, name: str, params: Params, clients: int) -> Tensor:
 
 def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tensor | None:
     """The parameter `name` of a layer, (clients, *shape); None if the layer has no such parameter."""
-    return parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
+    return get_parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
 
 
 def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
@@ -79,7 +79,7 @@ class BlockNetwork:
 
     input_shape: tuple[int, ...]
     takes_maps: bool
-    """Whether inputs are maps, not units."""
+    """Whether inputs are maps (channels, rows, columns) and not vectors."""
     steps: tuple[StageCall, ...]
     output: int
     without_block: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class BlockNetwork:
     """Whether all layers are linear layers or convolutions without padding and strides; blocks are then the fastest."""
 
     def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
-        """The shape of a stacked batch, as maps or as units."""
+        """The shape of a stacked batch of maps or of vectors."""
         return (clients, *self.input_shape, batch) if self.takes_maps else (clients, batch, prod(self.input_shape))
 
     def arrange(self, images: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class StackedBody:
 
     @property
     def takes_maps(self) -> bool:
-        """Whether inputs are maps, not units."""
+        """Whether inputs are maps (channels, rows, columns) and not vectors."""
         return self.training.takes_maps
 
     def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class Stacked(Protocol):
 
     @property
     def takes_maps(self) -> bool:
-        """Whether the batch is the last axis (maps) or the second (units)."""
+        """Whether inputs are maps (the batch is the last axis) and not vectors (the batch is the second axis)."""
 
     def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
         """The shape of a stacked batch."""

@@ -27,7 +27,7 @@ class _Pixels(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class PixelPool:
-    """A pool of 8-bit records (n, channels, ...), and the normalised value of each level."""
+    """A pool of 8-bit records (n, channels, ...), and the normalised value of each of the 256 levels."""
 
     pool: Tensor
     levels: Tensor  # (channels, 256)

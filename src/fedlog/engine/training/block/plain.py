@@ -38,8 +38,8 @@ from fedlog.engine.training.block.network import (
     Params,
     StageCall,
     find_parameter,
+    get_parameter,
     move_batch_innermost,
-    parameter,
     select_masks,
 )
 from fedlog.engine.training.block.stages import FlattenStage, LinearStage
@@ -117,7 +117,9 @@ class _Linear:
             gradient = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
         names = _name_parameters(self.stage.name)
         of_bias = gradient.sum(1) if names[1] in moving else None
-        of_inputs, of_weight = multiply_back(self.inputs, self.weight, gradient, needs_inputs, names[0] in moving)
+        of_inputs, of_weight = compute_product_gradients(
+            self.inputs, self.weight, gradient, needs_inputs, names[0] in moving
+        )
         return of_inputs, {names[0]: of_weight, names[1]: of_bias}
 
 
@@ -237,7 +239,7 @@ def _name_parameters(layer: str | None) -> tuple[str, ...]:
 
 def _read_parameters(layer: str, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
     clients = inputs.shape[0]
-    return parameter(layer, "weight", params, clients), find_parameter(layer, "bias", params, clients)
+    return get_parameter(layer, "weight", params, clients), find_parameter(layer, "bias", params, clients)
 
 
 class _Product(ctypes.Structure):
@@ -245,7 +247,7 @@ class _Product(ctypes.Structure):
 
 
 def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The outputs (clients, batch, units out) of a linear layer, with the bits of PyTorch's `baddbmm`.
+    """The outputs (clients, batch, units out) of a linear layer, equal to PyTorch's `baddbmm` to the last bit.
 
     The compiled code is used for flattened maps; other inputs would have to be transposed first.
     """
@@ -257,12 +259,12 @@ def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.baddbmm(bias[:, None], inputs, weight.mT)
 
 
-def multiply_back(
+def compute_product_gradients(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of the inputs, in the inputs' layout, and of the weight, with the bits of PyTorch's `bmm`."""
+    """The gradients of a product's inputs, in the inputs' layout, and weight; equal to PyTorch's `bmm` to the bit."""
     if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_read_sizes(inputs, weight))[1]:
-        return _multiply_back_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
+        return _compute_product_gradients_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
     of_inputs = torch.bmm(gradient, weight) if needs_inputs else None
     return of_inputs, torch.bmm(gradient.mT, inputs) if needs_weight else None
 
@@ -283,7 +285,7 @@ def _read_sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, st
 def _compare_with_pytorch(
     batch: int, units_in: int, units_out: int, innermost: bool, instruction_set: str
 ) -> tuple[bool, bool]:
-    """Whether the compiled products give PyTorch's bits for these sizes, forward and backward."""
+    """Whether the compiled products equal PyTorch's to the last bit for these sizes: (forward, backward)."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, batch, units_in, generator=generator)
     if innermost:
@@ -292,7 +294,7 @@ def _compare_with_pytorch(
     bias = torch.randn(2, units_out, generator=generator)
     gradient = torch.randn(2, batch, units_out, generator=generator)
     forward = torch.equal(_multiply_compiled(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
-    of_inputs, of_weight = _multiply_back_compiled(inputs, weight, gradient, True, True)
+    of_inputs, of_weight = _compute_product_gradients_compiled(inputs, weight, gradient, True, True)
     assert of_inputs is not None
     assert of_weight is not None
     backward = torch.equal(of_inputs, torch.bmm(gradient, weight))
@@ -305,7 +307,7 @@ def _multiply_compiled(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return outputs
 
 
-def _multiply_back_compiled(
+def _compute_product_gradients_compiled(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     of_inputs = torch.empty_like(inputs) if needs_inputs else None  # with the strides of the inputs

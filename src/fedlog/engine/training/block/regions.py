@@ -15,7 +15,7 @@ from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a module: `inputs` are outside operations that it reads, `outputs` its own that are read outside."""
+    """A part of a module: it reads the outside operations `inputs`, and outside operations read its `outputs`."""
 
     module: fx.GraphModule
     inputs: tuple[Operation, ...]
@@ -32,7 +32,7 @@ class RegionStage:
     stacked: bool  # True: by vmap; False: one client after another
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> tuple[Tensor, ...]:
-        """All outputs of the region, as units or as maps."""
+        """Compute all outputs of the region, as vectors or as maps."""
         clients = values[0].shape[0]
         inputs = [value if value.ndim == 3 else value.movedim(-1, 1) for value in values]
         own = {name: params[name] for name in self.names}
@@ -55,7 +55,7 @@ class RegionStage:
 
 
 def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
-    """The region that computes `part`, and the operations that it needs whose results have no batch axis."""
+    """The region that computes the operations `part`, and what they need that has no batch axis."""
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
@@ -88,7 +88,7 @@ def _collect_needed(one: Operation, inside: set[Operation], needed: list[Operati
 
 
 def make_region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
-    """The region as a stage: by `vmap` if that gives the same result as one client after another."""
+    """The region as a stage, computed by `vmap` if that gives the same result as one client after another."""
     module = region.module
     values = collect_parameters(module)
     sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))

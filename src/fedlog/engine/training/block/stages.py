@@ -23,8 +23,8 @@ from fedlog.engine.training.block.network import (
     Masks,
     Params,
     find_parameter,
+    get_parameter,
     move_batch_innermost,
-    parameter,
     select_masks,
 )
 from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
@@ -37,7 +37,7 @@ class Linear(Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
-        """(clients, batch, units in) -> (clients, batch, units out)."""
+        """Apply the layer: (clients, batch, units in) -> (clients, batch, units out)."""
         outputs = torch.bmm(inputs, weight.mT) if bias is None else torch.baddbmm(bias[:, None], inputs, weight.mT)
         if rectify:
             outputs.clamp_min_(0)
@@ -68,9 +68,9 @@ class LinearStage:
     compiled: bool = False  # by `linear.c`, whose last bits are not PyTorch's
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, batch, units in) -> (clients, batch, units out)."""
+        """Apply the layer: (clients, batch, units in) -> (clients, batch, units out)."""
         (inputs,), clients = values, values[0].shape[0]
-        weight = parameter(self.name, "weight", params, clients)
+        weight = get_parameter(self.name, "weight", params, clients)
         bias = find_parameter(self.name, "bias", params, clients)
         function = CompiledLinear if self.compiled and can_run_compiled(inputs, weight) else Linear
         units: Tensor = function.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
@@ -81,7 +81,7 @@ class LinearStage:
 
 @register_block(nn.Linear)
 def _build_linear(place: Place) -> Block | None:
-    """The block of a linear layer on units, with the ReLU and dropout layers after it."""
+    """Build the stacked version (block) of a linear layer, with the ReLU and dropout layers after it."""
     if len(place.shape) != 1:
         return None
     joining = list[Follower]()
@@ -95,11 +95,11 @@ def _build_linear(place: Place) -> Block | None:
 
 
 class Flatten(Function):
-    """Turns maps into units, in PyTorch's order: channels, rows, columns."""
+    """Flattens maps into vectors (units), in PyTorch's order: channels, rows, columns."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
-        """(clients, *shape, batch) -> (clients, batch, units), as a view."""
+        """Flatten as a view: (clients, *shape, batch) -> (clients, batch, units)."""
         ctx.sizes = maps.shape
         return maps.flatten(1, -2).mT
 
@@ -112,17 +112,17 @@ class Flatten(Function):
 
 @dataclass(frozen=True)
 class FlattenStage:
-    """Turns maps into units, in PyTorch's order: channels, rows, columns."""
+    """Flattens maps into vectors (units), in PyTorch's order: channels, rows, columns."""
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """(clients, *shape, batch) -> (clients, batch, units)."""
+        """Flatten: (clients, *shape, batch) -> (clients, batch, units)."""
         units: Tensor = Flatten.apply(values[0])  # type: ignore[no-untyped-call]
         return units
 
 
 @register_block(nn.Flatten)
 def _build_flatten(place: Place) -> Block | None:
-    """The block of a layer that flattens whole records; None for one that keeps some axes."""
+    """Build the stacked version (block) of a layer that flattens records; None for a layer that keeps some axes."""
     return Block(FlattenStage()) if len(place.shape) > 1 and place.shape_out == (prod(place.shape),) else None
 
 
@@ -164,7 +164,7 @@ class ElementwiseStage:
 
 @register_block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
 def _build_activation(place: Place) -> Block | None:
-    """The block of an activation. It is never computed in place, because other layers may read its input."""
+    """Build the stacked version (block) of an activation; never in place, because other layers may read the input."""
     layer = place.layer
     functions: dict[type[nn.Module], Callable[[], Callable[[Tensor], Tensor]]] = {
         nn.ReLU: lambda: torch.relu,
