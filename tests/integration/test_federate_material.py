@@ -23,6 +23,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedlog.cli.main import main
+from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.folders.keys import (
@@ -124,6 +126,22 @@ def test_a_bad_host_name_leaves_nothing_behind(tmp_path: Path, host: str) -> Non
     with pytest.raises(InputError, match="host name"):
         create_certificates(files, (host,), NOW)
     assert not files.authority_key.exists()
+
+
+def test_a_bad_port_or_certificate_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "schema.toml").write_text(dump_schema(Schema("y", ("a", "b"), (Feature("x", FeatureKind.NUMERIC),))))
+    (tmp_path / "rows.csv").write_text("x,y\n1,a\n")
+    schema = ["--schema", str(tmp_path / "schema.toml")]
+    server, site = tmp_path / "server", tmp_path / "site"
+    for port in ("0", "99999"):
+        assert main(["federate", "init", str(server), *schema, "--host", "localhost", "--port", port]) == 2
+        assert f"expected a port from 1 to 65535, found: {port}" in capsys.readouterr().err
+    for name, found in (("rows.csv", "no certificate in"), ("none.crt", "none")):
+        ca = str(tmp_path / name)
+        assert main(["federate", "join", str(site), *schema, "--server", "h", "--ca", ca, "--name", "north"]) == 2
+        assert f"found {found}: {ca}" in capsys.readouterr().err
+    assert not server.exists()
+    assert not site.exists()
 
 
 def test_public_keys(tmp_path: Path) -> None:

@@ -162,6 +162,19 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
     _write_server_certificate(files, hosts, now, authority, key)
 
 
+def check_certificate(authority: Path) -> None:
+    """Raise InputError unless the file is a certificate, such as that of the federation's authority."""
+    hint = "the operator has it as certificates/ca.crt; it is public"
+    if not authority.is_file():
+        raise InputError(f"expected the certificate of the federation's authority, found none: {authority}", hint=hint)
+    try:
+        x509.load_pem_x509_certificate(authority.read_bytes())
+    except ValueError:
+        raise InputError(
+            f"expected the certificate of the federation's authority, found no certificate in: {authority}", hint=hint
+        ) from None
+
+
 def count_days_left(files: CertificateFiles, now: dt.datetime) -> float:
     """Return the number of days until the server's certificate expires; negative if it has expired."""
     end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc

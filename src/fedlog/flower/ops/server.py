@@ -58,6 +58,8 @@ OWN_KEY = "each site needs a key of its own: `fedlog federate join` at the site 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
     """Make the server's folder with certificates, configuration, schema and app."""
     load_schema(schema)
+    if not 0 < config.port < 65536:
+        raise InputError(f"expected a port from 1 to 65535, found: {config.port}", hint="--port 8443")
     if folder.config_file.exists():
         raise InputError(
             f"expected a new folder, found the folder of a server: {folder.path}", hint="choose another folder"

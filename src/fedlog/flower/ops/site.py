@@ -12,7 +12,7 @@ from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
 from fedlog.files.toml import quote_toml
 from fedlog.flower.folders.folder import check_site_or_run_name
-from fedlog.flower.folders.keys import KEY, SECRET_FOLDER_MODE, check_secret, create_site_key
+from fedlog.flower.folders.keys import KEY, SECRET_FOLDER_MODE, check_certificate, check_secret, create_site_key
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
     Command,
@@ -36,11 +36,7 @@ def create_site(
     """
     check_site_or_run_name(config.name)
     load_schema(schema)
-    if not authority.is_file():
-        raise InputError(
-            f"expected the certificate of the federation's authority, found none: {authority}",
-            hint="the operator has it as certificates/ca.crt; it is public",
-        )
+    check_certificate(authority)
     if folder.config_file.exists():
         raise InputError(
             f"expected a new folder, found the folder of a site: {folder.path}",
