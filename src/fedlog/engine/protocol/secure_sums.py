@@ -146,7 +146,7 @@ class SecureSums:
     def resume_from(self, position: SumsProgress | None, folder: Path) -> None:
         """Continue after the last sum in the folder's checkpoint.
 
-        A checkpoint has no secrets, so clients that had sent keys for the next sum make new ones. Their bits are
+        A checkpoint has no secrets, so clients that had sent keys for the next sum make new keys. Their bits are
         already counted.
         """
         if position is None:

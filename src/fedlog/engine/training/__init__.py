@@ -1,1 +1,1 @@
-"""Local training: the loop, stacked blocks, and DP-SGD."""
+"""Local training: one client after another (the loop), many stacked clients at once (blocks), and DP-SGD."""

@@ -142,7 +142,7 @@ class Engine:
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
     def _list_possible(self, body: Body) -> list[Decision]:
-        """The backends that can train this body, probably fastest first; a single one if no trial is needed."""
+        """The backends that can train this body, probably fastest first; a single backend if no trial is needed."""
         if self.training is not None:
             return [_decide_for_loop("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:

@@ -152,7 +152,7 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
     def read_clock(part: int) -> None:
         program.add_call("read_clock", _Entry(part), seconds)
 
-    def move(name: str, gradient: Buffer | None) -> None:
+    def add_adam_step(name: str, gradient: Buffer | None) -> None:
         read_clock(1 + PARTS.index("backward"))
         rule = _Rule(own[name].numbers, *need.rule)
         program.add_call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
@@ -171,11 +171,11 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
         "cross_entropy", extent, values[output], params[HEAD], labels, weights, of_features, of_head, scores
     )
     if of_head is not None:
-        move(HEAD, of_head)
+        add_adam_step(HEAD, of_head)
     behind: dict[int, Buffer | None] = {output: of_features}
-    write_backward(stage, program, nodes, behind, gradients, set(), lambda name: move(name, gradients[name]))
+    write_backward(stage, program, nodes, behind, gradients, set(), lambda name: add_adam_step(name, gradients[name]))
     for name in sorted(waiting):  # no value depends on it
-        move(name, None)
+        add_adam_step(name, None)
     return program
 
 

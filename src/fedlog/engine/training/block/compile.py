@@ -31,7 +31,7 @@ from fedlog.models.module_checks import make_trial_records
 
 
 def compile_stacked(body: Body) -> StackedBody | None:
-    """The body's stacked networks for training and evaluation; None if blocks would gain nothing."""
+    """The body's stacked networks for training and evaluation; None if they would not be faster."""
     training, evaluating = (compile_body(mode, body.input_shape) for mode in (body.training, body.evaluating))
     if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
         return None
@@ -39,7 +39,7 @@ def compile_stacked(body: Body) -> StackedBody | None:
 
 
 def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork | None:
-    """The stacked network that computes the same as `module`; None if it cannot be traced or blocks gain nothing.
+    """The stacked network that computes the same as `module`; None if it cannot be traced or would not be faster.
 
     Callers must make sure that records do not affect each other in the module.
     """
@@ -54,7 +54,7 @@ def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork 
 
 @dataclass
 class _Compiler:
-    """The state of a compilation: the steps so far, and the operations without a block that wait for their region."""
+    """The state of a compilation: the steps so far, and the operations without stacked code, which form a region."""
 
     root: nn.Module
     operations: list[Operation]

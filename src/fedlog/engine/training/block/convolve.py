@@ -77,7 +77,7 @@ def name_instruction_set() -> str:
 
 
 def compute_library_digest() -> str:
-    """A digest of the compiled library; timings of another library do not hold for this one."""
+    """A digest of the compiled library; cached timings are valid only for the same digest."""
     if LIBRARY is None:
         return "none"
     return hashlib.sha256(Path(LIBRARY._name).read_bytes()).hexdigest()

@@ -20,7 +20,7 @@ AVAILABLE = hasattr(LIBRARY, "linear_forward_float")
 
 
 class LinearSizes(ctypes.Structure):
-    """The sizes of a compiled linear layer."""
+    """The C struct of sizes that a compiled linear layer takes."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("clients", "batch", "units_in", "units_out", "rectify")]
 

@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 
 class Pooling(ctypes.Structure):
-    """The sizes and windows of a compiled pooling."""
+    """The C struct of sizes and windows that the compiled pooling takes."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("planes", "batch", "rows_in", "columns_in")),
@@ -53,7 +53,7 @@ class Windows:
 
 
 class PoolMaps(Function):
-    """Pooling of (clients, channels, rows, columns, batch)."""
+    """Pooling of maps (clients, channels, rows, columns, batch) by compiled code, for autograd."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, windows: Windows) -> Tensor:
@@ -117,7 +117,7 @@ class NormShape:
 
 
 def normalise(shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """The normalised and pooled maps of maps (clients, channels, *space, batch), differentiable in all tensors."""
+    """Normalise maps (clients, channels, *space, batch), and pool them if `shape` says so; differentiable."""
     if torch.is_grad_enabled():
         found: Tensor = Norm.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
         return found
@@ -126,7 +126,7 @@ def normalise(shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Ten
 
 
 class Norm(Function):
-    """Normalisation of (clients, groups * channels, *space, batch)."""
+    """Normalisation of maps (clients, groups * channels, *space, batch) by compiled code, for autograd."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, shape: NormShape) -> Tensor:

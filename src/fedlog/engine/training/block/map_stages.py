@@ -67,7 +67,7 @@ def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Span:
 
 
 def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """A layer's kernel size, stride or padding as (rows, columns); for a signal's one row (`flat`) it is `of_rows`."""
+    """A layer's kernel size, stride or padding as (rows, columns); the one row of a signal (`flat`) gets `of_rows`."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])

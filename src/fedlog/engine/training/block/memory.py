@@ -16,7 +16,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers of its settings
 def keep_freed_memory() -> bool:
     """Let this process keep freed memory for its next tensors, and return whether it does.
 
-    By default glibc gives large blocks back to the system, and every page of the next ones costs a page fault: up to a
+    By default glibc gives large blocks back to the system, and every page of the next block costs a page fault: up to a
     quarter of the time of small bodies. Settings in environment variables are respected.
     """
     if platform.libc_ver()[0] != "glibc" or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():

@@ -65,7 +65,7 @@ def move_batch_innermost(records: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StageCall:
-    """A stage, the slots it reads and writes, and the slots to free because no later stage reads them."""
+    """A stage with the numbers (slots) of the values that it reads and writes, and of those that can be freed then."""
 
     stage: Stage
     reads: tuple[int, ...]
@@ -227,7 +227,7 @@ class ArrangedFeed:
 def choose_feed(
     network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
-    """The fastest feed for the records of one pool that these clients hold."""
+    """Choose the fastest way to gather batches from a pool; `held` are the positions of each client's records."""
     pixels = make_pixel_pool(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
     if pixels is not None:
         return PixelFeed(network, pixels)
