@@ -152,7 +152,7 @@ class FedLog(Algorithm):
         }
 
     def _add_old_statistics(self, server: Params, total: Contribution) -> Contribution:
-        """This round's statistics plus a share of the old ones: T <- g * T + Phi.
+        """This round's statistics Phi plus the old statistics T, multiplied by `carry` (g): T <- g * T + Phi.
 
         The prior does not decay, so that clients can solve the same head from the statistics alone.
         """

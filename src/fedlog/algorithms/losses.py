@@ -72,7 +72,7 @@ class NearPrototypeLoss:
 
 @dataclass(frozen=True)
 class NearModelLoss:
-    """Cross-entropy, plus `strength` / 2 times the squared distance of the parameters from given ones.
+    """Cross-entropy, plus `strength` / 2 times the squared distance of the parameters from given parameters.
 
     The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the given parameters, by name.
     """

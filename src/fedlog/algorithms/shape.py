@@ -178,7 +178,7 @@ class Exchange:
 
 
 class Audience(Enum):
-    """Who gets a broadcast: the next participants, or everyone if a broadcast builds on the ones before."""
+    """Who gets a broadcast: the next participants, or all clients if a broadcast builds on earlier broadcasts."""
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"

@@ -32,7 +32,7 @@ class Arrays:
 
 @add_default_hint("np.savez('FILE.npz', inputs=..., labels=...) writes one")
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The needed arrays of the file by name, and the optional ones if it has them."""
+    """The needed arrays of the file by name, and those of the optional arrays that it has."""
     try:
         with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)

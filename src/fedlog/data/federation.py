@@ -341,8 +341,8 @@ def _check_transform(transform: Transform, input_shape: tuple[int, ...]) -> None
         raise InputError(f"the transform's means must be finite and its stds positive, found: {mean} and {std}")
     if transform.crop_padding < 0 or (transform.augments and len(input_shape) != 3):
         raise InputError(
-            "only images (channels, height, width) can be cropped, with a padding of 0 or more, or flipped; "
-            f"found padding {transform.crop_padding}, records of shape: {input_shape}"
+            "crops and flips need images (channels, height, width) and a padding of 0 or more, "
+            f"found: records of shape {input_shape}, padding {transform.crop_padding}"
         )
 
 

@@ -204,7 +204,10 @@ def check_schema(schema: Schema, where: str) -> Schema:
         found = "both" if schema.features else "neither"
         raise InputError(f"expected either [[feature]] tables or [input] in {where}, found: {found}")
     if schema.group_column and schema.time_column:
-        raise InputError(f"expected a group or a time column in {where}, found: both")
+        raise InputError(
+            f"expected a group or a time column in {where}, found: both",
+            hint="remove `group` or `time`: rows are held out either by group or by time",
+        )
     columns = [feature.column for feature in schema.features]
     for taken in (schema.label_column, schema.group_column, schema.time_column):
         if taken in columns:

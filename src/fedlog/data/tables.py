@@ -161,7 +161,8 @@ class TableEncoder:
             parts = [tuple(float(value) for value in stored[name]) for name in ("median", "mean", "std")]
         except (ValueError, KeyError, TypeError):
             raise InputError(
-                "the stored scaling of the table is damaged: it is not the JSON that fedlog writes"
+                "the stored scaling of the table is damaged: it is not the JSON that fedlog writes",
+                hint="save the model again",
             ) from None
         if digest != schema.digest:
             raise InputError(f"expected a stored scaling for schema {schema.digest}, found: one for schema {digest}")

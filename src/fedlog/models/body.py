@@ -191,7 +191,9 @@ def load_weights(body: Body, path: Path) -> Body:
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read the parameters of body {body.name}: {path}: {error}") from error
+        raise InputError(
+            f"cannot read the parameters of body {body.name} from {path}: {error}", hint="give a safetensors file"
+        ) from error
     expected = {name: tuple(value.shape) for name, value in collect_parameters(body.evaluating).items()}
     for name in sorted(expected.keys() | found.keys()):
         shape = tuple(found[name].shape) if name in found else None

@@ -69,7 +69,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read weights from {path}: {error}") from None
+        raise InputError(f"cannot read weights from {path}: {error}", hint="give a safetensors file") from None
 
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:

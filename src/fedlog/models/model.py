@@ -134,7 +134,7 @@ class Model:
                 return self.encoder.encode(select_columns(found, self.schema, where))
             raw = np.asarray(found)
         if raw.shape[1:] != self.schema.input_shape:
-            raise InputError(f"{where}: expected shape {self.schema.input_shape} of a record, found: {raw.shape[1:]}")
+            raise InputError(f"{where}: expected records of shape {self.schema.input_shape}, found: {raw.shape[1:]}")
         return self.transform.prepare(to_tensor(raw))
 
     def probabilities(self, inputs: Tensor) -> Tensor:

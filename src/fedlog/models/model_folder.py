@@ -105,7 +105,10 @@ def load_model(path: Path) -> Model:
             return _load_from_run(path.parent, _find_client(path))
         described = parse_json((path / DESCRIPTION).read_text())
         if described["version"] != VERSION:
-            raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
+            raise InputError(
+                f"expected a model folder of version {VERSION}, found {described['version']}: {path}",
+                hint="load it with the version of fedlog that saved it",
+            )
         schema = load_schema(path / SCHEMA)
         encoder = _read_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
         return _assemble_model(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))
@@ -116,7 +119,7 @@ def load_model(path: Path) -> Model:
 
 
 def load_models(folder: Path) -> dict[str, Model]:
-    """All models in a run's folder of models, by client; clients with the same body share it."""
+    """All models in a run's folder of models, by client; clients with the same body share one body object."""
     bodies: dict[str, Body] = {}
     return {client: _load_from_run(folder, client, bodies) for client in list_model_names(folder)}
 

@@ -25,7 +25,10 @@ def export_onnx(model: Model, path: Path) -> float:
     The graph goes from encoded inputs (`Model.inputs`) to probabilities, with any number of records.
     """
     if model.schema.number is not None:
-        raise InputError(f"a model that predicts a number cannot be exported as ONNX: {model!r}")
+        raise InputError(
+            f"a model that predicts a number cannot be exported as ONNX: {model!r}",
+            hint="use `fedlog predict`, or Model.predict in Python",
+        )
     import onnxruntime  # an extra
 
     trial = torch.linspace(-2, 2, 3 * int(np.prod(model.body.input_shape))).reshape(3, *model.body.input_shape)

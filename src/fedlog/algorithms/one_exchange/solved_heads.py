@@ -79,7 +79,7 @@ class FedNCM(OneExchange):
 
 @dataclass(frozen=True)
 class FedNB(OneExchange):
-    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled ones."""
+    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled variances."""
 
     share: float = 0.0
 

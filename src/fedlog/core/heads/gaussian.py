@@ -69,7 +69,7 @@ def solve_linear_discriminant(
 
 
 def solve_naive_bayes(moments: Moments, share: float = 0.0) -> QuadraticHead:
-    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled ones."""
+    """Gaussian naive Bayes: each class has its own variances, mixed with a `share` of the pooled variances."""
     _require_share(share)
     means, present = moments.statistics.means()
     counts = moments.statistics.counts

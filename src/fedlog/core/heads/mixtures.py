@@ -48,7 +48,7 @@ def fit_mixtures(
 def join_small_gaussians(mixture: Mixtures, fewest: int) -> Mixtures:
     """The Gaussians of one class after joining: while one has fewer than `fewest` records, it is joined to the nearest.
 
-    A joined Gaussian has the number, the mean and the variance of both together. At least one Gaussian is left.
+    A joined Gaussian has the number, the mean and the variance of the two together. At least one Gaussian is left.
     """
     records, means, variances = mixture.records, mixture.means, mixture.variances
     while len(records) > 1 and float(records.min()) < fewest:

@@ -28,7 +28,7 @@ IMAGINED_SHARE = 1e-3  # their squared residual, as a share of the targets' vari
 
 
 def sum_regression_moments(features: Tensor, targets: Tensor) -> Moments:
-    """The moments of records with `features` (n, w) and `targets` (n,); those of several sites can be added."""
+    """The moments of records with `features` (n, w) and `targets` (n,); moments of several sites can be added."""
     joined = torch.cat([features.to(torch.float64), targets.to(torch.float64)[:, None]], dim=1)
     return Moments.from_records(joined, torch.zeros(len(joined), dtype=torch.int64), 1, Detail.SECOND)
 

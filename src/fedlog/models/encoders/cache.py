@@ -65,7 +65,7 @@ class FeatureCache:
         self._folder = (folder or find_cache_folder() / "features") / encoder.digest[:32]
 
     def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
-        """The features of raw records, (n, *input_shape) -> (n, width) float32; missing ones are computed and added."""
+        """The features of raw records, (n, *input_shape) -> (n, width) float32; new records are encoded and added."""
         wanted = hash_records(raw)
         known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}
