@@ -50,7 +50,7 @@ def read_idx(path: Path) -> Bytes:
 def read_digits() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pixels (1797, 64) from 0 to 16 and labels (1797,) of the handwritten digits that come with scikit-learn.
 
-    As `sklearn.datasets.load_digits`, without its import, which takes longer than to read the file.
+    Equal to `sklearn.datasets.load_digits`, which is not used because its import takes longer than reading the file.
     """
     path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     table = np.loadtxt(str(path), np.int64, delimiter=",")

@@ -68,7 +68,7 @@ def draft_table_schema(
 ) -> tuple[Schema, tuple[str, ...]]:
     """A schema for a table with this label column, and a sentence for each column that was left out.
 
-    The table has the rows of so many sites.
+    `sites` is the number of sites whose rows the table has.
     """
     if frame.height == 0:
         raise InputError(f"expected at least one row in {where}, found a header and no rows", hint=NO_ROWS_HINT)

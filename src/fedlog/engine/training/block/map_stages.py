@@ -129,7 +129,7 @@ class UnitNormStage:
     epsilon: float
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """The normalised units (clients, batch, units)."""
+        """The normalised vectors (clients, batch, units)."""
         (units,) = values
         weight, bias = (find_parameter(self.name, own, params, units.shape[0]) for own in ("weight", "bias"))
         grouped = units.reshape(*units.shape[:2], self.groups, -1)
