@@ -58,3 +58,16 @@ def test_what_is_wrong_is_said() -> None:
         started.partial_fit(X[100:], y[100:])
     with pytest.raises(ValueError, match="different classes"):
         started.merge(FedLogHead().fit(X, y))
+
+
+@pytest.mark.parametrize("value", [1 / 3, 0.1, 5.0])
+def test_a_column_that_does_not_vary_has_no_say_in_a_regression(value: float) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    flat = np.column_stack([X, np.full(len(X), value)])
+    whole, found = FedLinearHead().fit(X, y), FedLinearHead().fit(flat, y)
+    assert found.coef_[-1] == 0
+    moved = flat + np.eye(flat.shape[1])[-1]  # another value than in training
+    for ours, theirs in zip(found.predict_interval(moved), whole.predict_interval(X), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    one = FedLinearHead().fit(flat[:1], y[:1])
+    np.testing.assert_allclose(one.predict(moved), y[0])

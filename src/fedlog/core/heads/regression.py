@@ -47,7 +47,7 @@ class LinearPosterior:
     """The scale of the noise, about s."""
     strength: float
     varies: Tensor
-    """(w,): whether each feature varies among the records; heads leave out those that do not."""
+    """(w,): whether each feature varies among the records; those that do not are left out of predictions."""
 
     @property
     def intercept(self) -> float:
@@ -56,7 +56,7 @@ class LinearPosterior:
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The location and scale, (n,) each, of new targets' Student distributions, which have `degrees` of freedom."""
-        phi = features.to(torch.float64) - self.centre
+        phi = torch.where(self.varies, features.to(torch.float64) - self.centre, 0.0)
         half = torch.linalg.solve_triangular(self.precision_factor, phi.mT, upper=False)
         spread = (1 + 1 / self.records + half.square().sum(0)).sqrt()
         return self.level + phi @ self.weights, self.noise * spread
@@ -90,9 +90,8 @@ class NumberHead:
         inverse = torch.where(posterior.varies, posterior.noise * inverse, 0.0)
         spread = torch.cat([posterior.centre[None], inverse])
         at_centre = posterior.noise * math.sqrt(1 + 1 / posterior.records)
-        weights = torch.where(posterior.varies, posterior.weights, 0.0)
-        constant = posterior.level - float(weights @ posterior.centre)
-        linear = torch.cat([torch.tensor([constant], dtype=torch.float64), weights])
+        constant = torch.tensor([posterior.intercept], dtype=torch.float64)
+        linear = torch.cat([constant, posterior.weights])
         return NumberHead(linear[None], spread, torch.tensor([[at_centre, posterior.degrees]], dtype=torch.float64))
 
     @property
@@ -149,7 +148,8 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
     if chosen is None:
         chosen = max(STRENGTHS, key=lambda each: _log_evidence(each, values, turned, squares, shape, prior_rate))
     rate = prior_rate + _residual(chosen, values, turned, squares) / 2
-    weights = vectors @ (turned / (values + chosen)) / units
+    varies = gram.diagonal() > rounding
+    weights = torch.where(varies, vectors @ (turned / (values + chosen)) / units, 0.0)
     # From the eigenvalues, because rounding can make the scatter itself indefinite.
     factor: Tensor = units[:, None] * torch.linalg.cholesky((vectors * (values + chosen)) @ vectors.mT)
     return LinearPosterior(
@@ -161,7 +161,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
         2 * shape,
         math.sqrt(rate / shape),
         chosen,
-        gram.diagonal() > rounding,
+        varies,
     )
 
 
