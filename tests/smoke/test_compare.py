@@ -107,6 +107,16 @@ def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
         fedlog.compare(f"sites:{table}", epohcs=3)
 
 
+def test_numbers_to_predict_have_no_accuracy_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    regression = ["--method", "fed-regression", "--body", "identity"]
+    for command in (["compare", "--quick"], ["run", "--seeds", "2", *regression]):
+        assert main([*command, "--data", "diabetes", "--out", str(tmp_path / "out")]) == 2
+        assert "the label of the data is a number" in capsys.readouterr().err
+    own = Federation.from_arrays({"a": (np.zeros((9, 2)), np.arange(9.0))}, number=(0.0, 8.0))
+    with pytest.raises(InputError, match="the label of the data is a number"):
+        fedlog.compare(own, methods=["fed-regression"], seeds=1)
+
+
 def test_several_seeds_of_one_run_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["run", "--data", "digits", "--rounds", "1", "--set", "epochs=1", "--seeds", "2", "--jobs", "1"]
     assert main([*run, "--out", str(tmp_path / "r"), "--quiet"]) == 0
