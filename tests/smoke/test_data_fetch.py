@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from fedlog.cli import data as cli
+from fedlog.data.catalog import DEFAULTS
 from fedlog.data.fetch import fetch_data_set
 from fedlog.data.sources import DataFile, Download, Source
 from fedlog.errors import InputError, RunError
@@ -298,3 +299,8 @@ def test_the_commands_fetch_check_and_list(
 
     assert run("list") == 0
     assert "mnist" in capsys.readouterr().out
+
+
+def test_the_list_has_every_data_set_that_a_run_takes() -> None:
+    listed = {name for name, *_ in cli.NOT_DOWNLOADED} | set(cli.SOURCES)
+    assert listed == set(DEFAULTS) - {"mnist-selection"}  # which is for choosing settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -110,7 +111,7 @@ class Result:
                 raise InputError(f"expected the folder of a run, found no run in: {folder}", hint=RUN_FOLDER_HINT)
             raise InputError(
                 f"expected a finished run, found an unfinished one: {folder}",
-                hint=f"continue it with `fedlog run --resume {folder}`",
+                hint=f"continue it with `fedlog run --resume {shlex.quote(str(folder))}`",
             )
         models = Models(folder / MODELS)
         clients = tuple(summary.clients) or tuple(f"client-{at}" for at in range(len(summary.accuracy_per_client)))

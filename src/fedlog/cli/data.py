@@ -20,6 +20,8 @@ NOT_DOWNLOADED = (
     ("digits", "Handwritten digits, 8 x 8", "installs with scikit-learn"),
     ("wine", "178 wines of three cultivars, 13 numbers", "installs with scikit-learn"),
     ("breast-cancer", "569 tumours, 30 numbers", "installs with scikit-learn"),
+    ("diabetes", "442 patients, ten columns; a number to predict", "installs with scikit-learn"),
+    ("wine-alcohol", "178 wines, twelve columns; a number to predict", "installs with scikit-learn"),
     ("circle", "The paper's synthetic circle", "generated"),
     ("leaf", "A LEAF folder (CelebA and others)", "your own, by --data-dir"),
 )
