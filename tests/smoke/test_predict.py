@@ -134,7 +134,9 @@ def test_what_is_said_of_an_image_stands_beside_its_name(tmp_path: Path, capsys:
 @pytest.mark.parametrize("name", ["mlp:6,4", "cnn-small"])
 def test_onnx_gives_what_pytorch_gives(tmp_path: Path, name: str) -> None:
     model = table_model() if name.startswith("mlp") else made(IMAGES, name, None, IDENTITY)
-    assert export_onnx(model, tmp_path / "model.onnx") < 1e-5
+    (tmp_path / "exported").mkdir()
+    assert export_onnx(model, tmp_path / "exported" / "model.onnx") < 1e-5
+    assert [path.name for path in (tmp_path / "exported").iterdir()] == ["model.onnx"]  # the weights are in it
 
 
 def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def export_onnx(model: Model, path: Path) -> float:
             output_names=["probabilities"],
             dynamic_shapes={"inputs": {0: torch.export.Dim("records")}},
             verbose=False,
+            external_data=False,  # else the weights are in a second file, and the first is useless without it
         )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     worst = 0.0
