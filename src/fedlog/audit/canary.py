@@ -57,21 +57,21 @@ def run_audit(audit: Audit) -> Finding:
         from fedlog.audit.one_run import audit_one_run  # loads cryptography
 
         return audit_one_run(audit)
-    guard = make_audited_protection(audit, CLASSES, clients=1)
+    protection = make_audited_protection(audit, CLASSES, clients=1)
     here, elsewhere = _make_neighbouring_clients(audit)
     present, absent = score_trials(
-        _run_trials(audit, guard, here, "with"), _run_trials(audit, guard, elsewhere, "without")
+        _run_trials(audit, protection, here, "with"), _run_trials(audit, protection, elsewhere, "without")
     )
     found = bound_mu_from_below(present, absent, audit.confidence)
     visible, delta = find_largest_mu_bound(audit.trials, audit.confidence), audit.budget.delta
     return Finding(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 
-def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
+def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
     """Run all trials and return what the attacker sees in each; `world` is `with` or `without` (the canary)."""
     key = Key(audit.seed)
     rounds = [
-        _train_clients(audit, guard, clients, key.child("training", number), key.child("noise", world, number))
+        _train_clients(audit, protection, clients, key.child("training", number), key.child("noise", world, number))
         for number in range(audit.trainings)
     ]
     # Each trial draws one of the trainings at random, so that trials are independent and identically distributed.
@@ -82,7 +82,7 @@ def _run_trials(audit: Audit, guard: Protection, clients: Sequence[Records], wor
 def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
     """Make the protection that a run with the audited claim has, with the planted fault if the audit has one."""
     norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
-    guard = make_protection(
+    protection = make_protection(
         audit.budget,
         unit=audit.unit,
         trust=audit.trust,
@@ -95,15 +95,17 @@ def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protect
         noise=audit.noise,
     )
     if audit.fault is Fault.SMALL_NOISE:
-        return replace(guard, mechanism=replace(guard.mechanism, sigma=guard.mechanism.sigma / audit.too_small))
+        return replace(
+            protection, mechanism=replace(protection.mechanism, sigma=protection.mechanism.sigma / audit.too_small)
+        )
     if audit.fault is Fault.UNCLIPPED:
-        return replace(guard, bound=ContributionBound())
-    return _CountLeakingProtection(**_copy_fields(guard)) if audit.fault is Fault.EXACT_COUNT else guard
+        return replace(protection, bound=ContributionBound())
+    return _CountLeakingProtection(**_copy_fields(protection)) if audit.fault is Fault.EXACT_COUNT else protection
 
 
-def _copy_fields(guard: Protection) -> dict[str, Any]:
+def _copy_fields(protection: Protection) -> dict[str, Any]:
     """Return the fields of the protection by name, to construct an object of a derived class from them."""
-    return {part.name: getattr(guard, part.name) for part in fields(Protection)}
+    return {part.name: getattr(protection, part.name) for part in fields(Protection)}
 
 
 class _CountLeakingProtection(Protection):
@@ -144,7 +146,7 @@ class _TrainedRounds:
     """The result of one training: the clients' messages of each round before noise, and the server that gets them."""
 
     messages: Sequence[Sequence[Message]]
-    guard: Protection
+    protection: Protection
     exchange: Exchange
     server: Server
     key: Key
@@ -158,9 +160,9 @@ class _TrainedRounds:
         messages = self.messages[number]
         trial = trial * len(self.messages) + number
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]
-        blobs = [WIRE.encode(self.guard.protect(m, key)) for m, key in zip(messages, keys, strict=True)]
+        blobs = [WIRE.encode(self.protection.protect(m, key)) for m, key in zip(messages, keys, strict=True)]
         beside: list[Tensor] = []
-        if self.guard.mechanism.trust is Trust.CENTRAL:
+        if self.protection.mechanism.trust is Trust.CENTRAL:
             uploads = [WIRE.decode(blob) for blob in blobs]
             # The server adds noise to the statistics only, so the attacker sees any other array exactly.
             beside = [array for upload in uploads for array in upload.arrays[1:]]
@@ -172,28 +174,32 @@ class _TrainedRounds:
         return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])
 
 
-def _train_clients(audit: Audit, guard: Protection, clients: Sequence[Records], key: Key, noise: Key) -> _TrainedRounds:
+def _train_clients(
+    audit: Audit, protection: Protection, clients: Sequence[Records], key: Key, noise: Key
+) -> _TrainedRounds:
     """Train the clients with the engine, as in a run, and keep their messages before noise is added."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
     federation = make_federation(data, [len(own) for own in clients], CLASSES)
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
     bodies = [
-        build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), guard.bound.clip)
+        build_body(
+            "canary", lambda: make_linear_layer(INPUTS, WIDTH, weight, bias=True), (INPUTS,), protection.bound.clip
+        )
     ] * len(clients)
     plan = make_model_plan(federation, bodies)
     method = FedLog(plan, epochs=1, learning_rate=LEARNING_RATE)
     algorithm = freeze_bodies(method) if audit.unit is Unit.RECORD else method
     # One batch of all records, in float64, so that the balance of the client is exact.
     engine = Engine(Settings(batch_size=len(data), dtype=torch.float64), BackendChoice.LOOP)
-    tap = _StoringProtection(**_copy_fields(guard))
+    tap = _StoringProtection(**_copy_fields(protection))
     cohort = start_cohort(algorithm, federation, bodies, engine, key, tap)
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
         cohort.exchange(1 + number, exchange, range(len(clients)))
-    server = Server(_SumPublishingFedLog(plan), {}, {}, protection=guard, noise_key=noise.child("server"))
+    server = Server(_SumPublishingFedLog(plan), {}, {}, protection=protection, noise_key=noise.child("server"))
     each = len(clients)
     by_round = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
-    return _TrainedRounds(by_round, guard, exchange, server, noise)
+    return _TrainedRounds(by_round, protection, exchange, server, noise)
 
 
 def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:
@@ -229,10 +235,17 @@ def make_linear_layer(inputs: int, width: int, weight: float, bias: bool = False
 
 
 def start_cohort(
-    algorithm: Algorithm, federation: Federation, bodies: Sequence[Body], engine: Engine, key: Key, guard: Protection
+    algorithm: Algorithm,
+    federation: Federation,
+    bodies: Sequence[Body],
+    engine: Engine,
+    key: Key,
+    protection: Protection,
 ) -> Cohort:
     """Make a cohort of all clients of the federation, and give it the server's first broadcast."""
-    cohort = Cohort(algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=guard)
+    cohort = Cohort(
+        algorithm, federation, list_clients(federation, bodies, algorithm), engine, key, protection=protection
+    )
     cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(key.child("server")))))
     return cohort
 

@@ -19,7 +19,7 @@ THRESHOLDS = 21  # each threshold tried costs confidence, so more of them would 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the attacker sees in one trial; it also knows which training the trial used."""
+    """What the attacker knows about one trial: the number of its training, and the entries that were seen."""
 
     training: int
     seen: Tensor

@@ -1,10 +1,10 @@
 """Audit in one run with many canaries, for computations that are too expensive to repeat: secure sums and DP-SGD.
 
 A coin decides for every canary whether it takes part. A canary is a record or, if whole clients are protected, a client
-that has such a record or none; each canary affects other entries of the result. From the result of the one run the
-attacker guesses those coins that it is surest of. Steinke, Nasr and Jagielski (2023) bound how many guesses can be
-right, however the canaries depend on each other. In a run that is (epsilon, delta)-private for one record more or less,
-with m canaries and f(v) = P(Binomial(guesses, q) >= v) for q = exp(epsilon) / (1 + exp(epsilon)),
+that has one record if it takes part, else none. No two canaries affect the same entries of the result. From the result
+of the one run the attacker guesses those coins that it is surest of. Steinke, Nasr and Jagielski (2023) bound how many
+guesses can be right, however the canaries depend on each other. In a run that is (epsilon, delta)-private for one
+record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) for q = exp(epsilon) / (1 + exp(epsilon)),
 
     P(right >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i.
 
@@ -130,29 +130,31 @@ def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     """
     classes, whole = len(coins), audit.unit is Unit.CLIENT
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
-    guard = make_audited_protection(audit, classes, len(sizes))
+    protection = make_audited_protection(audit, classes, len(sizes))
     present = torch.from_numpy(np.flatnonzero(coins))
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
-    sent = _make_messages(guard, data, sizes, classes, Key(audit.seed))
-    uploads = [(at, guard.convert_to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent]
-    sums = SecureSums(guard, len(sizes)).sum_uploads(1, uploads, Ledger())
-    statistic = guard.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
+    sent = _make_messages(protection, data, sizes, classes, Key(audit.seed))
+    uploads = [
+        (at, protection.convert_to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent
+    ]
+    sums = SecureSums(protection, len(sizes)).sum_uploads(1, uploads, Ledger())
+    statistic = protection.sum_moments(torch.full((1, WIDTH), 1e6), torch.zeros(1), 1, Detail.MEANS).statistics.sums[0]
     (own,) = (upload.arrays[0] for at, upload in uploads if at == len(sizes) - 1)
     return (sums.arrays[0] - own) @ statistic
 
 
 def _make_messages(
-    guard: Protection, data: Records, sizes: Sequence[int], classes: int, key: Key
+    protection: Protection, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
     """Make the clients' protected messages for the secure sum; client i has `sizes[i]` of the records."""
     federation = make_federation(data, sizes, classes)
-    bodies = [build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, 1.0), (INPUTS,), guard.bound.clip)] * len(
-        sizes
-    )
+    bodies = [
+        build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, 1.0), (INPUTS,), protection.bound.clip)
+    ] * len(sizes)
     algorithm = freeze_bodies(FedLog(make_model_plan(federation, bodies), epochs=1, learning_rate=1.0))
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
-    cohort = start_cohort(algorithm, federation, bodies, engine, key, guard)
+    cohort = start_cohort(algorithm, federation, bodies, engine, key, protection)
     (exchange,) = algorithm.schedule.round
     return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
 

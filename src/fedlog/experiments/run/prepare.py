@@ -50,17 +50,17 @@ def make_simulation(
     bodies = make_bodies(spec, federation)
     plan = make_model_plan(federation, bodies)
     algorithm = build_method(spec, plan)
-    guard = make_run_protection(run, algorithm, plan, len(bodies))
+    protection = make_run_protection(run, algorithm, plan, len(bodies))
     training = Settings(settings.batch_size, settings.execution.device, optimiser=settings.optimiser)
     engine = Engine(
         training,
         settings.execution.backend,
-        training=None if guard is None else guard.training,
+        training=None if protection is None else protection.training,
         decisions=read_decisions(backends or {}),
     )
-    sums = make_secure_sums(run, guard, len(bodies))
+    sums = make_secure_sums(run, protection, len(bodies))
     limits, releases = make_limits(spec.clip, algorithm), releases or ReleaseRecorder()
-    return Simulation(algorithm, federation, bodies, plan, engine, settings, guard, sums, limits, releases)
+    return Simulation(algorithm, federation, bodies, plan, engine, settings, protection, sums, limits, releases)
 
 
 def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
@@ -83,7 +83,10 @@ def build_method(spec: RunSpec, plan: ModelPlan) -> Algorithm:
 
 
 def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
-    """Make each client's body: its own (`north=cnn`), else a common one; several common ones are spread evenly."""
+    """Make each client's body: the one given for it (`north=cnn`), or one of those given without a client's name.
+
+    Several bodies without a client's name are assigned to about equally many clients each.
+    """
     own = dict(name.split("=", 1) for name in spec.body if "=" in name)
     common = [name for name in spec.body if "=" not in name]
     if own:
@@ -101,7 +104,7 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
-    """Refuse bodies of clients that do not exist, clients without a body, and several bodies for the other clients."""
+    """Refuse bodies of unknown clients, clients without a body, and several bodies without a client's name."""
     hint = f"--body CLIENT=NAME for each of {', '.join(clients[:10])}"
     if len(common) > 1:
         raise InputError(f"expected one body for the clients without their own, found: {', '.join(common)}", hint=hint)

@@ -36,13 +36,13 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
         require_opacus()
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
-    survivors = 1 if run.sums is None else _count_surviving_clients(run.sums, run.settings, clients)
+    survivors = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
     return plan_protection(
         run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
     )
 
 
-def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -> SecureSums | None:
+def make_secure_sums(run: ResolvedRun, protection: Protection | None, clients: int) -> SecureSums | None:
     """Make the object that computes a run's secure sums; None if the run does not use secure sums."""
     if run.sums is None:
         return None
@@ -50,32 +50,33 @@ def make_secure_sums(run: ResolvedRun, guard: Protection | None, clients: int) -
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else SimulatedDropouts(rate, Key(run.settings.seed).child("dropouts"))
-    return SecureSums(guard, _count_surviving_clients(run.sums, run.settings, clients), silent)
+    return SecureSums(protection, _count_required_survivors(run.sums, run.settings, clients), silent)
 
 
-def _count_surviving_clients(sums: SumSettings, settings: RunSettings, clients: int) -> int:
+def _count_required_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> int:
+    """Return how many clients must stay to the end of each round's secure sum."""
     return choose_number_of_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
 def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
     """List the lines to show before a private run starts: its noise, its sensitivity and warnings."""
-    guard = simulation.protection
-    if guard is None:
+    protection = simulation.protection
+    if protection is None:
         return []
-    unit, mechanism = guard.mechanism.unit, guard.mechanism
+    unit, mechanism = protection.mechanism.unit, protection.mechanism
     lines = [
         f"privacy {unit}, {mechanism.trust}: noise std {mechanism.sigma:.5g}, sensitivity {mechanism.sensitivity:.5g}, "
-        f"{guard.releases} releases planned",
+        f"{protection.releases} releases planned",
     ]
-    if guard.training is not None:
-        sgd = guard.training.plan
+    if protection.training is not None:
+        sgd = protection.training.plan
         lines.append(
             f"bodies by DP-SGD: {sgd.steps} steps a round at rate {sgd.sample_rate:g}, gradients clipped to "
             f"{sgd.clip:g}, noise multiplier {sgd.noise_multiplier:.4g}"
         )
     shards = simulation.federation.shards
     protected = len(shards) if unit is Unit.CLIENT else sum(len(shard.train) for shard in shards)
-    warning = warn_of_large_delta(guard.budget.delta, protected, unit)
+    warning = warn_of_large_delta(protection.budget.delta, protected, unit)
     if unit is Unit.PAPER:
         lines.append(f"warning: {PAPER_CAVEAT}")
     if warning:
@@ -87,18 +88,18 @@ def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
     lines.append(f"note: {OUTSIDE_THE_PROTOCOL}")
     if spec.noise is NoiseSource.FLOAT:
         lines.append("warning: simulation only: the noise is not private, it comes from the run's seed")
-    if spec.body_training is BodyTraining.FROZEN and guard.releases > 1:
+    if spec.body_training is BodyTraining.FROZEN and protection.releases > 1:
         lines.append("note: frozen bodies have the same statistics in every round; one release has the least noise")
     return lines
 
 
 def start_release_log(simulation: Simulation, folder: Path) -> None:
     """Start the log of a private run's releases; for a resumed run, check that no release is missing from it."""
-    guard = simulation.protection
-    if guard is None:
+    protection = simulation.protection
+    if protection is None:
         return
     path = folder / FILE_NAME
-    log = start_or_resume_log(path, guard.budget)
+    log = start_or_resume_log(path, protection.budget)
     schedule = simulation.algorithm.schedule
     made = simulation.round_number * len(schedule.round)
     if made and len(log.releases) < made + (schedule.opening is not None):
