@@ -68,7 +68,7 @@ class Comparison:
         """Return the runs of one method.
 
         Args:
-            method: its label, as in `methods`.
+            method: the method's label, as in `methods`.
 
         Returns:
             One run for each seed.

@@ -190,7 +190,7 @@ class Result:
         """Write the run into a new or empty folder, as `fedlog.run(out=...)` and `fedlog run` do.
 
         Args:
-            folder: its path; `fedlog.load`, `fedlog report` and `fedlog predict FOLDER/models/CLIENT` read it.
+            folder: the new folder; `fedlog.load`, `fedlog report` and `fedlog predict FOLDER/models/CLIENT` read it.
 
         Returns:
             The folder.

@@ -23,7 +23,7 @@ LONGEST_VALUE = 500  # characters that MLflow accepts for a setting
 
 
 class _Tracker(Callback):
-    """The base class of the two trackers: it writes the numbers of each round, and closes the tracker at the end."""
+    """The base class of `TensorBoard` and `MLflow`: it writes each round's numbers, and closes its files at the end."""
 
     _write: Callable[[str, float, int], None]
     """(name, value, round)"""
@@ -128,7 +128,7 @@ class MLflow(_Tracker):
 
 
 def list_metrics(record: RoundRecord, clients: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of each number that is tracked of a round; clients without test records are left out."""
+    """Yield (name, value) of each number to write for a round; clients without test records are left out."""
     yield "accuracy/mean over clients", record.accuracy_mean_over_clients
     shares = {name: share for name, share in zip(clients, record.accuracy_per_client, strict=True) if share is not None}
     if shares:

@@ -62,7 +62,7 @@ def import_on_call(name: str) -> Handler:
 
 
 def add_allow_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--allow-code NAME`: the user trusts this function, so that a model file may name it as its body."""
+    """Add `--allow-code NAME`: allow model files to use the function with this name as their body."""
 
     def allow_function(name: str) -> str:
         from fedlog.models.own_code import allow_code

@@ -132,7 +132,7 @@ def _read_recipe(texts: Sequence[str]) -> Recipe | None:
 
 
 def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, and "" for no changes; None if there are none."""
+    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, with an entry "" without changes; None for no recipes."""
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}

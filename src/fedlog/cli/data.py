@@ -31,19 +31,19 @@ DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog data`."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    commands = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    listing = add_command(verbs, "list", "list the data sets, and which of them are downloaded", list_data_sets)
+    listing = add_command(commands, "list", "list the data sets, and which of them are downloaded", list_data_sets)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
     fetch = add_command(
-        verbs, "fetch", "download data sets and verify them; continues an interrupted download", fetch_data_sets
+        commands, "fetch", "download data sets and verify them; continues an interrupted download", fetch_data_sets
     )
     fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
     fetch.add_argument("--quiet", action="store_true", help="show no progress bar")
 
     check = add_command(
-        verbs, "check", "verify the downloaded files; exit code 2 if one is missing or corrupt", check_data_sets
+        commands, "check", "verify the downloaded files; exit code 2 if one is missing or corrupt", check_data_sets
     )
     check.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(SOURCES)} (default: all)")
     check.add_argument("--json", action="store_true", help="print one JSON object")

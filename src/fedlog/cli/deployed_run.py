@@ -1,4 +1,4 @@
-"""Read deployed runs from a server's folder and write their pages; `report` cannot, as it does not import `flower`."""
+"""Read deployed runs from a server's folder and write their pages; the room `report` must not import `flower`."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def write_page_of_deployed_run(folder: Path) -> Path:
 
 def read_deployed_run(folder: Path) -> DeployedRun:
     """Read everything that the page shows about the deployed run in this folder, finished or still running."""
-    home, server = RunFolder(folder), ServerFolder(folder.parent.parent)
-    plan, report = home.read_plan(), home.read_report() or {}
+    run_folder, server = RunFolder(folder), ServerFolder(folder.parent.parent)
+    plan, report = run_folder.read_plan(), run_folder.read_report() or {}
     differences, others = _compare_with_defaults(plan)
     private = plan.promise is not None and (folder / FILE_NAME).exists()
     budget = None if plan.promise is None else {"epsilon": plan.promise.epsilon, "delta": plan.promise.delta}
-    rounds = _read_rounds(home)
+    rounds = _read_rounds(run_folder)
     bits = {way: report.get(way, getattr(rounds[-1], way) if rounds else 0) for way in ("bits_up", "bits_down")}
     return DeployedRun(
         name=plan.name,
@@ -66,7 +66,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         **bits,
         bits_by_kind=sum_bits_by_kind([report.get("bits_by_kind", {})], report.get("bits_opening", {})),
         budget=budget,
-        spent=home.read_privacy_spent() if private else None,
+        spent=run_folder.read_privacy_spent() if private else None,
         differences=differences,
         other_settings=others,
         command=_make_repeat_command(server.path, plan.method, differences),
@@ -74,9 +74,9 @@ def read_deployed_run(folder: Path) -> DeployedRun:
     )
 
 
-def _read_rounds(home: RunFolder) -> tuple[DeployedRound, ...]:
+def _read_rounds(run_folder: RunFolder) -> tuple[DeployedRound, ...]:
     """Read the rounds of a deployed run, in order; of a round that was begun twice, only the last attempt."""
-    whole = {int(line["round"]): line for line in home.read_rounds() if "bits_up" in line}
+    whole = {int(line["round"]): line for line in run_folder.read_rounds() if "bits_up" in line}
     return tuple(
         DeployedRound(
             number=number,

@@ -15,7 +15,7 @@ def print_pretrained_report(report: dict[str, Any]) -> None:
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
         print(f"{site['name']:<10} {site['accuracy']:>13.3f} {between:>16} {site['test_records']:>10}  {site['body']}")
-    print(f"{_describe_traffic(report)}, {describe_duration(report['seconds'])}")
+    print(f"{_describe_rounds_and_bits(report)}, {describe_duration(report['seconds'])}")
     print(f"privacy: {report['privacy']['statement']}")
 
 
@@ -40,14 +40,14 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
         )
     wire = f", {report['wire_bytes']} bytes on the wire with TLS and Flower" if "wire_bytes" in report else ""
     seconds = f", {describe_duration(report['seconds'])}" if "seconds" in report else ""
-    print(f"{_describe_traffic(report)}{wire}{seconds}")
+    print(f"{_describe_rounds_and_bits(report)}{wire}{seconds}")
 
 
 def print_private_report(report: dict[str, Any]) -> None:
     """Print the sites, the bits sent and the privacy guarantee of a run with noise or with secure sums."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
-    print(_describe_traffic(report))
+    print(_describe_rounds_and_bits(report))
     if "ended_early" in report:
         print(f"ended early: {report['ended_early']}")
     if "privacy" in report:
@@ -65,7 +65,7 @@ def print_private_report(report: dict[str, Any]) -> None:
     print("only each site knows how well its model does: see `report.json` beside the model there")
 
 
-def _describe_traffic(report: dict[str, Any]) -> str:
+def _describe_rounds_and_bits(report: dict[str, Any]) -> str:
     """Return a phrase such as `3 of 5 rounds, 800 bits up and 900 down`; `of 5` only if the run ended early."""
     planned = f" of {report['rounds_planned']}" if "rounds_planned" in report else ""
     plural = "" if report["rounds"] == 1 and not planned else "s"

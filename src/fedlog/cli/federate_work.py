@@ -1,4 +1,4 @@
-"""The work of `fedlog federate ...`: one function for each command, with the name that `federate` gives it."""
+"""The work of `fedlog federate ...`: one function for each command, which `federate` finds by its name."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def unregister_site(args: argparse.Namespace) -> None:
 
 
 def print_status(args: argparse.Namespace) -> None:
-    """Print which sites are connected, and each site's part in the newest run."""
+    """Print which sites are connected, and what each site has done in the newest run."""
     folder = ServerFolder.open(args.folder)
     statuses, view = server_side.read_site_statuses(folder), summarise_newest_run(folder)
     parts = {} if view is None else view.sites

@@ -33,10 +33,10 @@ from fedlog.settings.fields import check_value, find_setting_types, list_choices
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog privacy`."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    add_calibrate_command(verbs)
+    commands = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_calibrate_command(commands)
     spend = add_command(
-        verbs,
+        commands,
         "spend",
         "show the epsilon that a finished or interrupted run has spent, release by release",
         print_spending,
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     spend.add_argument("run", type=Path, metavar="RUN", help=f"the folder of the run, with its file {FILE_NAME}")
     spend.add_argument("--delta", type=float, help="state epsilon at this delta (default: the run's own)")
     spend.add_argument("--json", action="store_true", help="print one JSON object")
-    add_audit_command(verbs)
+    add_audit_command(commands)
 
 
 def print_spending(args: argparse.Namespace) -> None:
@@ -117,10 +117,10 @@ HELP = {
 }
 
 
-def add_audit_command(verbs: Subparsers) -> None:
+def add_audit_command(commands: Subparsers) -> None:
     """Add the command `fedlog privacy audit`."""
     summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
-    audit, hints = add_command(verbs, "audit", summary, audit_promise), find_setting_types(Audit)
+    audit, hints = add_command(commands, "audit", summary, audit_promise), find_setting_types(Audit)
     units, trusts = list_choices(hints["unit"]), list_choices(hints["trust"])
     audit.add_argument(
         "--privacy", dest="unit", choices=units, default="record", help="what the promise protects (default: record)"
@@ -162,12 +162,12 @@ def audit_promise(args: argparse.Namespace) -> int:
     return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)
 
 
-def add_calibrate_command(verbs: Subparsers) -> None:
+def add_calibrate_command(commands: Subparsers) -> None:
     """Add the command `fedlog privacy calibrate`."""
     summary = (
         "compute the noise that keeps a number of releases within epsilon and delta, and say what is then promised"
     )
-    calibrate = add_command(verbs, "calibrate", summary, print_calibration)
+    calibrate = add_command(commands, "calibrate", summary, print_calibration)
     calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
         "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"

@@ -1,4 +1,4 @@
-"""The last lines of `fedlog run`: the results beside training alone, the main settings, and next steps."""
+"""The last lines of `fedlog run`: the results compared with training alone, the main settings, and next steps."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def _format_setting_name(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, alone_is_known: bool) -> list[str]:
-    """List commands that a user may want next: to compare with training alone, and to predict with a model."""
+def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, is_compared: bool) -> list[str]:
+    """List commands that a user may want next: `fedlog compare`, unless the run `is_compared`, and `fedlog predict`."""
     lines = []
-    if not alone_is_known and spec.method != "local" and summary.regression is None:
+    if not is_compared and spec.method != "local" and summary.regression is None:
         data = [f"--data {shlex.quote(spec.data)}"]
         data += [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name in ("label", "schema", "site_column")
                  if (value := getattr(spec, name)) is not None]  # fmt: skip

@@ -64,10 +64,10 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
     return _advise_more_rows(findings, best, top)
 
 
-def _choose_cheapest(findings: Findings, paying: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Among the labels in `paying` with a gain within `worth` of the highest, return the one with the fewest bits."""
-    most = max(gains[label].value for label in paying)
-    near = [label for label in paying if gains[label].value > most - worth]
+def _choose_cheapest(findings: Findings, labels: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
+    """Return the label with the fewest bits, among those whose gain is less than `worth` below the highest gain."""
+    most = max(gains[label].value for label in labels)
+    near = [label for label in labels if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.results[label].bits, -gains[label].value))
 
 

@@ -32,7 +32,7 @@ def gather_row_values(
 ) -> list[RowValues]:
     """Return each site's row values: 1 for a correct prediction, else 0; with `reference`, minus the reference's value.
 
-    Empty if the positions of some run's rows are unknown, as for named data sets, which every seed divides differently.
+    Empty if it is unknown which rows a run held out, as for named data sets.
     """
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
@@ -84,7 +84,7 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class SiteResults:
-    """The results of one variant of a method at one site; gains over training alone are in `Findings.gain_measure`."""
+    """The results of one variant of a method at one site; gains are differences of `Findings.gain_measure`."""
 
     accuracy: Estimate | None  # on test rows
     gain: Estimate | None  # over training alone, on validation rows
@@ -199,7 +199,7 @@ class Findings:
         return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
 
     def _count_rows(self, part: str, site: str) -> int:
-        """Count the site's different validation or test rows (`part`); if unknown, the rows of one repetition."""
+        """Count the site's distinct validation or test rows (`part`) in all runs; if unknown, those of one run."""
         scores = [run.scores.find_scores_on(part)[site] for run in self.find_runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
@@ -230,7 +230,7 @@ class Findings:
             repetitions=len(runs),
             accuracy=self._estimate_accuracy(label, "test"),
             validation_accuracy=self._estimate_accuracy(label, "validation"),
-            other_measures={name: self._estimate_measure(label, name) for name in OTHER_MEASURES},
+            other_measures={name: self._estimate_score(label, name) for name in OTHER_MEASURES},
             gain=self.estimate_gain(label, "validation"),
             gain_on_test=self.estimate_gain(label, "test"),
             sites={site: self._make_site_results(label, site) for site in self.sites},
@@ -247,8 +247,8 @@ class Findings:
         values = list(self._average_by_seed(label, part, sites).values())
         return estimate_from_repetitions(values, self.held_out_rows) if values else None
 
-    def _estimate_measure(self, label: str, score: str) -> Estimate | None:
-        """Estimate a measure such as `macro_f1` (`score`) on validation rows, mean over sites; None if undefined."""
+    def _estimate_score(self, label: str, score: str) -> Estimate | None:
+        """Estimate a score (a field of `ClientScore`) on validation rows, mean over sites; None if it is undefined."""
         values = list(self._average_by_seed(label, "validation", score=score).values())
         return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
 
@@ -264,7 +264,7 @@ class Findings:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings: sites with few rows or a single class, equal splits, unbalanced classes, and failed runs."""
+        """Warnings: sites with few rows or one class, seeds with equal splits, unbalanced classes, failed runs."""
         training = next(iter(self.runs.values())).scores.training
         found = []
         for site in self.sites:

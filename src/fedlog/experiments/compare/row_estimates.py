@@ -32,7 +32,7 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Whether the repetitions (seeds) of a comparison hold out the same or different rows, and how many rows."""
+    """Whether the repetitions (seeds) hold out different rows, and the ratio of held-out to training rows."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     judged_share: float  # held-out rows divided by training rows

@@ -64,7 +64,7 @@ def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failu
 
 
 class _RoundCounter(Callback):
-    """A callback for one run that shows the progress of the comparison; earlier runs had `before` rounds together."""
+    """A callback for one run that shows the progress of the comparison; all earlier runs had `before` rounds."""
 
     def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
         self._show, self._before, self._total, self._name = show, before, total, name

@@ -90,7 +90,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
 
 
 def _apply_settings(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
-    """Return the specification with these settings, and with those of the options that its method has."""
+    """Return a copy of the specification with the given settings; options that its method lacks are left out."""
     known, options = find_setting_types(RunSpec), registry.list_options(spec.method)
     settings = {name: value for name, value in given.items() if name in known}
     own = {name: value for name, value in given.items() if name not in known and name in options}

@@ -2,7 +2,7 @@
 
 Three kinds of probabilities are measured on the test rows of all clients together: the plain softmax; the softmax after
 a temperature that each client fits on its validation rows, if it has some; and, for FedLog's head, the Laplace
-approximation of its posterior. A second figure says how well a score separates records of classes that a client never
+approximation of its posterior. Another number says how well a score separates records of classes that a client never
 saw from records of the classes that it has.
 """
 

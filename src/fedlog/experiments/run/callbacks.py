@@ -41,7 +41,7 @@ class RunStart:
 class Callback:
     """The base class of callbacks. Derive from it, override what you need, and pass an instance to `fedlog.run`.
 
-    Methods are called in the process that called `fedlog.run`, in the order of the run. An exception in one of them
+    Its methods are called in the process that called `fedlog.run`, in the order of the run. An exception in one of them
     ends the run; a run with `out=` can then be resumed.
     """
 

@@ -341,13 +341,13 @@ def _finish_run(
     return summary
 
 
-def _describe_regression(last: RoundRecord, number: tuple[float, float] | None) -> dict[str, Any] | None:
-    """Describe errors and interval coverage of predicted numbers; None if `number`, the targets' range, is None."""
-    if number is None:
+def _describe_regression(last: RoundRecord, target_range: tuple[float, float] | None) -> dict[str, Any] | None:
+    """Describe the errors and the interval coverage of predicted numbers; None if the run predicts classes."""
+    if target_range is None:
         return None
     errors, inside = last.rmse_per_client, last.accuracy_per_client
     return {
-        "range": list(number),
+        "range": list(target_range),
         "rmse_mean_over_clients": _average_without_none(errors),
         "rmse_per_client": errors,
         "interval_level": INTERVAL_LEVEL,

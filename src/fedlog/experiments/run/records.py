@@ -148,7 +148,7 @@ def delete_rounds_after(path: Path, round_number: int) -> list[RoundRecord]:
 
 
 def read_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
-    """Read a run's JSON file as an object of type `kind`; None if there is no file. Errors call the file `what`."""
+    """Read a run's JSON file as an object of type `kind`; None if there is no file. `what` names it in errors."""
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Define experiments on the cost of messages: bits to reach an accuracy by codec, and partial participation.
+"""Define experiments on the cost of messages: the bits that each codec needs, and partial participation.
 
 Their results are in `docs/bits.md`. The codecs `rows` and `+zstd` are lossless: a run with `rows+q8` has the same
 models as a run with `q8`. So only one codec of each such group has long runs, and short runs measure the bits of a
@@ -43,7 +43,7 @@ def _make_row(method: str, way: str, spec: RunSpec) -> Row:
 
 
 def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
-    """Make an experiment that counts the bits to the paper's threshold, for each of the `WAYS` to send messages."""
+    """Make an experiment on the bits to reach the paper's accuracy threshold, for each of the `WAYS` of sending."""
     ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
     rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
@@ -64,7 +64,7 @@ def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[st
 
 
 def _make_participation_experiment() -> Experiment:
-    """Make an experiment on partial participation, by how much the server keeps of clients that skip a round."""
+    """Make an experiment on partial participation, by what the server keeps of clients that skip a round."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():

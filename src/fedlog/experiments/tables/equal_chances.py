@@ -1,8 +1,8 @@
-"""Grids that try eight settings of every method: learning rate, optimiser and, if it has one, its own parameter.
+"""Grids with eight settings of every method: combinations of learning rate, optimiser and a parameter of the method.
 
-Two grids are for clients with few records, for which methods differ most: on MNIST images that no table uses, and on a
-small table. Three are for every method of Table 1, on MNIST, CIFAR-10 and UCI HAR; `--recipe tuned` is based on them.
-Table 1 is then run with every method at the best of its eight settings.
+Two grids are for clients with few records, for which methods differ most: on MNIST images that no table of results
+uses, and on the wine data. Three are for every method of Table 1, on MNIST, CIFAR-10 and UCI HAR; `--recipe tuned` is
+based on them. Table 1 is then run with every method at the best of its eight settings.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ feddbe-kappa-1-authors-0.002 fedlog-random-kept-0.002 fedlog-c-pull-0.3-kept-0.0
 
 
 def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) -> Experiment:
-    """Make Table 1 on the grid's data set with tuned methods; `selected` lists their rows in the grid, by name."""
+    """Make Table 1 on the grid's data set with tuned methods; `selected` has the names of their grid rows."""
     data = grid.data[0].removesuffix("-selection")
     specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
     return Experiment(

@@ -74,7 +74,7 @@ class RunResult:
 def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
     """Choose the threshold by the paper's rule: the largest whole per cent that all competitive methods always reach.
 
-    `best_accuracies` has the best round's accuracy of each run of these methods; None if it is empty.
+    `best_accuracies` has, for each run of these methods, the accuracy of its best round. None without runs.
     """
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None

@@ -88,7 +88,7 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """Compute the `beta` that makes FedLog-C's auxiliary loss smallest when class means have grown `growth` times."""
+    """Compute the `beta` with which FedLog-C's growth factor (see its `growth_factor`) is `growth`."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
@@ -200,7 +200,7 @@ class _SyntheticSettings:
     head_norm: float
 
     def make_spec(self, method: str, **options: Any) -> RunSpec:
-        """Make the specification of a run; client 0 has three layers, client 1 two, and their outputs two features."""
+        """Make the specification of a run: the body of client 0 has three layers, that of client 1 has two."""
         width = self.width
         return RunSpec(
             method=method,

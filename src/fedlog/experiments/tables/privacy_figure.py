@@ -123,7 +123,7 @@ def _make_noise_level_rows() -> list[Row]:
 
 
 def _make_verification_rows() -> list[Row]:
-    """Make one row, with one seed, for each formula that no other row uses, to check that the noise level agrees."""
+    """Make one row, with one seed, for each formula that no other row uses, to check the noise at its epsilon."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)

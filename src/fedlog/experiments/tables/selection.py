@@ -81,7 +81,7 @@ def _make_details_grid() -> Experiment:
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
-    """Return options of FedLog-C for ten classes, by name: each `alpha` with the `beta` that fits each growth."""
+    """Return options of FedLog-C for ten classes, by name: each `alpha` with each growth factor, which gives `beta`."""
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}
         for alpha in alphas
@@ -107,7 +107,7 @@ def _make_fedrep_grid() -> Experiment:
 
 
 def _make_learning_rate_grid() -> Experiment:
-    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`; Adam's moments are kept."""
+    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`; Adam keeps its moments."""
     base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]

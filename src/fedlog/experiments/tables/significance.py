@@ -72,11 +72,11 @@ class Alternative(Enum):
 
 
 def compute_signed_rank_p_value(differences: Sequence[float], side: Alternative) -> float:
-    """Compute the exact p value of Wilcoxon's signed-rank test, without zeros; ties get their mean rank.
+    """Compute the exact p value of Wilcoxon's signed-rank test; zeros are dropped, and ties get their mean rank.
 
     Under the null hypothesis each difference is positive or negative with equal probability. So all 2^n patterns of
-    signs are equally likely, and those with a rank sum at least as large as the observed one are counted. Without a
-    difference, p is 1.
+    signs are equally likely, and those with a rank sum at least as large as the observed one are counted. If all
+    differences are 0, p is 1.
     """
     nonzero = np.asarray([value for value in differences if value != 0], dtype=float)
     if not len(nonzero):
@@ -130,7 +130,7 @@ class Shift:
 
 
 def estimate_shift(differences: Sequence[float]) -> Shift:
-    """Estimate the median of the pairwise means of the differences, and the interval that the test does not reject.
+    """Estimate the shift as the median of pairwise means, with the interval of shifts that the test does not reject.
 
     The interval of 95 % exists from 6 pairs on: with n pairs, the widest possible interval covers 1 - 2^(1 - n).
     """

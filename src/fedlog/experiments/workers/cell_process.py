@@ -34,7 +34,7 @@ from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a task: the accuracy or the error of its cell or, if it has several runs, their errors."""
+    """The outcome of a task: the accuracy or error of one cell (run) or, for several runs, the errors of each."""
 
     cell: str
     accuracy: float | None

@@ -80,7 +80,7 @@ def make_comparison_section(
 
 
 def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
-    """Return a copy of the table that has the display names of the figures instead of the variants' labels."""
+    """Return a copy of the table with each variant's label replaced by the name that plots show for it."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
     rows = tuple((names.get(row[0], row[0]), *row[1:]) for row in table.rows)
@@ -94,7 +94,9 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
     """
     known = {label: (one, one.accuracy) for label, one in findings.results.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
-    paths = {label: _list_earlier_points(curves[label], known[label][1].value) for label in sending if label in curves}
+    paths = {
+        label: _list_points_before_result(curves[label], known[label][1].value) for label in sending if label in curves
+    }
     levels, series, rules, said = list[float](), list[Series](), list[HorizontalLine](), list[str]()
     for label, (each, accuracy) in known.items():
         words = f"{styles[label].label}: {format_estimate(accuracy)} %"
@@ -122,30 +124,31 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
         y=y,
         series=tuple(series),
         rules=tuple(rules),
-        note=" ".join([*_explain_missing_rounds(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
+        note=" ".join([*_explain_missing_curves(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
         capped=True,
     )
 
 
-def _list_earlier_points(curve: Curve, end: float) -> tuple[Point, ...]:
-    """Return the points of a curve without the final result (accuracy `end`), which is drawn separately.
+def _list_points_before_result(curve: Curve, final_accuracy: float) -> tuple[Point, ...]:
+    """Return the points of a curve without the final result, which is drawn separately.
 
-    The last round stays if its accuracy is not `end`, because some methods train once more after the last round.
+    The last round is the final result if its accuracy is `final_accuracy`. Else it is returned as well: some methods
+    train once more after the last round.
     """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
         for at, (share, bits) in enumerate(zip(curve.accuracy, curve.bits, strict=True), 1)
         if bits > 0
     )
-    same = abs(curve.accuracy[-1] - end) < SAME_ACCURACY
+    same = abs(curve.accuracy[-1] - final_accuracy) < SAME_ACCURACY
     return points[:-1] if same else points
 
 
-def _explain_missing_rounds(
-    findings: Findings, sending: Iterable[str], paths: Mapping[str, Sequence[Point]]
+def _explain_missing_curves(
+    findings: Findings, labels: Iterable[str], curves: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """Return a note that says why the curves of some methods are missing; () if none is missing."""
-    bare = [label for label in sending if not paths.get(label)]
+    """Return a note that says why `curves` has no points for some of the labels, in a tuple; () if none is missing."""
+    bare = [label for label in labels if not curves.get(label)]
     if not bare:
         return ()
     if _find_evaluated_rows(findings) != "test":

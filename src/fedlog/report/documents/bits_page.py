@@ -62,7 +62,7 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
 def find_uncompressed_runs(
     data: str, method: str, finished: FinishedRuns, table_1: FinishedRuns
 ) -> dict[int, RunResult]:
-    """Return the uncompressed runs (codec `f32`) by seed; seeds without one get the first rounds of the Table 1 run."""
+    """Return the uncompressed run (codec `f32`) of each seed; if missing, the first rounds of its Table 1 run."""
     seeds = finished.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in table_1.runs.get(method, []) if run.seed in seeds}
     own = {run.seed: run for run in finished.runs.get(f"{method}-{UNCOMPRESSED}", [])}
@@ -86,7 +86,10 @@ def shorten_run(run: RunResult, rounds: int) -> RunResult:
 def compute_share_of_bits(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> float | None:
-    """Divide the bits in `costs` by the bits of uncompressed runs with the same seeds; None without a common seed."""
+    """Divide the bits in `costs` by the bits that uncompressed runs need to reach the accuracy `threshold`.
+
+    Only seeds that both have are counted; None if there are none.
+    """
     both = [seed for seed in costs if seed in uncompressed]
     full = sum(uncompressed[seed].compute_cost_to_reach(threshold).bits_both_ways for seed in both)
     return sum(costs[seed].bits_both_ways for seed in both) / full if full else None
@@ -116,7 +119,7 @@ def describe_difference(difference: Mean | None) -> str:
 
 
 def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, FinishedRuns]) -> TextTable:
-    """Make a table of the bits until the accuracy threshold, ours and the paper's, and whether our goal is met."""
+    """Make a table of the bits to reach the accuracy threshold, here and in the paper, judged by `judge_goal`."""
     rows = []
     for data in ROUNDS:
         runs_of, table = finished[data].runs, table_1[data]
@@ -168,7 +171,7 @@ def _mark_missed_threshold(costs: Mapping[int, Cost]) -> str:
 
 
 def judge_goal(share: float | None, lowest: float | None) -> str:
-    """Return which of the two goals (few bits, little loss) are met: `reached`, `bits only`, `accuracy only`, `missed`.
+    """Return which goals (few bits, high accuracy) are met: `reached`, `bits only`, `accuracy only` or `missed`.
 
     `share` is the bits divided by those of uncompressed runs; `lowest` is the lower end of the interval of the
     difference in accuracy. Blank if one of the two is None.
@@ -184,7 +187,7 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
 def make_bits_and_accuracy_table(
     data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns
 ) -> TextTable:
-    """Make a table of the bits until the accuracy threshold and the final accuracy, by method and way of sending."""
+    """Make a table, by method and way of sending: the bits to reach the accuracy threshold, and the final accuracy."""
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
@@ -317,7 +320,7 @@ def make_loopback_table(path: Path) -> TextTable:
 
 
 def make_entropy_table(path: Path) -> TextTable:
-    """Make a table, by round and direction, of the bits sent for each array entry, and of the entropy of its code."""
+    """Make a table, by round and direction, of the bits per array entry: those sent, and the entropy."""
     stored = read_json(path, {"rounds": []})
     rows = (
         {

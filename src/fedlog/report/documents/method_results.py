@@ -234,7 +234,7 @@ def _set_bits_axis(axes: Axes) -> None:
 
 
 def write_methods_overview(results: Path, docs: Path) -> list[Path]:
-    """Write the table of the main methods into README.md and docs/what-it-gains.md, if these exist, and its picture."""
+    """Write the overview of the main methods: its picture, and its table in README.md and docs/what-it-gains.md."""
     picture, page, readme = docs / "images" / "overview.svg", docs / GAINS, docs.parent / "README.md"
     if not (page.exists() and readme.exists()):
         return []
@@ -274,7 +274,7 @@ def describe_paired_gains(results: Path) -> str:
 
 
 def _draw_overview(results: Path) -> str:
-    """Draw accuracy against bits in each experiment, and return the SVG; training alone sends nothing and is a line."""
+    """Draw accuracy against bits in each experiment, and return the SVG; methods that send nothing are lines."""
     figure = ShownFigure((11, 3.6))
     panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
     for method in OVERVIEW_METHODS:

@@ -19,7 +19,7 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """The setting chosen for one method, and its gain in each grid over the authors' optimiser (the first row)."""
+    """The grid row chosen for one method, and its gain in each grid over the first row (the authors' optimiser)."""
 
     chosen: Row  # of the first grid
     gains: dict[str, float]  # data set -> points

@@ -78,7 +78,7 @@ class DeployedRun:
 
     @property
     def measure(self) -> str:
-        """What the page measures: accuracy or, if numbers are predicted, the share of targets inside intervals."""
+        """The measure of quality that the page names: accuracy or, for predicted numbers, the coverage of intervals."""
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 

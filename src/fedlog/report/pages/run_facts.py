@@ -40,7 +40,7 @@ class ClientFacts:
 
     @property
     def classes(self) -> str:
-        """The client's classes with their numbers of training records, as text; over 12 classes are only counted."""
+        """The client's classes as text, each with its training records; with more than 12, only how many there are."""
         training = {} if self.description is None else self.description.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -81,12 +81,12 @@ class RunFacts:
 
     @property
     def measure(self) -> str:
-        """What the page measures: accuracy or, if numbers are predicted, the share of targets inside intervals."""
+        """The measure of quality that the page names: accuracy or, for predicted numbers, the coverage of intervals."""
         predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
     @property
-    def error_of_number(self) -> float | None:
+    def mean_rmse(self) -> float | None:
         """The root mean squared error of predicted numbers, mean over clients; None if the run predicts classes."""
         found = [error for error in (self.lines[-1].rmse_per_client if self.lines else []) if error is not None]
         return sum(found) / len(found) if found else None
@@ -140,7 +140,7 @@ class RunFacts:
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """Sum bits given by `"KIND DIRECTION"` over all rounds; return them by (direction, kind).
+    """Sum bits over all rounds; the keys are "KIND DIRECTION" in `rounds`, and (direction, kind) in the result.
 
     `opening` has the bits sent before round 1; their kinds get the suffix "before round 1".
     """

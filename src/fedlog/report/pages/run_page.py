@@ -65,7 +65,7 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
         rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
         others.append(f"{find_style(method).label} {format_percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
     return {
-        "reached": page_top.describe_result(facts.accuracy, facts.error_of_number),
+        "reached": page_top.describe_result(facts.accuracy, facts.mean_rmse),
         "sent": describe_bits(facts.bits) if facts.bits else "",
         "others": ", ".join(others),
     }
@@ -78,8 +78,8 @@ def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
     rounds = len(facts.lines)
     of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
     found = [page_top.Tile(facts.measure, format_percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
-    if facts.error_of_number is not None:
-        found.append(page_top.Tile("root mean squared error", f"{facts.error_of_number:.3g}", "mean over clients"))
+    if facts.mean_rmse is not None:
+        found.append(page_top.Tile("root mean squared error", f"{facts.mean_rmse:.3g}", "mean over clients"))
     if facts.summary is not None and facts.summary.accuracy_after_closing is not None:
         after = facts.summary.accuracy_after_closing
         found.append(

@@ -63,7 +63,10 @@ def format_test(test: SignificanceTest | None) -> str:
 
 
 def format_holm_test(test: SignificanceTest | None) -> str:
-    """Format the p value after Holm's correction: a dash without correction, `too few seeds` if it is not possible."""
+    """Format the p value after Holm's correction; `too few seeds` if no outcome could be significant.
+
+    A dash if this row is not corrected; blank if there was no test.
+    """
     if test is None or not test.pairs:
         return ""
     if not test.in_family:
@@ -74,7 +77,7 @@ def format_holm_test(test: SignificanceTest | None) -> str:
 
 
 def format_shift(shift: Shift | None) -> str:
-    """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank if too few pairs gave no interval."""
+    """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
     return "" if shift is None or shift.low is None else describe_interval(shift.estimate, shift.low, shift.high)
 
 
@@ -94,7 +97,7 @@ def judge_gain(gain: Mean | None) -> str:
 
 
 def format_ratio(shift: Shift | None) -> str:
-    """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` if too few pairs gave no interval."""
+    """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` with too few pairs for an interval."""
     if shift is None:
         return ""
     estimate, *ends = (

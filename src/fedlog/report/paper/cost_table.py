@@ -91,7 +91,7 @@ def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
 
 
 def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> list[str]:
-    """List notes for the table: the threshold that the paper's rule gives for our runs, and methods without a cost."""
+    """List notes for the table: the threshold by the paper's rule, the remarks, and why some costs are missing."""
     experiment, notes = finished.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
     threshold = choose_threshold(run.summary.best_accuracy for name in names for run in finished.runs[name])

@@ -151,8 +151,8 @@ def format_accuracy_of_paper(printed: PrintedResults | None) -> str:
 
 def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
     """Make two tables of tuned methods: their gains over the paper's settings, and a comparison with each other."""
-    at_papers = collect_runs(make_table_1(finished.experiment.data[0]), finished.folder.parent)
-    gains = [_make_gain_row(row, finished, at_papers) for row in finished.experiment.rows if finished.runs[row.name]]
+    untuned = collect_runs(make_table_1(finished.experiment.data[0]), finished.folder.parent)
+    gains = [_make_gain_row(row, finished, untuned) for row in finished.experiment.rows if finished.runs[row.name]]
     tables = (
         TextTable.from_rows(gains, "Accuracy, mean over clients", list_notes_on_missing_rows(finished)),
         make_comparison_table(finished),
@@ -160,10 +160,10 @@ def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
     return [table for table in tables if table.rows]
 
 
-def _make_gain_row(row: Row, finished: FinishedRuns, at_papers: FinishedRuns) -> dict[str, str]:
-    """Make the table row of one method: its accuracy at the tuned and at the paper's settings, and the difference."""
+def _make_gain_row(row: Row, finished: FinishedRuns, untuned: FinishedRuns) -> dict[str, str]:
+    """Make the table row of one method: its accuracy with tuned and with the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
-    ours, papers = (each.find_accuracies_after_round(row.name, rounds) for each in (finished, at_papers))
+    ours, papers = (each.find_accuracies_after_round(row.name, rounds) for each in (finished, untuned))
     gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,

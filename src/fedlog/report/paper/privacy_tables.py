@@ -1,4 +1,7 @@
-"""Make the tables and the figure of the privacy experiment: epsilons by formula, runs that check them, guarantees."""
+"""Make the tables and the figure of the privacy experiment.
+
+They show the epsilon of each level of noise under every formula, runs that check the formulas, and guarantees.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
                 formula.compute_epsilon(level, count_releases(finished), CLIENTS) for formula in EPSILON_FORMULAS
             )
             labels = (f"{epsilon:.3g}" if epsilon else "0 (delta alone covers it)" for epsilon in epsilons)
-            cells = (f"{std:.4g}", _format_accuracy(finished, name), _count_rounds_with_old_head(finished.runs[name]))
+            cells = (f"{std:.4g}", _format_accuracy(finished, name), _format_rounds_with_old_head(finished.runs[name]))
             rows.append((named, f"{level}", *cells, *labels))
     notes = (
         "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
@@ -79,7 +82,7 @@ def count_releases(finished: FinishedRuns) -> int:
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
-    """Make a table that checks the formulas: runs calibrated by a formula, beside runs with the same noise and seed."""
+    """Make a table that checks the epsilon formulas: runs that are given an epsilon, and runs with the same noise."""
     expected = finished.find_final_accuracies(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in finished.experiment.rows:
@@ -134,7 +137,7 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
         "seeds": str(len(runs)),
         "accuracy, %": _format_accuracy(finished, row.name),
         "without noise and message norm, %": without or NOT_RUN if runs else "",
-        "rounds with the old head": _count_rounds_with_old_head(runs),
+        "rounds with the old head": _format_rounds_with_old_head(runs),
     }
 
 
@@ -143,8 +146,8 @@ def _format_accuracy(finished: FinishedRuns, row: str) -> str:
     return format_mean(finished.find_final_accuracies(row).values()) or NOT_RUN
 
 
-def _count_rounds_with_old_head(runs: Sequence[RunResult]) -> str:
-    """Return the number of rounds in which each run kept its old head, as text separated by commas."""
+def _format_rounds_with_old_head(runs: Sequence[RunResult]) -> str:
+    """Format, for each run, the number of rounds without a new head; the numbers are separated by commas."""
     return ", ".join(str((run.summary.privacy or {}).get("rounds_with_old_head", "")) for run in runs)
 
 

@@ -57,7 +57,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """A sentence on how many cells (runs) of the experiment are done, and how many gave the same results again."""
+        """A sentence on how many cells (runs) of the experiment are done, and how many of them passed `--verify`."""
         states = self.found.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
@@ -87,7 +87,7 @@ class ExperimentPage:
 
 
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
-    """Make the page of every experiment; versions with another number of rounds get one only if they have records."""
+    """Make the page of every experiment; a version with another number of rounds gets a page only if it has records."""
     return [
         _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
     ]
@@ -120,7 +120,7 @@ def _read_discussion(path: Path) -> str | None:
 
 
 def write_reproduction_pages(results: Path, docs: Path, experiments: list[ExperimentPage] | None = None) -> list[Path]:
-    """Write the overview, a page for each experiment and the figures beside their records; return their paths.
+    """Write the overview, and for each experiment its page and, next to its records, its figure; return the paths.
 
     If `experiments` are given, the records are not read again.
     """

@@ -37,10 +37,10 @@ class Curve:
         return bool(self.bits) and self.bits[-1] > 0
 
 
-def make_curve(key: str, style: Style, lines: Sequence[RoundRecord], opening: int) -> Curve:
+def make_curve(key: str, style: Style, rounds: Sequence[RoundRecord], opening: int) -> Curve:
     """Make the accuracy curve of one run; `opening` is the number of bits sent before round 1."""
-    accuracy = tuple(line.accuracy_mean_over_clients for line in lines)
-    return Curve(key, style, accuracy, tuple(float(bits) for bits in count_bits_so_far(lines, opening)))
+    accuracy = tuple(record.accuracy_mean_over_clients for record in rounds)
+    return Curve(key, style, accuracy, tuple(float(bits) for bits in count_bits_so_far(rounds, opening)))
 
 
 def average_curves(key: str, style: Style, runs: Sequence[Curve]) -> Curve:
@@ -132,11 +132,11 @@ def _describe_curves(curves: Sequence[Curve], threshold: float | None, by_bits: 
     return " ".join(said)
 
 
-def draw_curves(lines: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
+def draw_curves(rounds: Sequence[RoundRecord], opening: int, style: Style) -> Figure:
     """Draw accuracy by round and by bits with matplotlib; `opening` is the number of bits sent before round 1."""
     from fedlog.report.parts.matplotlib_figure import ShownFigure
 
-    curve = make_curve("run", style, lines, opening)
+    curve = make_curve("run", style, rounds, opening)
     figure = ShownFigure((10, 4))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
     accuracy = [100 * value for value in curve.accuracy]

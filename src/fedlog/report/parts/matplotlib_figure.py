@@ -1,4 +1,7 @@
-"""Figures of matplotlib, made without a window and turned into SVG. Importing matplotlib takes a second."""
+"""Figures of matplotlib, made without a window and turned into SVG.
+
+Importing this file takes a second, because it imports matplotlib.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def choose_styles(labels: Mapping[str, str]) -> dict[str, Style]:
 
 
 def find_numbered_style(number: int, label: str) -> Style:
-    """Return the style with this number, for things such as classes that are not methods; `label` is for the legend."""
+    """Return the style with this number, for a line or bar that is not a method's; `label` is for the legend."""
     colours, dashes = list(COLOURS), list(DASHES)
     turn = number // len(colours)
     return Style(label, colours[number % len(colours)], dashes[(number + turn) % len(dashes)])

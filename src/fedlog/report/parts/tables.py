@@ -85,7 +85,7 @@ def list_notes_on_missing_rows(finished: FinishedRuns) -> tuple[str, ...]:
 
 
 def describe_mean(mean: Mean, digits: int = 2) -> str:
-    """Format a mean with its standard error, as `98.41 ± 0.07`; the mean alone for one seed."""
+    """Format a mean with its standard error, as `98.41 ± 0.07`; if there is only one seed, as `98.41`."""
     error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{error}"
 
