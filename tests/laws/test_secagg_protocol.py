@@ -28,7 +28,7 @@ from fedlog.privacy.secagg.messages import (
     sign_envelope,
 )
 from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
-from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_secure_round
+from fedlog.privacy.secagg.simulated_round import Mail, RoundObservations, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 
 
@@ -110,17 +110,17 @@ def test_dropouts_at_every_step(seed: int, step: Step, direction: str, dropped: 
     if step is Step.KEYS and direction == "down":
         gone = set()
     stays = len(terms.roster) - len(gone)
-    traffic = RoundTraffic()
+    observed = RoundObservations()
     if stays < terms.fewest_survivors:
         with pytest.raises(RoundFailedError, match="too few"):
-            run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
+            run_secure_round(terms, make_clients(terms), vectors, courier, observed)
         return
-    found = run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
+    found = run_secure_round(terms, make_clients(terms), vectors, courier, observed)
     # Who drops out after its masked vector has arrived is still in the sum.
     counted = set(terms.roster) - (gone if step <= Step.MASKED else set())
     assert set(found.survivors) == counted
     assert found.total.tolist() == plain_sum(vectors, counted)
-    assert traffic.refused == []
+    assert observed.refused == []
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -139,12 +139,12 @@ def test_one_changed_bit_costs_its_client_the_round_and_nobody_else(
             return mail
         return [(number, flipped(blob, place, bit) if number == victim else blob) for number, blob in mail]
 
-    traffic = RoundTraffic()
-    found = run_secure_round(terms, make_clients(terms), vectors, courier, traffic)
+    observed = RoundObservations()
+    found = run_secure_round(terms, make_clients(terms), vectors, courier, observed)
     left_out = {victim} if step <= Step.MASKED and (step, direction) != (Step.KEYS, "down") else set()
     assert set(found.survivors) == set(terms.roster) - left_out
     assert found.total.tolist() == plain_sum(vectors, found.survivors)
-    assert len(traffic.refused) == (0 if (step, direction) == (Step.KEYS, "down") else 1)
+    assert len(observed.refused) == (0 if (step, direction) == (Step.KEYS, "down") else 1)
 
 
 def flipped(blob: bytes, place: float, bit: int) -> bytes:

@@ -59,7 +59,7 @@ from fedlog.privacy.sgd import (
     SgdRoundPlan,
     SgdTraining,
     draw_poisson_sample,
-    find_sigma_beside_training,
+    find_release_noise_with_training,
     find_training_noise,
 )
 from fedlog.settings.resolve import resolve
@@ -300,7 +300,7 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
     budget = Budget(epsilon, delta)
     noise = find_training_noise(budget, 0.5, rate, steps * rounds)
     plan = SgdRoundPlan(noise, 2.0, rate, steps)
-    sigma = find_sigma_beside_training(budget, plan, rounds, rounds, 3.0, 0.0)
+    sigma = find_release_noise_with_training(budget, plan, rounds, rounds, 3.0, 0.0)
     log: tuple[Event, ...] = ()
     for event in _events(rounds, steps, rate, noise, sigma / 3.0):
         log = add_if_within_budget(log, event, budget)
@@ -310,7 +310,7 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:
     with pytest.raises(InputError, match="DP-SGD alone would spend the privacy budget"):
-        find_sigma_beside_training(Budget(1.0, 1e-5), SgdRoundPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
+        find_release_noise_with_training(Budget(1.0, 1e-5), SgdRoundPlan(0.5, 1.0, 0.5, 50), 3, 3, 1.0, 0.0)
 
 
 def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_path: Path) -> None:

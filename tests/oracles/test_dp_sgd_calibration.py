@@ -21,7 +21,7 @@ from fedlog.privacy.calibration import smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
-from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_sigma_beside_training, find_training_noise
+from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_release_noise_with_training, find_training_noise
 
 
 def _planned(epsilon: float, noise: float | None) -> Protection:
@@ -72,7 +72,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
 
 def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
     sigmas = [
-        find_sigma_beside_training(Budget(8.0, 1e-5), SgdRoundPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
+        find_release_noise_with_training(Budget(8.0, 1e-5), SgdRoundPlan(noise, 1.0, 0.1, 50), 3, 3, 3.0, 0.0)
         for noise in (1.5, 3.0, 20.0, 1000.0)
     ]
     assert sigmas == sorted(sigmas, reverse=True)
@@ -88,4 +88,4 @@ def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None
         _planned(60.0, 0.3)
     plan = SgdRoundPlan(5.0, 1.0, 0.1, 50)
     with pytest.raises(InputError, match="leaves no room for the grid"):
-        find_sigma_beside_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)
+        find_release_noise_with_training(Budget(20.0, 1e-5), plan, 3, 3, 3.0, 1e-6)

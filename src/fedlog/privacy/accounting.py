@@ -1,14 +1,14 @@
-"""Releases as data, and the privacy that all releases of a run cost together.
+"""The recorded releases of a run, and the total privacy cost of all of them.
 
 A run appends one `Release` to its list for each noisy object before the object leaves, the opening exchange included,
 and one `TrainingRound` for each round of DP-SGD. `add_if_within_budget` reads the list before the next release,
 `compute_spending` afterwards. In local mode one `Release` stands for the messages of all clients in an exchange: each
 record is at one client, so only one of these messages depends on it.
 
-Gaussian releases alone are composed exactly. If DP-SGD is among them, all are composed by Rényi moments, which give an
-upper bound. Nothing is gained from sampling clients; the gain from DP-SGD's sampling of records is in its moments.
-Choices made by looking at private data (a grid of settings, when to stop) are releases that nobody recorded, and are
-not covered.
+If all releases are Gaussian, they are composed exactly. If there is also DP-SGD, everything is composed by Rényi
+divergences, which give an upper bound. Sampling clients does not lower the computed cost; DP-SGD's sampling of
+records does, in its Rényi divergences. Choices made by looking at private data (a grid of settings, when to stop) are
+releases that nobody recorded, and are not covered.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class Spending:
 
 
 @dataclass(frozen=True)
-class _Loss:
-    """The privacy loss of several releases together; `+` composes two losses (adaptive composition)."""
+class _PrivacyLoss:
+    """The privacy loss of several releases together; `+` is adaptive composition."""
 
     mu_squared: float = 0.0
     divergence: float = 0.0
@@ -180,28 +180,28 @@ class _Loss:
     """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
-    def from_event(release: Event) -> _Loss:
+    def from_event(release: Event) -> _PrivacyLoss:
         """Compute the privacy loss of one recorded event."""
         if isinstance(release, UnboundedLoss):
-            return _Loss(mu_squared=math.inf)
+            return _PrivacyLoss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
             rounding = 0.0 if release.grid is None else bound_rounding_divergence(release.sigma / release.grid)
             curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
-            return _Loss(divergence=release.coordinates * (release.steps * rounding), trained=curve)
+            return _PrivacyLoss(divergence=release.coordinates * (release.steps * rounding), trained=curve)
         mu_squared = (release.sensitivity / release.sigma) ** 2
         if release.grid is None:
-            return _Loss(mu_squared, distance=release.wrap_probability)
+            return _PrivacyLoss(mu_squared, distance=release.wrap_probability)
         steps = release.sigma / release.grid
         per_coordinate = math.expm1(bound_share_divergence(steps / math.sqrt(release.shares), release.shares))
-        return _Loss(
+        return _PrivacyLoss(
             mu_squared,
             divergence=release.coordinates * bound_rounding_divergence(steps),
             distance=release.wrap_probability + release.coordinates * per_coordinate,
         )
 
-    def __add__(self, other: _Loss) -> _Loss:
+    def __add__(self, other: _PrivacyLoss) -> _PrivacyLoss:
         curves = [curve for curve in (self.trained, other.trained) if curve is not None]
-        return _Loss(
+        return _PrivacyLoss(
             self.mu_squared + other.mu_squared,
             self.divergence + other.divergence,
             self.distance + other.distance,
@@ -217,26 +217,26 @@ class _Loss:
         """
         return self.distance + math.sqrt(self.divergence / 2)
 
-    def find_epsilon(self, formula: Calibration, delta: float) -> float:
-        """Return the epsilon of this loss at delta by this formula; inf if nothing bounds the loss."""
+    def find_epsilon(self, calibration: Calibration, delta: float) -> float:
+        """Return the epsilon at delta, by exact composition or by the paper's Theorem 4; inf if nothing bounds it."""
         if self.mu_squared == math.inf:
             return math.inf
         if self.trained is not None:
             return self._find_renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
-        if formula is Calibration.PAPER:
+        if calibration is Calibration.PAPER:
             return epsilon_by_paper(mu, delta)
         return compute_epsilon(mu, delta, self.noise_distance)
 
-    def is_within(self, formula: Calibration, budget: Budget) -> bool:
-        """Whether this loss, computed by this formula, is within the budget."""
-        if formula is Calibration.PAPER:
-            return self.find_epsilon(formula, budget.delta) <= budget.epsilon * (1 + 1e-9)
+    def is_within(self, calibration: Calibration, budget: Budget) -> bool:
+        """Whether this privacy loss, computed with this calibration, is within the budget."""
+        if calibration is Calibration.PAPER:
+            return self.find_epsilon(calibration, budget.delta) <= budget.epsilon * (1 + 1e-9)
         # Compared in delta, where nothing has to be inverted, so that a plan of k releases covers exactly k releases.
         # The grid's part of delta grows with epsilon, so the budget may hold at a smaller epsilon and not at its own.
         return (
             self._find_delta(budget.epsilon) <= budget.delta
-            or self.find_epsilon(formula, budget.delta) <= budget.epsilon
+            or self.find_epsilon(calibration, budget.delta) <= budget.epsilon
         )
 
     def _find_delta(self, epsilon: float) -> float:
@@ -249,7 +249,7 @@ class _Loss:
         return delta + delta_used_by_grid(epsilon, self.noise_distance)
 
     def _find_renyi_epsilon(self, curve: Curve, delta: float) -> float:
-        """Return the smallest epsilon at this delta by Rényi moments, at most a millionth too large; inf if none."""
+        """Return the smallest epsilon at this delta by Rényi divergences, up to a factor of 1 + 1e-6; inf if none."""
         epsilon = epsilon_from_curve(curve, delta)
         while self._find_delta(epsilon) > delta:
             left = delta - delta_used_by_grid(epsilon, self.noise_distance)
@@ -262,7 +262,7 @@ class _Loss:
 
 def bound_distance_from_gaussian(releases: Sequence[Event]) -> float:
     """Bound the total-variation distance between the noise of these releases and exact Gaussian noise."""
-    return sum((_Loss.from_event(release) for release in releases), _Loss()).noise_distance
+    return sum((_PrivacyLoss.from_event(release) for release in releases), _PrivacyLoss()).noise_distance
 
 
 def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
@@ -278,13 +278,13 @@ def compute_spending_under_promise(
 ) -> Spending:
     """Compute the epsilon at `delta` after each release, and the guarantee for all, under this unit and trust model.
 
-    `counted` holds for each release the event whose cost is added up instead, with an equal or larger sensitivity.
+    `counted` replaces each release by the event whose cost is added up, with an equal or larger sensitivity.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
-    losses = accumulate(_Loss.from_event(release) for release in counted)
-    formula = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
-    epsilons = tuple(loss.find_epsilon(formula, delta) for loss in losses)
+    losses = accumulate(_PrivacyLoss.from_event(release) for release in counted)
+    calibration = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
+    epsilons = tuple(loss.find_epsilon(calibration, delta) for loss in losses)
     last = epsilons[-1]
     guarantee = Guarantee(
         epsilon=None if unit is Unit.PAPER or last == math.inf else last,
@@ -309,25 +309,25 @@ def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Bud
     """
     together = (*releases, upcoming)
     unit, _ = _require_one_promise(together)
-    formulas = {release.calibration for release in together if isinstance(release, Release)}
-    by_paper = unit is Unit.PAPER and formulas == {Calibration.PAPER}
+    calibrations = {release.calibration for release in together if isinstance(release, Release)}
+    by_paper = unit is Unit.PAPER and calibrations == {Calibration.PAPER}
     check_within_budget(together, Calibration.PAPER if by_paper else Calibration.EXACT, budget)
     return together
 
 
-def check_within_budget(together: Sequence[Event], formula: Calibration, budget: Budget) -> None:
-    """Raise BudgetSpentError if the budget does not cover all of these releases; the last one is the new release."""
-    if found := explain_missing_guarantee(together):
+def check_within_budget(releases: Sequence[Event], calibration: Calibration, budget: Budget) -> None:
+    """Raise BudgetSpentError if the budget does not cover these releases, of which the last is the upcoming one."""
+    if found := explain_missing_guarantee(releases):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
             hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
         )
-    loss = sum((_Loss.from_event(release) for release in together), _Loss())
-    if not loss.is_within(formula, budget):
-        after = loss.find_epsilon(formula, budget.delta)
+    loss = sum((_PrivacyLoss.from_event(release) for release in releases), _PrivacyLoss())
+    if not loss.is_within(calibration, budget):
+        after = loss.find_epsilon(calibration, budget.delta)
         raise BudgetSpentError(
-            f"the privacy budget does not cover another release: round {together[-1].round} would bring epsilon to "
-            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(together) - 1} releases",
+            f"the privacy budget does not cover another release: round {releases[-1].round} would bring epsilon to "
+            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(releases) - 1} releases",
             hint="plan the number of releases before the run starts: the noise is set for it",
         )
 

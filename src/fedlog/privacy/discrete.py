@@ -59,7 +59,8 @@ def bound_rounding_divergence(steps: float) -> float:
 
     With u uniform on [-1/2, 1/2], the rounded mass at k is the normal density there times
     E[exp(-u^2 / 2s^2) cosh(k u / s^2)]. By Jensen and ln cosh z >= z^2/2 - z^4/12, the divergence is at most
-    E[k^4] / (960 s^8) <= 1 / (320 s^4). With 300 in place of 320 it holds for the moments on the lattice, for s >= 4.
+    E[k^4] / (960 s^8) <= 1 / (320 s^4). The constant 300 instead of 320 covers E[k^4] of the discrete Gaussian, for
+    s >= 4.
     """
     if steps < 4:
         raise InputError(f"the noise must have a standard deviation of at least 4 grid steps, found: {steps:g}")

@@ -107,7 +107,7 @@ def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An (epsilon, delta) guarantee with its unit, trust model and releases; `epsilon` is None without a promise."""
+    """An (epsilon, delta) guarantee with its unit, trust model and releases; `epsilon` None means no guarantee."""
 
     epsilon: float | None
     delta: float

@@ -52,8 +52,8 @@ class Limits:
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(
-                    f"the feature sums of class {at} are beyond the clip: clipped features need at least "
-                    f"{float(needed[at]):g} records for them, found a count of: {float(counts[at]):g}"
+                    f"the feature sums of class {at} are beyond the clip: sums this large need at least "
+                    f"{float(needed[at]):g} clipped records, found a count of: {float(counts[at]):g}"
                 )
 
     def check_second_moments(self, sums: Tensor, second: Tensor) -> None:

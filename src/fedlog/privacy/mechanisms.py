@@ -180,7 +180,8 @@ def plan_noise(
     """Plan the mechanism with the least noise that keeps this number of releases within the budget.
 
     Calibration `paper` uses the formula of the FedLog paper's Theorem 4, which adds too much noise at every usual
-    budget; before each release the exact loss is still checked. Unit `paper` has no guarantee with either calibration.
+    budget; before each release the exact privacy loss is still checked. Unit `paper` has no guarantee with either
+    calibration.
     """
     if calibration is Calibration.PAPER:
         sigma = sigma_by_paper(budget, releases, sensitivity)

@@ -1,4 +1,4 @@
-"""The protection of a run: how clients change their statistics before they send them, and the server their sum.
+"""The protection of a run: what clients do to their statistics before sending, and what the server does to the sum.
 
 The order is always the same. A client clips (each record, or its whole message), rounds towards zero to the grid, adds
 its noise if the mechanism needs any, and sends a dense message and nothing else: no count, no set of classes. Exact
@@ -35,7 +35,7 @@ from fedlog.privacy.mechanisms import (
     sum_clipped_moments,
 )
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point
-from fedlog.privacy.sgd import SgdTraining, find_sigma_beside_training
+from fedlog.privacy.sgd import SgdTraining, find_release_noise_with_training
 from fedlog.wire.message import Contribution, Kind, Message
 
 WRAP_PROBABILITY = 2.0**-80
@@ -200,7 +200,9 @@ def make_protection(
     if training is not None:
         distance = bound_noise_distance(releases, coordinates, mechanism.shares, wraps)
         distance += bound_noise_distance(training.rounds * training.plan.steps, training.coordinates)
-        sigma = find_sigma_beside_training(budget, training.plan, training.rounds, releases, sensitivity, distance)
+        sigma = find_release_noise_with_training(
+            budget, training.plan, training.rounds, releases, sensitivity, distance
+        )
         mechanism = replace(mechanism, sigma=sigma)
     fixed_point = None
     if trust is Trust.DISTRIBUTED:

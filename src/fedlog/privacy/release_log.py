@@ -1,9 +1,9 @@
 """The release log on disk: one JSON object on each line, forced to the disk before anything is sent.
 
-The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one log of
-all its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the
-earlier one, and all earlier releases still count. Such a log begins without a budget if exact statistics were the
-first to leave.
+The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one log of all
+its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the earlier
+one, and all earlier releases still count. Such a log begins without a budget if the first thing that the site sent was
+exact statistics.
 
 A run protects single records or whole clients. A site may take part in runs of both kinds, and both reveal something
 about its records. So the releases of all its runs are added up as guarantees for single records.
@@ -47,8 +47,8 @@ _Entry = TypeVar("_Entry")
 def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
     """Compute the epsilon at `delta` after each release in all runs of a site, and the guarantee for all releases.
 
-    If some runs protect whole clients and others single records, the guarantee is for single records. It requires that
-    every party that at least one of the runs trusts is honest.
+    If some runs protect whole clients and others single records, the guarantee is for single records. It requires trust
+    in every party that any of these runs trusts.
     """
     if len(promises := find_promises(releases)) < 2:
         return compute_spending(releases, delta)
@@ -71,9 +71,9 @@ def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget:
 def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
     """Convert releases under different promises to the sensitivity of one record, an upper bound for all of them.
 
-    Local noise for a whole client hides any change of its data, so also a change of one record. If neighbours
-    differ by one client, a changed record replaces a message of norm at most S by another, so the sum changes by at
-    most 2S. No release counts for less than it does alone, so the promises of the single runs still hold.
+    Local noise for a whole client hides any change of its data, so also a change of one record. If neighbours differ by
+    one client, a changed record replaces a message of norm at most S by another, so the sum changes by at most 2S. No
+    release gets a smaller sensitivity than in its own run, so the guarantee of each run still holds.
     """
     if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
         raise InputError(
@@ -108,7 +108,7 @@ class ReleaseLog:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The releases of noisy objects, without rounds of DP-SGD and unbounded losses."""
+        """The releases of noisy objects: all events except rounds of DP-SGD and unbounded privacy losses."""
         return tuple(event for event in self.events if isinstance(event, Release))
 
 
@@ -119,14 +119,14 @@ def format_budget_line(budget: Budget | None) -> str:
 
 
 def format_release_line(event: Event) -> str:
-    """Format the log line of one event: a release, a round of DP-SGD, or an unbounded loss."""
+    """Format the log line of one event: a release, a round of DP-SGD, or an unbounded privacy loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
 
 def parse_log(text: str, where: str) -> ReleaseLog:
     """Parse a release log; raise InputError, which names the line, if a line cannot be read.
 
-    A last line that is cut off counts as an unbounded loss: the release that it announced may have been sent.
+    A last line that is cut off counts as an unbounded privacy loss: the release that it announced may have been sent.
     """
     lines, cut_off = _split_lines(text)
     if not lines:
@@ -228,7 +228,7 @@ def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, e
 
 
 def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier: Sequence[Event]) -> None:
-    """Add unbounded losses to a site's log of all runs, except losses whose reason is in the log already.
+    """Add unbounded privacy losses to a site's log of all runs, unless the log has one with the same reason.
 
     `earlier` are the releases from before the log existed.
     """
@@ -243,7 +243,7 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
 
 
 def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
-    """Write a new release log from the backup `source` and the releases that the backup lacks, in one step."""
+    """Write a new release log, atomically, from the backup `source` and the releases that the backup lacks."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock_log(path):
         _create_log(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
@@ -265,12 +265,12 @@ def _lock_log(path: Path) -> AbstractContextManager[None]:
 
 
 def _create_log(path: Path, lines: Sequence[str]) -> None:
-    """Write a new log in one step: an incomplete log would understate the privacy that was spent."""
+    """Write a new log atomically: an incomplete log would understate the privacy that was spent."""
     write_file(path, "".join(f"{line}\n" for line in lines))
 
 
 def _append_line(path: Path, line: str) -> None:
-    """Add one line to the log. If the last line was cut off, first replace it with an unbounded loss."""
+    """Add one line to the log. If the last line was cut off, first replace it with an unbounded privacy loss."""
     lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
     if cut_off:
         _create_log(path, [*lines, *map(format_release_line, cut_off)])
@@ -278,7 +278,7 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def _split_lines(text: str) -> tuple[list[str], list[UnboundedLoss]]:
-    """Return the complete lines, and an unbounded loss if the last line is cut off."""
+    """Return the complete lines, and an unbounded privacy loss if the last line is cut off."""
     *lines, rest = text.split("\n")
     reason = f"line {len(lines) + 1} of its record was cut off after {len(rest)} characters"
     return lines, [UnboundedLoss(0, "unknown", reason)] if rest else []

@@ -1,9 +1,9 @@
 """Add up the privacy cost of DP-SGD's many small steps and of Gaussian releases, by Rényi divergences.
 
-The Rényi divergences R(alpha) of both kinds add up in any adaptive order, so one curve describes a whole run. The bound
-for sampled Gaussian steps is that of Mironov, Talwar and Zhang (2019): each record is in the sample of a step with
-probability q, independently (Poisson sampling), and neighbours differ by one record, added or removed. At whole orders
-the bound is a finite sum,
+The Rényi divergences R(alpha) of steps and releases add up under adaptive composition, so one curve describes a run.
+The bound for sampled Gaussian steps is that of Mironov, Talwar and Zhang (2019): each record is in the sample of a step
+with probability q, independently (Poisson sampling), and neighbours differ by one record, added or removed. At whole
+orders the bound is a finite sum,
 
     (alpha - 1) R(alpha) = ln sum_k C(alpha, k) (1 - q)^(alpha - k) q^k exp(k (k - 1) / (2 z^2)).
 

@@ -3,8 +3,8 @@
 In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling). The gradient of each
 drawn record is clipped to L2 norm `clip` and rounded towards zero to the grid. These gradients are summed, and noise of
 std `noise_multiplier * clip` is added. The number of steps, the rate and the divisor are the same for every client and
-depend on no record. The trained body is counted as if it were released, although it never leaves. So the body may be
-treated as known when the cost of the statistics made with it is computed.
+depend on no record. The trained body never leaves the client, but its privacy cost is counted as if it were released.
+So the cost of the statistics can be computed as if everyone knew the body.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def find_training_noise(
 ) -> float:
     """Find the smallest noise multiplier with which these steps of DP-SGD spend at most this share of epsilon.
 
-    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. If epsilon
-    is so large that the grid would cost over half of delta, a smaller epsilon is used: it needs no more noise.
+    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. At a large
+    epsilon the grid of the noise would use up more than half of delta; then the noise is computed for a smaller
+    epsilon, at which the grid uses less.
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:
@@ -88,17 +89,17 @@ def find_training_noise(
     return math.exp(_find_root_of_falling_function(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
 
 
-def find_sigma_beside_training(
+def find_release_noise_with_training(
     budget: Budget, plan: SgdRoundPlan, rounds: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
-    """Find the smallest noise std with which the releases and all rounds of DP-SGD together stay within the budget."""
+    """Find the smallest noise std of the releases that keeps them and all rounds of DP-SGD within the budget."""
     trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
-    beside_grid = list_alternative_budgets(budget, noise_distance)
+    budgets_without_grid = list_alternative_budgets(budget, noise_distance)
     open_to_releases = [
-        kept for kept in beside_grid if log_delta_from_curve(trained, kept.epsilon) < math.log(kept.delta)
+        kept for kept in budgets_without_grid if log_delta_from_curve(trained, kept.epsilon) < math.log(kept.delta)
     ]
     if not open_to_releases:
-        kept = max(beside_grid, key=lambda one: one.epsilon)
+        kept = max(budgets_without_grid, key=lambda one: one.epsilon)
         limit = f"the budget is epsilon {budget.epsilon:g}"
         if kept.epsilon < budget.epsilon:
             limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
@@ -113,7 +114,7 @@ def find_sigma_beside_training(
         curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
         return min(log_delta_from_curve(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
 
-    multiplier = math.exp(_find_root_of_falling_function(excess, 0.1, f"{releases} releases beside DP-SGD"))
+    multiplier = math.exp(_find_root_of_falling_function(excess, 0.1, f"{releases} releases and DP-SGD together"))
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 

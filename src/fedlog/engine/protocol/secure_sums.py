@@ -31,7 +31,7 @@ from fedlog.privacy.secagg.crypto import SharedSignatureChecks, SigningIdentity
 from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.server import SecureSumResult
-from fedlog.privacy.secagg.simulated_round import Mail, RoundTraffic, run_secure_round
+from fedlog.privacy.secagg.simulated_round import Mail, RoundObservations, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import choose_number_of_survivors
@@ -194,15 +194,15 @@ class SecureSums:
             terms = replace(terms, round=self.sums_made)
         early = self._early
         silent = {} if self.dropouts is None else self.dropouts.draw(self.sums_made, members)
-        book, traffic = _CountingCourier(ledger, round_number, silent), RoundTraffic()
+        book, observed = _CountingCourier(ledger, round_number, silent), RoundObservations()
         self._early, self.survivors = {}, ()
         self.sums_made += 1
         try:
-            found = run_secure_round(terms, self._make_clients(terms, members), vectors, book, traffic, early)
+            found = run_secure_round(terms, self._make_clients(terms, members), vectors, book, observed, early)
         finally:
-            self.turns += traffic.turns
+            self.turns += observed.turns
         if sorted(following) == members:
-            book(Step.KEYS, Direction.UP, self._make_early_keys(terms.make_next_terms(), traffic.helped))
+            book(Step.KEYS, Direction.UP, self._make_early_keys(terms.make_next_terms(), observed.helped))
         self.survivors = found.survivors
         return decode_sum(found, self.protection, shapes)
 

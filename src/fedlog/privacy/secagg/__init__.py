@@ -6,7 +6,8 @@ clients. If a client drops out, enough shares reveal the secret of its pairwise 
 private mask. Never both.
 
 **Steps.** keys, shares, masked, agree, unmask: five messages up and five down. The keys for the next round may be sent
-with the last reply of this one, and the list of keys with the broadcast: then a round has four turns.
+with the last reply of this one, and the list of keys with the broadcast: then the server waits for replies four times
+in a round.
 
 **Assumptions.** Every client has a roster of long-term Ed25519 keys that does not come from the server. At most
 `corrupted` clients share all they see with the server; at least three others are honest. The server follows the

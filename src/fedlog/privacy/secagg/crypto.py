@@ -1,4 +1,4 @@
-"""The cryptography of a secure sum, with the `cryptography` package. Signatures and keys hold for one round only."""
+"""Sign, encrypt, derive keys and make masks for a secure sum; signatures and derived keys are for one round only."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
 
 
 def commit_to_seed(terms: Terms, number: int, seed: bytes) -> bytes:
-    """Return a 32-byte commitment to a client's seed: it does not reveal the seed, but proves it later."""
+    """Return a 32-byte commitment to a client's seed: a hash that hides the seed, but fits no other seed."""
     return hashlib.sha256(b"seed" + terms.digest + number.to_bytes(4, "little") + seed).digest()
 
 

@@ -1,4 +1,4 @@
-"""Encode the messages and states of a secure sum as bytes, and decode them strictly; and the two errors of a sum.
+"""Encode and decode the messages and states of a secure sum; and the two exceptions that a secure sum raises.
 
 A value is a frozen dataclass with fields of type `int`, `bytes`, `tuple[int, ...]` or a mapping from `int` to `bytes`;
 its fields are written in order. `decode` refuses everything that `encode` does not write: wrong lengths, unsorted

@@ -61,7 +61,7 @@ class FixedPoint:
         return self.to_words(values)
 
     def from_words(self, words: Words) -> NDArray[np.float64]:
-        """Decode words into values; of all values that `to_words` encodes as the same word, the one nearest to zero."""
+        """Decode words into values, reading each word as a signed (two's complement) number of grid steps."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
         return signed.astype(np.float64) * self.grid
@@ -72,9 +72,10 @@ def choose_fixed_point(
 ) -> FixedPoint:
     """Choose the encoding with the fewest bytes in which the noisy sum wraps around with at most this probability.
 
-    `sum_bound` is the largest absolute value of a coordinate of the sum without noise: records times clamp, or clients
-    times the message norm. Sums of discrete Gaussians have sub-Gaussian tails: one coordinate is beyond z * std with
-    probability at most 2 exp(-z^2 / 2), and any of them with at most `coordinates` times that.
+    `sum_bound` is the largest absolute value of a coordinate of the sum without noise: the number of records times the
+    clip's bound, or the number of clients times the message norm. Sums of discrete Gaussians have sub-Gaussian tails:
+    one coordinate is beyond z * std with probability at most 2 exp(-z^2 / 2), and any of them with at most
+    `coordinates` times that.
     """
     if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
         raise InputError(

@@ -26,7 +26,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The body of a message of step `keys`: two public keys for this round, and a commitment to the mask's seed."""
+    """The body of a message of step `keys`: two public keys, and a commitment to the seed of the private mask."""
 
     cipher: bytes
     mask: bytes
@@ -121,5 +121,5 @@ def digest_peers(keys_digest: bytes, members: Iterable[int]) -> bytes:
 
 
 def digest_survivors(peers_digest: bytes, survivors: Survivors) -> bytes:
-    """Compute the digest of the survivors that each survivor signs, the body of a message of step `agree`."""
+    """Compute the digest of the list of survivors; each survivor signs this digest in step `agree`."""
     return hashlib.sha256(b"survivors" + peers_digest + encode(survivors)).digest()

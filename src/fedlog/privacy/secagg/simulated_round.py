@@ -28,8 +28,8 @@ Early = Mapping[int, tuple[KeysState, bytes]]
 
 
 @dataclass
-class RoundTraffic:
-    """What happened in a simulated round of a secure sum: refusals, turns, and the clients that helped to unmask."""
+class RoundObservations:
+    """What happened in a simulated round: refused messages, message turns, and the clients that helped to unmask."""
 
     refused: list[str] = field(default_factory=list)
     """Why messages were refused, and by whom."""
@@ -44,15 +44,15 @@ def run_secure_round(
     clients: Mapping[int, SumClient],
     vectors: Mapping[int, Words],
     courier: Courier = deliver_everything,
-    traffic: RoundTraffic | None = None,
+    observed: RoundObservations | None = None,
     early: Early | None = None,
 ) -> SecureSumResult:
-    """Simulate a round of a secure sum and return the sum over the survivors; raise RoundFailedError if too few.
+    """Simulate a round of a secure sum and return the sum over the survivors; RoundFailedError if they are too few.
 
-    `courier` decides which messages arrive, and `traffic`, if given, is filled in. Clients in `early` have sent their
-    keys before, so that they are not asked for keys; if all clients are in `early`, the round has one turn less.
+    `courier` decides which messages arrive; what happens is noted in `observed`, if given. Clients in `early` sent
+    their keys in the round before and are not asked for them; if all clients did, the round has one message turn less.
     """
-    traffic = RoundTraffic() if traffic is None else traffic
+    observed = RoundObservations() if observed is None else observed
     early = {} if early is None else early
     server = ServerRound(terms)
     states: dict[int, object] = {number: state for number, (state, _) in early.items()}
@@ -61,20 +61,20 @@ def run_secure_round(
     inbox: Mail = [(number, b"") for number in clients if number not in early]
     for step in Step:
         outbox: Mail = []
-        traffic.turns += bool(inbox)
+        observed.turns += bool(inbox)
         for number, blob in inbox:
             try:
                 states[number], reply = answer_step(clients[number], step, states.get(number), blob, vectors[number])
             except RefusalError as refusal:
-                traffic.refused.append(f"client {number}: {refusal.message}")
+                observed.refused.append(f"client {number}: {refusal.message}")
                 continue
             outbox.append((number, reply))
         for number, blob in courier(step, "up", outbox):
             try:
                 server = receive_message(server, blob)
-                traffic.helped += [number] if step is Step.UNMASK else []
+                observed.helped += [number] if step is Step.UNMASK else []
             except RefusalError as refusal:
-                traffic.refused.append(f"server: {refusal.message}")
+                observed.refused.append(f"server: {refusal.message}")
         if step is Step.UNMASK:
             break
         server, outgoing = close_step(server)

@@ -1,4 +1,4 @@
-"""The terms of a secure sum, on which all parties agree before it starts, with the checks that make it safe."""
+"""The terms of a secure sum: parameters on which all parties agree before it starts; unsafe ones are refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Terms:
 
     @property
     def fewest_survivors(self) -> int:
-        """The fewest survivors: enough to unmask, and enough to include `honest` honest clients for certain."""
+        """The fewest survivors: at least the threshold, and so many that `honest` of them are not corrupted."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
