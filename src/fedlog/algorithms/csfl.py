@@ -1,9 +1,9 @@
-"""CS-FL (Li, Li and Varshney 2021): compressed differences in both directions, by compressed sensing and by signs.
+"""CS-FL (Li, Li and Varshney 2021): model changes are sent compressed, up and down: by compressed sensing, or as signs.
 
 A round has two exchanges. In the first, clients send a few random measurements of the entries that training changed
 most; the server broadcasts their average, and every client recovers the same sparse update from it. In the second,
-clients train again and send the sign of each entry's change, with the small changes of the first exchange added. No
-parameters are sent: all clients start from the same model and add the same updates.
+clients train again, add the small changes that the first exchange left out, and send the sign of each entry's change.
+No parameters are sent: all clients start from the same model and add the same updates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ERROR = "error"  # the changes that a client's measurements left out, kept for i
 class CSFL(Algorithm):
     """Sends compressed changes of the model instead of parameters, in both directions.
 
-    Changes above `threshold` are measured, with `reduction` measurements for each entry of the model.
+    Changes larger than `threshold` are measured; there are `reduction` times as many measurements as model entries.
     """
 
     plan: ModelPlan
@@ -104,7 +104,9 @@ class CSFL(Algorithm):
         if message.kind is Kind.SIGNS:
             move = self.phase_2_rate * (update.to(torch.float64) * 2 - 1)
         else:
-            sparse = recover_vector(self._make_sensing(known["seed"]), update, int(numbers[0]), self.iterations)
+            sparse = recover_vector(
+                self._make_measurement_matrix(known["seed"]), update, int(numbers[0]), self.iterations
+            )
             move = self.phase_1_rate * sparse
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
@@ -119,7 +121,7 @@ class CSFL(Algorithm):
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
             return {**home, ERROR: torch.zeros_like(home[ERROR])}, signs
         large = torch.where(change.abs() > self.threshold, change, torch.zeros_like(change))
-        measurements = self._make_sensing(work.constants["seed"]).measure(large).to(torch.float32)
+        measurements = self._make_measurement_matrix(work.constants["seed"]).measure(large).to(torch.float32)
         numbers = torch.tensor([int(large.count_nonzero()), trained.records])
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
@@ -150,7 +152,7 @@ class CSFL(Algorithm):
         }
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The length of all updates, and non-zero changes per measurement (above about 0.2, recovery fails)."""
+        """The L2 norm of the sum of updates, and non-zero changes per measurement (above about 0.2, recovery fails)."""
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved
@@ -160,7 +162,7 @@ class CSFL(Algorithm):
     def _measurements(self) -> int:
         return max(1, round(self.reduction * self.plan.entries))
 
-    def _make_sensing(self, seed: Tensor) -> MeasurementMatrix:
+    def _make_measurement_matrix(self, seed: Tensor) -> MeasurementMatrix:
         return MeasurementMatrix.from_seed(int(seed), self.plan.entries, self._measurements)
 
     def _flatten(self, params: Params) -> Tensor:

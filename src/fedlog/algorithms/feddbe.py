@@ -1,7 +1,7 @@
 """FedDBE (Zhang et al. 2023, domain bias eliminator): FedAvg with a personal shift of the features.
 
-Each client keeps a vector, the shift, that is added to its features and takes up what is special about its records. A
-loss term pulls the mean of its features to a global mean, which is computed once before the first round.
+Each client keeps a vector, the shift, that is added to its features and learns how its records differ from those of
+others. A loss term pulls the client's mean feature to a global mean, which is computed once before the first round.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """Start from the newest model; after the opening also from the client's shift, with the global mean feature."""
+        """The start of training: the newest model; after the opening also the client's shift and the global mean."""
         params = self.deploy(home, heard)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})
@@ -106,5 +106,5 @@ class FedDBE(Algorithm):
         return {**home, **{name: value for name, value in heard.items() if name != "mean"}}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The length of the global mean feature."""
+        """The L2 norm of the global mean feature."""
         return {"global_mean_norm": float(server["mean"].norm())} if "mean" in server else {}

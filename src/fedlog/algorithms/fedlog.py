@@ -47,7 +47,7 @@ class FirstHead(StrEnum):
 
 
 def make_random_head(n_class: int, width: int, norm: float, seed: int) -> Tensor:
-    """A head (n_class, 1 + width) without bias, its rows of length `norm`, and orthogonal if n_class <= width."""
+    """A head (n_class, 1 + width) without bias; rows have L2 norm `norm`, and are orthogonal if n_class <= width."""
     rows = torch.randn(n_class, width, dtype=torch.float64, generator=Key(seed).child("first head").torch())
     if n_class <= width:
         rows = torch.linalg.qr(rows.mT).Q.mT
@@ -133,7 +133,7 @@ class FedLog(Algorithm):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The exact MAP head of the summed statistics (eq. 11).
 
-        With privacy noise, n is the sum of the noisy counts. If it is too small compared with its noise, the old head
+        With privacy noise, n is the sum of the noisy counts. If n is too small compared with its noise, the old head
         stays.
         """
         total = self._add_old_statistics(server, total)
@@ -152,9 +152,9 @@ class FedLog(Algorithm):
         }
 
     def _add_old_statistics(self, server: Params, total: Contribution) -> Contribution:
-        """This round's statistics Phi plus the old statistics T, multiplied by `carry` (g): T <- g * T + Phi.
+        """The old statistics T, multiplied by `carry` (g), plus this round's statistics Phi: T <- g * T + Phi.
 
-        The prior does not decay, so that clients can solve the same head from the statistics alone.
+        The prior is not multiplied by g, so that clients can solve the same head from the statistics alone.
         """
         if not self.carry or "statistics" not in server:
             return total
@@ -166,7 +166,7 @@ class FedLog(Algorithm):
         return {**home, HEAD: heard[HEAD]}
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The spread of the class means, the longest row of the head, and how exact the solution is."""
+        """The spread of the class means, the largest norm of a row of the head, and the solver's relative gradient."""
         if HEAD not in server:
             return {}
         statistics, noise_std = Statistics(server["statistics"]), float(server.get(NOISE, torch.zeros(1)))
@@ -206,7 +206,7 @@ class FedLogC(FedLog):
 
     @property
     def growth_factor(self) -> float:
-        """The factor by which the loss's pull and push alone stretch the distances of class means in one round."""
+        """The factor by which distances between class means grow in a round, from the loss's pull and push alone."""
         held = self.alpha - (self.plan.n_class - 1) * self.beta
         if not self.beta:
             return 1.0

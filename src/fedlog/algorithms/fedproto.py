@@ -91,7 +91,7 @@ class FedProto(Algorithm):
         return trained.params, Message(Kind.MEANS, (means[:, 1:].to(torch.float32), counts))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The new prototypes: class means over all records. A class that no participant holds keeps its old one."""
+        """The new prototypes: the class means; the old prototype for a class of which no participant has records."""
         sums, counts = total.arrays
         new = counts > 0
         means = torch.where(new[:, None], sums / counts.clamp(min=1)[:, None], server["means"])

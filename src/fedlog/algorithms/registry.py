@@ -173,9 +173,9 @@ def _find_option_types(make: Factory) -> dict[str, Any]:
     return hints
 
 
-def _read_option(method: str, name: str, value: Any, hint: Any) -> Any:
+def _read_option(method: str, name: str, value: Any, annotation: Any) -> Any:
     """The value as the option's type, from a number or from text; unchanged if the type is unknown."""
-    accepted = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    accepted = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if NoneType in accepted and (value is None or value == "none"):
         return None
     kind = next((kind for kind in accepted if kind is not NoneType), Any)

@@ -299,7 +299,7 @@ class Algorithm(ABC):
         """The client's whole model, for evaluation and use."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
-        """Raise an InputError with the option's value unless the rule holds, such as "must not be negative"."""
+        """Raise an InputError unless `holds`; it states the `rule` ("must not be negative") and the option's value."""
         if not holds:
             raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}", hint=hint)
 

@@ -21,11 +21,11 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SAVE_AS_UTF_8 = "save it as CSV in UTF-8"
 
 
-def read_header(path: Path, separator: str, known: Collection[str]) -> list[str]:
+def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str]:
     """The names in a header; InputError if it is not UTF-8, too long, or has another separator or repeated names.
 
-    `known` are the columns that are needed, if that is known: others may be repeated, and the error about too many
-    columns names some of them.
+    `needed` are the columns that will be read; empty means all. Other columns may be repeated, and if there are too
+    many columns, the error names some of the others.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
@@ -47,12 +47,12 @@ def read_header(path: Path, separator: str, known: Collection[str]) -> list[str]
     except csv.Error as error:
         raise InputError(f"expected the names of columns in the header of {path}, found: {error}") from None
     if len(names) > MOST_COLUMNS:
-        strange = shorten_list(name for name in names if name not in known)
+        strange = shorten_list(name for name in names if name not in needed)
         raise InputError(
             f"expected at most {MOST_COLUMNS} columns, found {len(names)} in {path}",
             hint=f"remove columns that are not needed, such as: {strange}",
         )
-    repeated = [name for name, times in Counter(names).items() if times > 1 and name and (name in known or not known)]
+    repeated = [name for name, times in Counter(names).items() if times > 1 and name and (name in needed or not needed)]
     if repeated:
         raise InputError(
             f"expected columns with different names, found more than once in {path}: {shorten_list(repeated)}",

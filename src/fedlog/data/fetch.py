@@ -157,7 +157,7 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """Open an archive; yields a function that opens a member by its name. Paths in the archive are not used."""
+    """Open an archive; yields a function that opens a member by its name. No other member is read."""
     if download.archive == "tar.gz":
         with tarfile.open(archive, "r:gz") as tar:
             yield lambda name: _open_tar_member(tar, name)

@@ -61,7 +61,7 @@ CIRCLE_TEST_RECORDS = 1000
 
 
 def load_sklearn_digits() -> UndividedData:
-    """Scikit-learn's 1797 handwritten digits, 8 x 8, divided by 16; every fourth digit of a class is for test."""
+    """Scikit-learn's 1797 handwritten digits, 8 x 8 pixels from 0 to 1; every fourth digit of a class is for test."""
     pixels, target = read_digits()
     inputs = torch.from_numpy(pixels.astype(np.float32) / 16).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(target)

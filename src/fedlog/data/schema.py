@@ -53,7 +53,8 @@ class Feature:
     def width(self) -> int:
         """The number of inputs that the column becomes.
 
-        Numeric: its value, and whether it is missing. Categorical: one for each category, for others, and for missing.
+        A numeric column becomes two inputs: the value, and whether it is missing. A categorical column becomes one
+        input for each category, one for other values, and one for missing values.
         """
         if self.kind is FeatureKind.TEXT:
             return TEXT_BYTES

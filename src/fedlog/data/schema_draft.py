@@ -141,7 +141,7 @@ def _draft_column(series: pl.Series, sites: int) -> Feature | str:
     numbers = texts.cast(pl.Float64, strict=False)
     if known.dtype != pl.Boolean and numbers.null_count() == 0:
         whole = bool((numbers == numbers.floor()).all())
-        if whole and distinct > FEW_CODES and _may_number_rows(series.name, texts, sites):
+        if whole and distinct > FEW_CODES and _looks_like_identifier(series.name, texts, sites):
             return "looks like an identifier"
         if not whole or distinct > FEW_CODES:
             return Feature(series.name, FeatureKind.NUMERIC)
@@ -152,8 +152,8 @@ def _draft_column(series: pl.Series, sites: int) -> Feature | str:
     return Feature(series.name, FeatureKind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
 
 
-def _may_number_rows(name: str, texts: pl.Series, sites: int) -> bool:
-    """Whether the column is called like an identifier or a row number, and no site needs to have a value twice."""
+def _looks_like_identifier(name: str, texts: pl.Series, sites: int) -> bool:
+    """Whether the column is named like an identifier or a row number, and no value occurs more than `sites` times."""
     called = name.lower().endswith("id") or name.lower() in ("", "index") or name.lower().startswith("unnamed:")
     return called and int(texts.unique_counts().to_numpy().max()) <= sites
 

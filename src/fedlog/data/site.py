@@ -93,10 +93,10 @@ def load_site(
             f"found: {source}",
             hint="convert it to one of these" if path.exists() else hint_at_missing_path(path),
         )
-    typed = _convert_by_schema(arrays.inputs, schema)
-    warning = _describe_changed_values(arrays.inputs, typed, schema)
+    converted = _convert_by_schema(arrays.inputs, schema)
+    warning = _describe_changed_values(arrays.inputs, converted, schema)
     if preparation is Preparation.ALONE or schema.input_range is not None:
-        arrays = replace(arrays, inputs=typed)
+        arrays = replace(arrays, inputs=converted)
     site = make_site(arrays, schema, name, key, shares, preparation)
     return replace(site, left_out=left_out, warning=warning)
 
@@ -222,8 +222,8 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 def _convert_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
     """The inputs cut to the schema's range; without a range, images as bytes and other arrays as floats.
 
-    The schema decides, not the file's type, which may depend on a single value. Without a range each number of an
-    image is rounded to a whole number from 0 to 255.
+    The schema decides on bytes or floats, because the number type of a file may depend on a single value in it. Without
+    a range each number of an image is rounded to a whole number from 0 to 255.
     """
     if schema.input_range is not None:
         return inputs.float().clamp(*schema.input_range)
@@ -236,13 +236,13 @@ def _has_images(schema: Schema) -> bool:
     return len(schema.shape) == 3 and schema.shape[0] in MODES
 
 
-def _describe_changed_values(inputs: Tensor, typed: Tensor, schema: Schema) -> str | None:
-    """A warning if the conversion of the inputs to `typed` changed values, with what to do; None if it did not."""
-    changed = 0 if typed is inputs else int((inputs != typed).sum())
+def _describe_changed_values(inputs: Tensor, converted: Tensor, schema: Schema) -> str | None:
+    """A warning with a hint if the `converted` inputs differ from the original inputs; None if they are equal."""
+    changed = 0 if converted is inputs else int((inputs != converted).sum())
     if changed == 0:
         return None
     what = (
-        f"{100 * changed / typed.numel():.2g} % of the numbers in the {'images' if _has_images(schema) else 'arrays'}"
+        f"{100 * changed / inputs.numel():.2g} % of the numbers in the {'images' if _has_images(schema) else 'arrays'}"
     )
     if schema.input_range is not None:
         low, high = schema.input_range

@@ -1,4 +1,4 @@
-"""The public data sets: their files, addresses, checksums, terms and citations; and the state of files on disk.
+"""The public data sets: their files, addresses, checksums, terms of use, citations; and the state of files on disk.
 
 A checksum of None means that none is published; such files are only checked when they are read.
 """
@@ -44,7 +44,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """A public data set: its downloads, terms and citation."""
+    """A public data set: its downloads, terms of use and citation."""
 
     name: str
     title: str

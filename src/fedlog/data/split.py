@@ -77,9 +77,9 @@ def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
 def _choose_validation_rows(rows: Positions, first: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
     """The validation rows of this repetition, out of the `rows` of one class that are not for test.
 
-    Repetitions take turns: the first takes `first` rows, the later ones divide the remaining rows among them. If these
-    cannot be divided evenly, `shift` gives the extra rows to different turns in different classes. A single row is kept
-    for training.
+    In a cycle of repetitions, the first validates on `first` rows, and the later ones divide the other rows among them.
+    If that is not even, `shift`, which differs between classes, decides which repetitions get one row more. A class
+    with a single row keeps it for training.
     """
     round_number, turn = shares.cycle_and_turn
     if round_number:

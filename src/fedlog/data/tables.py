@@ -43,12 +43,12 @@ class Table:
     targets: NDArray[np.float32] | None = None  # (n,) numbers to predict, scaled so that the schema's range is -1..1
 
 
-def read_frame(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
+def read_frame(path: Path, needed: Collection[str] = ()) -> pl.DataFrame:
     """The file as a data frame; every CSV value is a text, so that "007" stays a category.
 
-    `known` are the columns that are needed, for the error about too many columns.
+    `needed` are the columns that will be read (empty: all); see `read_header`.
     """
-    frame = _read_with_short_rows(path, known)
+    frame = _read_with_short_rows(path, needed)
     # A short row has no value in the last column; only if there is such a row, all rows have to be checked.
     if path.suffix != ".parquet" and frame.width > 1 and frame.height and frame[:, -1].null_count():
         check_rows(path, _find_separator(path), frame.width)
@@ -59,13 +59,13 @@ def _find_separator(path: Path) -> str:
     return "\t" if path.suffix == ".tsv" else ","
 
 
-def _read_with_short_rows(path: Path, known: Collection[str] = ()) -> pl.DataFrame:
+def _read_with_short_rows(path: Path, needed: Collection[str] = ()) -> pl.DataFrame:
     """The file as a data frame of texts; the fields that a short row lacks are missing values."""
     separator = _find_separator(path)
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
-        names = read_header(path, separator, known)
+        names = read_header(path, separator, needed)
         return pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
@@ -175,7 +175,7 @@ class TableEncoder:
 
 
 def encode_texts(series: pl.Series) -> NDArray[np.float32]:
-    """The texts as numbers (n, TEXT_BYTES): the first bytes of their UTF-8, filled up with zeros; empty if missing."""
+    """The texts as numbers (n, TEXT_BYTES): the first bytes of their UTF-8, then zeros; only zeros if missing."""
     written = np.zeros((len(series), TEXT_BYTES), dtype=np.float32)
     for row, text in enumerate(series.to_list()):
         found = np.frombuffer((text or "").encode()[:TEXT_BYTES], dtype=np.uint8)

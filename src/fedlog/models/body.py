@@ -77,7 +77,7 @@ class Body:
         return {name: value.detach().clone() for name, value in collect_parameters(module).items()}
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """The clipped features, (n, *input_shape) -> (n, width); with masks as in training, else as in evaluation.
+        """The clipped features, (n, *input_shape) -> (n, width); in training mode unless `masks` is None.
 
         A dropout after the last layer is not applied here: see `apply_last_dropout`.
         """
@@ -152,7 +152,7 @@ def build_body(
 
     With a clip, a ReLU at the end is removed, since it would use only half of the range that the noise covers.
 
-    InputError for a module that is not from (n, ...) to (n, width), draws random numbers itself, uses a dropout layer
+    InputError for a module that does not map (n, ...) to (n, width), draws random numbers itself, uses a dropout layer
     twice, or has a parameter with a reserved name.
     """
     with torch.random.fork_rng(devices=[]):
@@ -187,7 +187,7 @@ def build_body(
 
 @add_default_hint("use a file of parameters that was saved from this body")
 def load_weights(body: Body, path: Path) -> Body:
-    """The body with the parameters in a safetensors file; a head is ignored. InputError if names or shapes differ."""
+    """The body with the parameters of a safetensors file (a head is left out). InputError if names or shapes differ."""
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedlog.models.encoders.names import split_name
-from fedlog.models.encoders.onnx_encoder import ONNX, find_weights_beside
+from fedlog.models.encoders.onnx_encoder import ONNX, find_external_weights
 from fedlog.models.frozen import FROZEN
 
 
@@ -21,7 +21,7 @@ def list_body_files(body: str) -> list[Path]:
     if found is None:
         return []
     path = Path(found)
-    return [path, *find_weights_beside(path, path.read_bytes())] if body.startswith(ONNX) else [path]
+    return [path, *find_external_weights(path, path.read_bytes())] if body.startswith(ONNX) else [path]
 
 
 def find_path_in_name(body: str) -> str | None:

@@ -71,7 +71,7 @@ def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Raise an InputError if the body's name in the file `where` is a function that the user did not allow."""
+    """Raise an InputError if the body that the file `where` names is a function that the user did not allow."""
     plain = name.partition("@")[0]
     if (
         split_name(name) is None
@@ -92,7 +92,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
     """The name of a body in settings and records, given its name, a module or a function that makes one.
 
     The name of a module or function contains a digest of it, so that different bodies have different names. Another
-    process can load such a model only if it can import the function.
+    process can load a model with this body only if it can import the function.
     """
     if isinstance(given, str):
         return given

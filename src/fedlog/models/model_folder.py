@@ -98,7 +98,7 @@ def locate_client_model(folder: Path, client: str) -> Path:
 def load_model(path: Path) -> Model:
     """Load the model in a site's model folder, or that of a client in a run's folder, `RUN/models/CLIENT`.
 
-    InputError with the part that is missing or wrong.
+    Raise an InputError that names the part that is missing or wrong.
     """
     try:
         if not (path / DESCRIPTION).exists() and (path.parent / RUN_DESCRIPTION).exists():

@@ -47,7 +47,7 @@ def _find_mixing_by_running(body: Body) -> str | None:
     first, second, *rest = make_trial_records(body.input_shape, 5)
     batches = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
-        found, changed = (_run_first_record(body, batch) for batch in batches)
+        found, changed = (_collect_outputs_for_first_record(body, batch) for batch in batches)
     except Exception:  # a user's module may raise anything for records that are not its data
         return "its forward pass fails on made-up records, so it cannot be tried"
     for name, one in found.items():
@@ -57,8 +57,8 @@ def _find_mixing_by_running(body: Body) -> str | None:
     return None
 
 
-def _run_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
-    """Run a batch: return the first record's output of each innermost layer, and of the whole body."""
+def _collect_outputs_for_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
+    """Run a batch; return the output for its first record, of each layer without sub-layers and of the body."""
     noted: dict[str, Tensor] = {}
 
     def make_hook(name: str) -> Any:

@@ -16,7 +16,7 @@ from fedlog.errors import InputError
 from fedlog.files.names import hint_at_missing_path
 from fedlog.models.body_files import find_path_in_name
 from fedlog.models.encoders.names import is_encoder
-from fedlog.models.encoders.onnx_encoder import find_weights_beside
+from fedlog.models.encoders.onnx_encoder import find_external_weights
 from fedlog.models.frozen import refuse_trained_weights
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
@@ -259,8 +259,8 @@ def _digest_files(files: list[Path]) -> str | None:
         try:
             content = path.read_bytes()
             found.update(content)
-            for beside in find_weights_beside(path, content) if path.suffix == ".onnx" else ():
-                found.update(beside.read_bytes())
+            for weight_file in find_external_weights(path, content) if path.suffix == ".onnx" else ():
+                found.update(weight_file.read_bytes())
         except OSError as error:
             raise InputError(
                 f"cannot read the body's parameters {path}: {error.strerror}",

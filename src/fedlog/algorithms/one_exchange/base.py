@@ -100,7 +100,7 @@ class OneExchange(Algorithm):
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**to_float32(_name_parts(self.solve(moments))), **sums}
+            return {**to_float32(_name_head_parts(self.solve(moments))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -135,7 +135,7 @@ class OneExchange(Algorithm):
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the model that are solved from the summed moments, by name."""
-        return _name_parts(self.solve(moments, noise_std))
+        return _name_head_parts(self.solve(moments, noise_std))
 
     def deploy(self, home: Params, heard: Params) -> Params:
         """The frozen body with the global head; with `classes = own` it predicts only the site's classes."""
@@ -154,7 +154,8 @@ class OneExchange(Algorithm):
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
         """The models that a site chooses from: with the global head, then with its personal heads.
 
-        The later a personal head, the less the global head counts. Empty if the method has no personal heads.
+        Personal heads are ordered: each gives the global head less weight than the one before. Empty if the method has
+        no personal heads.
         """
         if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
@@ -163,12 +164,12 @@ class OneExchange(Algorithm):
         for strength in STRENGTHS:
             solved = None if math.isinf(strength) else self.solve_from_kept_state(home, heard, strength)
             if solved is not None:
-                model = {**deployed, **to_float32(_name_parts(solved))}
+                model = {**deployed, **to_float32(_name_head_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict_to_own_classes(model[HEAD], home)}))
         return found
 
     def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head, from the sums that it kept; None without records, or if there is no such head."""
+        """A site's personal head from the sums that it kept; None if it has no records, or no head of this strength."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_personal_head(own, heard, strength) if own.statistics.total else None
 
@@ -193,7 +194,7 @@ def to_float32(params: Params) -> Params:
     return {name: value.to(torch.float32) for name, value in params.items()}
 
 
-def _name_parts(solved: Tensor | QuadraticHead) -> Params:
+def _name_head_parts(solved: Tensor | QuadraticHead) -> Params:
     if isinstance(solved, QuadraticHead):
         return {HEAD: solved.linear, QUADRATIC: solved.quadratic}
     return {HEAD: solved}

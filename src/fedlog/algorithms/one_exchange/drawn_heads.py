@@ -1,13 +1,13 @@
 """Heads that the server trains on features drawn from Gaussians: CCVR and FedPFT.
 
-CCVR (Luo et al. 2021): a Gaussian for each class, with exact means and covariances from sums. The source uses it to
-calibrate the classifier of a trained FedAvg model; here the body is frozen, and only the head is made.
+CCVR (Luo et al. 2021): a Gaussian for each class, with exact means and covariances from sums. Luo et al. calibrate the
+classifier of a trained FedAvg model; here the body is frozen, and only the head is trained.
 
 FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for each of its classes. The server needs each
-client's mixtures separately, so secure sums cannot be used. Covariances are diagonal; the source also has spherical and
-full ones.
+client's mixtures separately, so secure sums cannot be used. Covariances are diagonal; Beitollahi et al. also have
+spherical and full ones.
 
-Personal heads are not in the sources: a site draws features from its own Gaussians and trains a head on them, with the
+Personal heads are not in these papers: a site draws features from its own Gaussians and trains a head on them, with the
 global head as the prior. No further message is needed.
 """
 
@@ -35,7 +35,7 @@ RANK_ROUNDING = 1e-12  # variances below this share of the largest one are only 
 
 @dataclass(frozen=True)
 class HeadFromDrawnFeatures(OneExchange):
-    """The base class of methods that train a softmax head on features drawn from Gaussians, with this `seed`."""
+    """The base class of methods that train a softmax head on features drawn from Gaussians; `seed` fixes the draws."""
 
     penalty: float = 1e-3
     seed: int = 0
@@ -103,7 +103,7 @@ class CCVR(HeadFromDrawnFeatures):
 class FedPFT(HeadFromDrawnFeatures):
     """A softmax head trained on features drawn from all clients' mixtures of `parts` Gaussians for each class.
 
-    With many Gaussians, one may stand for a single record. With `fewest`, Gaussians of fewer records are joined.
+    With many Gaussians, one of them may describe a single record. Gaussians of fewer than `fewest` records are merged.
     """
 
     parts: int = 1
@@ -154,7 +154,7 @@ class FedPFT(HeadFromDrawnFeatures):
 
 
 def _square_root(covariance: Tensor) -> Tensor:
-    """The symmetric square root of a covariance; directions whose variance is only rounding are left out.
+    """The symmetric square root of a covariance, without directions whose variance is only rounding error.
 
     Scaled eigenvectors would give the same distribution, but their signs and order depend on the last bit of the sums:
     the same sums, added in another order, would give other features.

@@ -1,10 +1,10 @@
 """FedCOF (Goswami et al. 2024): clients send only class means, from which the server estimates covariances.
 
-How much the clients' means of a class differ shows how much its records differ. The server needs each client's means
-separately, so secure sums cannot be used.
+The covariance of a class is estimated from how much its mean differs between clients. The server needs each client's
+means separately, so secure sums cannot be used.
 
-Personal heads are not in the source: the server sends the class sums and the Gram matrix instead of the head, and a
-site adds its own. Its own Gram matrix is computed from its records, not estimated from means.
+Personal heads are not in that paper: the server sends the class sums and the Gram matrix instead of the head, and a
+site adds its own sums and Gram matrix, which it computes from its records.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class FedCOF(OneExchange):
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
         """A site's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
-        None if the sums of all clients were not sent. With strength 0, None for a site without two records of a class,
-        which has no covariance.
+        None if the sums of all clients were not sent. With strength 0, also None if no class has two records at the
+        site, since a covariance needs two.
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
             return None

@@ -19,7 +19,7 @@ PARTS = (HEAD, SPREAD, NOISE)
 class FedRegression(OneExchange):
     """Bayesian linear regression: the exact posterior of a linear head, solved from summed moments.
 
-    `strength` is that of the prior on the weights; None chooses the one with the largest evidence.
+    `strength` scales the precision of the prior on the weights; None chooses the strength with the largest evidence.
     """
 
     strength: float | None = None
@@ -37,7 +37,7 @@ class FedRegression(OneExchange):
 
     @property
     def schedule(self) -> Schedule:
-        """One exchange without training: clients send the moments of features and number, joined into one vector."""
+        """One exchange without training: clients send the joint moments of the features and the number to predict."""
         return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:

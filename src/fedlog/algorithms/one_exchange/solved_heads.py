@@ -95,7 +95,7 @@ class FedNB(OneExchange):
 class FedLDA(OneExchange):
     """Linear discriminant analysis: Gaussian classes with one shared covariance, which the sums give exactly.
 
-    A `share` of the covariance is replaced by a multiple of the identity; by default, the share of Chen et al. 2010.
+    A `share` of the covariance is replaced by a multiple of the identity; None computes the share by Chen et al. 2010.
     """
 
     share: float | None = None

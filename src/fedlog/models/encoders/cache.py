@@ -1,8 +1,8 @@
 """The cache of features of frozen encoders on disk: each record is encoded only once.
 
 There is a folder for each encoder, named by its digest. Its files hold up to 1024 records each: the 16-byte hashes of
-the raw records, and their features. Two processes may fill a folder at the same time; they only compute some records
-twice.
+the raw records, and their features. Two processes may fill a folder at the same time; then some records are encoded
+twice, which does no harm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Encoder(Protocol):
 
     @property
     def digest(self) -> str:
-        """64 hex digits, equal for two encoders exactly if weights and preparation are equal."""
+        """64 hex digits, equal for two encoders exactly if their weights and their preparation of inputs are equal."""
 
     def encode(self, raw: Tensor) -> Tensor:
         """The features of raw records, (n, *input_shape) -> (n, width) float32; pixels are from 0 to 255."""

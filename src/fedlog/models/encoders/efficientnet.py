@@ -1,4 +1,4 @@
-"""EfficientNet-Lite as an ONNX graph of convolutions (with their norms folded in), ReLU6, sums and a spatial mean.
+"""EfficientNet-Lite as an ONNX graph; each batch normalisation is folded into the weights of its convolution.
 
 The architecture comes from the package `efficientnet_lite_pytorch`, the weights from `fold_norms`.
 """
@@ -21,7 +21,7 @@ def make_network(model: str, side: int) -> Any:
 
 
 def _list_convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
-    """The name, the convolution and the norm of each layer, from input to output."""
+    """The name, the convolution and the batch normalisation of each layer, from input to output."""
     found = [("stem", network._conv_stem, network._bn0)]
     for at, block in enumerate(network._blocks):
         if hasattr(block, "_expand_conv"):
@@ -33,7 +33,7 @@ def _list_convolutions(network: Any) -> list[tuple[str, nn.Conv2d, Any]]:
 
 
 def fold_norms(network: Any) -> Weights:
-    """The weights and biases of the convolutions with their norms folded in, computed in float64."""
+    """The weights and biases of the convolutions with batch normalisation folded in, computed in float64."""
     folded: Weights = {}
     for name, convolution, norm in _list_convolutions(network):
         scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)

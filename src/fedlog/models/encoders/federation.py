@@ -10,7 +10,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import IDENTITY
 from fedlog.models.encoders.cache import FeatureCache, Progress
 from fedlog.models.encoders.names import load_encoder, split_name
-from fedlog.models.encoders.pixels import refuse_unscaled_images, scale_to_bytes
+from fedlog.models.encoders.pixels import refuse_unscaled_images, scale_to_255
 
 
 def encode_federation(federation: Federation, body: str, progress: Progress | None = None) -> Federation:
@@ -46,4 +46,4 @@ def _scale_pixels(records: Tensor) -> Tensor:
     if records.ndim != 4:
         return records
     refuse_unscaled_images(records)
-    return scale_to_bytes(records)
+    return scale_to_255(records)

@@ -1,6 +1,7 @@
 """Fixed maps that are applied to features; all clients make the same map from its name and a seed.
 
-They follow the encoder's name, each after a plus sign: `identity+project:64+unit`. A seed may follow: `project:64:7`.
+In a body's name the maps follow the encoder, each after a plus sign: `identity+project:64+unit`. The name of a map may
+end with a seed: `project:64:7`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
 def parse_map(text: str, width: int) -> FeatureMap:
     """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N.
 
-    `unit` divides a record's features by their length, `scale` multiplies them, `power` raises their size to a power.
+    `unit` divides a record's features by their L2 norm, `scale` multiplies them by S, `power` raises the absolute value
+    of each feature to the power P and keeps its sign.
     """
     kind, *rest = text.split(":")
     # These do not change the width. A power below 1 shortens tails, which suits Gaussian heads.
@@ -70,7 +72,7 @@ def parse_map(text: str, width: int) -> FeatureMap:
 
 
 def _make_projection(width: int, size: int, key: Key) -> FeatureMap:
-    """A random orthogonal projection to `size` features, scaled so that lengths stay the same on average."""
+    """A random orthogonal projection to `size` features, scaled so that L2 norms stay the same on average."""
     if size > width:
         raise InputError(
             f"a projection cannot increase the number of features: {width} to {size}", hint=f"use expand:{size}"
@@ -89,7 +91,8 @@ def _make_expansion(width: int, size: int, key: Key) -> FeatureMap:
 def _make_bucket_map(width: int, size: int, key: Key) -> FeatureMap:
     """The map that codes each feature as one of `size` buckets (one-hot).
 
-    Bucket edges are quantiles of a normal distribution with the record's spread.
+    Bucket edges are quantiles of a normal distribution with mean 0, and the root mean square of the record's features
+    as std.
     """
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)

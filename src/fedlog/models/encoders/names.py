@@ -13,7 +13,7 @@ from fedlog.errors import InputError
 from fedlog.models.encoders.cache import Encoder
 from fedlog.models.encoders.maps import FeatureMap, make_direction_map, parse_map
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, read_onnx_width
-from fedlog.models.encoders.pixels import scale_to_bytes
+from fedlog.models.encoders.pixels import scale_to_255
 from fedlog.models.encoders.pretrained import PRETRAINED, find_principal_directions, load_pretrained
 from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
 
@@ -56,7 +56,7 @@ def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
 
 
 def _fingerprint_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of an ONNX file and of the files next to it that may hold its weights."""
+    """Name, size and modification time of an ONNX file and of the files next to it that may hold its weights."""
     path = Path(encoder.removeprefix(ONNX))
     if not encoder.startswith(ONNX) or not path.is_file():
         return ()
@@ -74,7 +74,7 @@ def _load_encoder(encoder: str, input_shape: tuple[int, ...], files: object) -> 
 
 
 def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a record after the encoder in a body's name; the same shape if there is none."""
+    """The shape of a record after the encoder in a body's name; `input_shape` if the body has no encoder."""
     parts = split_name(name)
     encoder = None if parts is None else load_encoder(parts.encoder, input_shape)
     return input_shape if encoder is None else (encoder.width,)
@@ -100,7 +100,7 @@ class EncoderBody(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The features. Images are scaled from 0..1 to 0..255 for the encoder; vectors are not changed."""
-        raw = scale_to_bytes(inputs) if inputs.ndim == 4 else inputs
+        raw = scale_to_255(inputs) if inputs.ndim == 4 else inputs
         features = inputs if self._encoder is None else self._encoder.encode(raw).to(inputs)
         mapped: Tensor = self.maps(features)
         return mapped

@@ -84,12 +84,12 @@ def _open_file(name: str) -> tuple[Any, str]:
         hint = "is it a file that you may read?" if path.exists() else hint_at_missing_path(path)
         raise InputError(f"body {name}: the encoder cannot be read: {error.strerror}", hint=hint) from None
     try:
-        beside = find_weights_beside(path, content)
+        weight_files = find_external_weights(path, content)
         found = hashlib.sha256(content)
-        for each in beside:
+        for each in weight_files:
             found.update(hashlib.sha256(each.read_bytes()).digest())
         # onnxruntime needs the path to find weight files in the same folder.
-        return open_session(str(path) if beside else content), found.hexdigest()
+        return open_session(str(path) if weight_files else content), found.hexdigest()
     except (ImportError, InputError):
         raise
     except Exception as error:
@@ -98,8 +98,8 @@ def _open_file(name: str) -> tuple[Any, str]:
         ) from None
 
 
-def find_weights_beside(path: Path, content: bytes) -> list[Path]:
-    """The weight files of an ONNX model in the same folder; PyTorch writes one by default. InputError if missing."""
+def find_external_weights(path: Path, content: bytes) -> list[Path]:
+    """The files that hold an ONNX model's weights (PyTorch writes one by default); InputError if one is missing."""
     import onnx  # an extra
 
     try:

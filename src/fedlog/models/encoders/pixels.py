@@ -21,8 +21,8 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
-def scale_to_bytes(images: Tensor) -> Tensor:
-    """Pixels (n, channels, height, width) from 0 to 255: bytes stay, numbers from 0 to 1 are multiplied by 255."""
+def scale_to_255(images: Tensor) -> Tensor:
+    """Images (n, channels, height, width) with pixels from 0 to 255: uint8 unchanged, floats multiplied by 255."""
     return images if images.dtype == torch.uint8 else images * 255
 
 

@@ -107,7 +107,8 @@ def find_principal_directions(name: str) -> Tensor:
     """The directions of the features that the network's classifier uses, strongest first: (width, classes - 1).
 
     The columns are orthonormal. The classifier was trained on public images, so its directions are public; they
-    separate classes far better than random ones. Further directions would differ from machine to machine.
+    separate classes far better than random ones. Directions beyond these are arbitrary: they would differ from machine
+    to machine.
     """
     network, _ = parse_pretrained(name)
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
@@ -139,7 +140,7 @@ def _make_missing_error(network: Network) -> InputError:
 
 
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
-    """The network's weights with norms folded in, from the cache; they are computed and added if missing."""
+    """The network's weights with batch normalisation folded in, from the cache; computed and added if missing."""
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     # A file that is missing, damaged or folded by another rule is written anew.
     with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:

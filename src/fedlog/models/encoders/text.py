@@ -1,7 +1,8 @@
 """The text encoder `text:wordllama`: the mean of the vectors of a text's tokens, from a table of 32,000 x 256 numbers.
 
 The table and the tokenizer are files of the package `wordllama` (MIT). They are read directly, after a check of their
-sha256, because the package's loader asks a server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form are used.
+sha256, because the package's loader would contact a server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form
+are used.
 """
 
 from __future__ import annotations
