@@ -179,10 +179,10 @@ def test_a_mistake_names_the_setting_what_is_expected_and_where(values: dict[str
 
 def test_a_falling_rate_is_set_for_its_rounds() -> None:
     falling = Plan("trial", rounds=3, optimiser=Optimiser(decay=Decay.COSINE))
-    assert falling.list_changes(replace(falling, rounds=4)) == ["rounds"]
+    assert falling.list_forbidden_changes(replace(falling, rounds=4)) == ["rounds"]
     level = replace(falling, optimiser=Optimiser())
-    assert level.list_changes(Plan("trial", rounds=4)) == []
-    assert level.list_changes(Plan("trial", rounds=4, batch_size=7)) == ["batch_size"]
+    assert level.list_forbidden_changes(Plan("trial", rounds=4)) == []
+    assert level.list_forbidden_changes(Plan("trial", rounds=4, batch_size=7)) == ["batch_size"]
 
 
 NEW_FIELD = """    beta2: NotNegative = setting(

@@ -234,7 +234,7 @@ def test_a_site_whose_heartbeat_is_late_is_asked_again_while_it_is_heard(
 ) -> None:
     clock = FakeClock()
     post = OverduePost([FakeNode(9, "a")], {9: behaviour}, clock=clock)
-    wait = WaitingRules(5.0, heard=lambda: heard(clock.time))
+    wait = WaitingRules(5.0, seen_at_gate=lambda: heard(clock.time))
     replies = ask_sites(post, {"a": 9}, {"a": HELLO}, FrameKind.WELCOME, wait, clock.clock())
     assert len(post.waiting) == asked
     found = {"answered": replies.answers, "silent": replies.silent, "refused": replies.refused}

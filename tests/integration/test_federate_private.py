@@ -460,6 +460,6 @@ def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() ->
     for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SumRules(3, 4))):
         assert read_plan(json.loads(json.dumps(given.as_json()))) == check_plan(given)
     assert "promise" not in Plan("trial").as_json()
-    assert plan(LOCAL).list_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]
+    assert plan(LOCAL).list_forbidden_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]
     with pytest.raises(InputError):
         read_site_report(b'{"body": "mlp:8", "accuracy": 0.5}', PrivateSiteReport)

@@ -138,7 +138,7 @@ def test_the_command_on_the_page_repeats_the_run(settings: dict[str, Any]) -> No
 
 
 def test_only_what_differs_is_told_and_the_rest_is_folded(runs: Path) -> None:
-    found = {each.name: (each.value, each.usual) for each in find_differences(read_spec(runs / "fedlog"))}
+    found = {each.name: (each.value, each.default) for each in find_differences(read_spec(runs / "fedlog"))}
     assert found == {"body": (["mlp:4"], ["mlp:64,32"]), "rounds": (2, 10), "epochs": (1, 5)}
     assert find_differences(resolve(apply_recipe(RunSpec(), given=())).spec) == []
     page = render_run(read_run(runs / "fedlog"))

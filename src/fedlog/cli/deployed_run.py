@@ -62,7 +62,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
         sites=_read_sites(report, plan.name, read_events(server.event_log)),
         finished=bool(report),
         ended_early=report.get("ended_early"),
-        hides_figures=plan.hides_figures,
+        hides_site_results=plan.hides_site_results,
         **bits,
         bits_by_kind=sum_bits_by_kind([report.get("bits_by_kind", {})], report.get("bits_opening", {})),
         budget=budget,

@@ -1,7 +1,8 @@
 """Write files that survive a crash: every byte is on the disk when a function returns, or the function raises OSError.
 
-A file is first written as a draft beside its place and then renamed, so a reader, or a restart after a crash, finds the
-old content or the new one. A line is appended as a whole: if the disk is full, the part that was written is cut off.
+A file is first written under another name in the same folder (a draft) and then renamed, so a reader, or a restart
+after a crash, finds the old content or the new one. A line is appended as a whole: if the disk is full, the part that
+was written is cut off.
 """
 
 from __future__ import annotations
@@ -102,14 +103,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file_names(folder: Path) -> None:
-    """Force a folder's list of file names to the disk, which forcing the content of a file does not do."""
+    """Force a folder's list of file names to the disk; forcing a file's content to the disk leaves its name out."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _sync_content(folder)
 
 
 @contextmanager
 def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Put this file's name into system errors raised in the block, which would name a draft or no file."""
+    """Make system errors raised in the block name this file, instead of its draft or no file."""
     try:
         yield
     except OSError as error:

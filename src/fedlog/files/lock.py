@@ -60,7 +60,7 @@ def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | N
     while True:
         descriptor = open_path()
         try:
-            if lock_descriptor(descriptor, blocking=False) and _is_still_there(descriptor, path):
+            if lock_descriptor(descriptor, blocking=False) and _is_same_file(descriptor, path):
                 yield
                 return
         finally:
@@ -70,8 +70,8 @@ def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | N
         time.sleep(POLL_SECONDS)
 
 
-def _is_still_there(descriptor: int, path: Path) -> bool:
-    """Whether the path still names the open file or folder of the descriptor: a lock on a removed one is useless."""
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to this open file or folder; if not, a lock on the open file excludes nobody."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

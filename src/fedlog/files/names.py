@@ -37,7 +37,7 @@ _GIVEN: dict[str, Callable[..., Any]] = {}
 def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
     """Return the name of a function or class for settings and records: `name` if given, else `module:qualname`.
 
-    `import_callable` turns the name into the object again; in another process, only if the object can be imported.
+    `import_callable` turns the name back into the object. In another process, the object must be importable.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"

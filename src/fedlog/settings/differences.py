@@ -23,11 +23,11 @@ NEEDED = ("label", "schema", "site_column", "body_file")
 
 @dataclass(frozen=True)
 class SettingDifference:
-    """A setting in which a run differs from its preset: its value, and the value by default."""
+    """A setting in which a run differs from its preset, with the run's value and the default value."""
 
     name: str
     value: Any
-    usual: Any
+    default: Any
     is_option: bool = False  # whether it is an option of the method
 
     @property
@@ -36,9 +36,9 @@ class SettingDifference:
         return describe_value(self.value)
 
     @property
-    def usual_text(self) -> str:
+    def default_text(self) -> str:
         """The setting's default value as text for people."""
-        return describe_value(self.usual)
+        return describe_value(self.default)
 
 
 def describe_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the computation (device, processes, threads), which change results by rounding at most."""
+"""Settings of the computation (device, processes, threads). They change results by rounding errors at most."""
 
 from __future__ import annotations
 

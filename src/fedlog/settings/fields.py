@@ -28,7 +28,7 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Recorded(Enum):
-    """Whether a setting enters the digest that identifies a run's settings. A setting that is None never does."""
+    """Whether a setting enters the digest that identifies a run's settings. A setting that is None never enters it."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"
@@ -39,7 +39,7 @@ class Recorded(Enum):
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """The help text of a setting, whether it is recorded, and whether it is a flag or a setting of deployed runs."""
+    """A setting's help text, and whether it enters digests, belongs to deployed runs, and has a command-line flag."""
 
     help: str
     recorded: Recorded = Recorded.ALWAYS
@@ -81,7 +81,7 @@ class Section:
 
     def __post_init__(self) -> None:
         kind = type(self)
-        hints, defaults = find_setting_types(kind), _check_defaults(kind)  # type: ignore[arg-type]
+        hints, defaults = find_setting_types(kind), _convert_defaults(kind)  # type: ignore[arg-type]
         for entry in fields(self):
             value, hint = getattr(self, entry.name), hints[entry.name]
             if value is None and defaults.get(entry.name) is not None and NoneType not in list_accepted_types(hint):
@@ -103,8 +103,8 @@ def find_setting_types(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _check_defaults(kind: Any) -> dict[str, Any]:
-    """Return name -> default of a section's settings, checked and converted once because most keep their default."""
+def _convert_defaults(kind: Any) -> dict[str, Any]:
+    """Return name -> default of a section's settings, checked and converted; cached, since most keep their default."""
     hints = find_setting_types(kind)
     given = [entry for entry in fields(kind) if entry.default is not MISSING]
     return {entry.name: _check_setting(entry, entry.default, hints[entry.name]) for entry in given}

@@ -12,12 +12,12 @@ from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import find_setting_info, find_setting_types, find_value_type, list_choices
 from fedlog.settings.privacy import PrivacySettings, SumSettings
-from fedlog.settings.spec import LengthSettings, RunSpec
+from fedlog.settings.spec import RunLengthSettings, RunSpec
 from fedlog.settings.training import Optimiser, RoundSettings
 
 GROUPS = {
     "data": (DataSettings,),
-    "method and training": (ModelSettings, LengthSettings, RoundSettings, Optimiser),
+    "method and training": (ModelSettings, RunLengthSettings, RoundSettings, Optimiser),
     "privacy": (PrivacySettings, SumSettings),
     "execution": (Execution,),
 }

@@ -1,7 +1,7 @@
 """Default settings: a preset for each data set, and the recipes `paper` and `tuned`.
 
-The presets have the paper's settings (its Tables A.2 to A.4), and ours if the paper has none. Values that the paper
-leaves open and we chose, without test data, have a comment; docs/deviations.md gives the reasons.
+The presets have the paper's settings (its Tables A.2 to A.4), or our own where the paper gives none. A comment marks
+each value that the paper leaves open; we chose these values without test data, for the reasons in docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def choose_recipe(data: str) -> Recipe:
 def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
     """Set the settings of the recipe (`paper` or `tuned`), except those that the user has `given`.
 
-    All options in the specification count as given. Runs with DP-SGD are not changed: DP-SGD keeps no moments and has
-    no weight decay.
+    All options in the specification count as given. Runs with DP-SGD are not changed: DP-SGD has neither Adam's moments
+    nor weight decay.
     """
     recipe = spec.recipe or choose_recipe(spec.data)
     tuned = TUNED.get(spec.method)

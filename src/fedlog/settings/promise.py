@@ -199,7 +199,7 @@ def check_transport(transport: Transport, promise: Promise | None, secure: bool)
 
 
 def apply_body_training(algorithm: Algorithm, method: str, training: BodyTraining | None) -> Algorithm:
-    """Return the method, with frozen bodies if the run asks for that; raise InputError if it cannot use DP-SGD."""
+    """Return the method, with frozen bodies if `training` says so; raise InputError if the method cannot use DP-SGD."""
     if training is BodyTraining.FROZEN:
         trains = any(exchange.phases for exchange in algorithm.schedule.round)
         return freeze_bodies(algorithm) if trains else algorithm
@@ -248,10 +248,10 @@ def plan_protection(
     )
 
 
-def make_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
+def make_upload_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
     """Make the limits against which the server checks uploads in a run without privacy.
 
-    Return None without a clip, and for methods that predict numbers: without privacy their targets have no bound.
+    Return None if there is no clip, or if the method predicts numbers: without privacy, its targets have no bound.
     """
     return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
 

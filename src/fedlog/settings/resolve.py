@@ -59,7 +59,7 @@ class ResolvedRun:
 
     @property
     def digest(self) -> str:
-        """A short digest that two runs share exactly if they are the same experiment."""
+        """A short digest: two runs have the same digest if and only if they are the same experiment."""
         return self.spec.digest
 
 

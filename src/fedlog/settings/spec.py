@@ -29,8 +29,8 @@ from fedlog.settings.training import Optimiser, RoundSettings
 
 
 @dataclass(frozen=True)
-class LengthSettings(Section):
-    """The number of rounds, the batch size, and the share of unusable uploads; None means the data set's preset."""
+class RunLengthSettings(Section):
+    """The number of rounds, the batch size, and the share of unusable uploads; `resolve` fills in what is None."""
 
     rounds: AtLeastOne | None = setting(
         None, "number of rounds (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
@@ -54,7 +54,7 @@ class RunSpec(
     Execution,
     Optimiser,
     RoundSettings,
-    LengthSettings,
+    RunLengthSettings,
     ModelSettings,
     DataSettings,
 ):
@@ -62,7 +62,7 @@ class RunSpec(
 
     @property
     def digest(self) -> str:
-        """A short digest that two resolved specifications share exactly if they are the same experiment."""
+        """A short digest: resolved specifications have the same digest if and only if they are the same experiment."""
         values = convert_spec_to_json(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content

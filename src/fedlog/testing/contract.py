@@ -1,4 +1,4 @@
-"""The checks of a method's contract; each is a function that raises an AssertionError if the method breaks it."""
+"""The checks of a method's contract; each check raises an AssertionError if the method breaks the contract."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_method(method: str | registry.Factory, **options: Any) -> None:
     """Check that a method keeps the contract of this package's methods.
 
     Args:
-        method: its class (or a function that makes an `Algorithm` from a `ModelPlan`), or its name.
+        method: the method's class (or a function that makes an `Algorithm` from a `ModelPlan`), or its name.
         options: options of the method for these short runs: few epochs, and steps large enough to change a model.
 
     Returns:
@@ -84,7 +84,7 @@ def contract_checks() -> tuple[Check, ...]:
 
 
 def check_description(trial: Trial) -> None:
-    """Check what a method states about itself: its name, its exchanges in a round, and its lines of advice."""
+    """Check what a method states about itself: its name, its exchanges in a round, and its advice to users."""
     algorithm = trial.make_algorithm()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
@@ -318,7 +318,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
     clients = list_clients(federation, bodies, simulation.algorithm)
     loop, other = (next(iter(engine.make_backends(federation, clients).values())) for engine in engines)
     assert type(loop) is not type(other)
-    for tasks, name in list_tasks(simulation):
+    for tasks, name in make_training_tasks(simulation):
         if not tasks[0].phases:
             continue
         for task, *fits in zip(tasks, loop.train(tasks), other.train(tasks), strict=True):
@@ -334,8 +334,8 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
             assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
 
 
-def list_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """Yield all clients' training tasks, with a name, for each exchange and for the closing phase of the method."""
+def make_training_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
+    """Yield all clients' tasks, and the exchange's name, for each exchange; at last for the phase named `closing`."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)

@@ -163,7 +163,7 @@ def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
 
 
 def find_largest_gap(one: Models, other: Models) -> float:
-    """Return the largest absolute difference of a parameter; infinite if clients or parameter names differ."""
+    """Return the largest absolute difference between parameters; infinite if clients or parameter names differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")
     return max(

@@ -25,7 +25,7 @@ from fedlog.models.encoders.cache import Progress
 from fedlog.models.encoders.federation import encode_federation
 from fedlog.privacy.release_log import ReleaseRecorder
 from fedlog.settings.execution import Execution
-from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, make_limits
+from fedlog.settings.promise import apply_body_training, check_uploads_may_be_hidden, make_upload_limits
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 
@@ -59,7 +59,7 @@ def make_simulation(
         decisions=read_decisions(backends or {}),
     )
     sums = make_secure_sums(run, protection, len(bodies))
-    limits, releases = make_limits(spec.clip, algorithm), releases or ReleaseRecorder()
+    limits, releases = make_upload_limits(spec.clip, algorithm), releases or ReleaseRecorder()
     return Simulation(algorithm, federation, bodies, plan, engine, settings, protection, sums, limits, releases)
 
 

@@ -148,7 +148,7 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
 
 
 def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Replace the server's certificate and key; the same authority signs the new certificate: sites need no change."""
+    """Replace the server's certificate and key. The authority stays the same, so sites need no change."""
     check_secret(files.authority_key)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -163,7 +163,7 @@ def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], no
 
 
 def check_certificate(authority: Path) -> None:
-    """Raise InputError unless the file is a certificate, such as that of the federation's authority."""
+    """Raise InputError if the file for the authority's certificate is missing or holds no certificate."""
     hint = "the operator has it as certificates/ca.crt; it is public"
     if not authority.is_file():
         raise InputError(f"expected the certificate of the federation's authority, found none: {authority}", hint=hint)
@@ -271,7 +271,7 @@ def format_roster_entry(folder: SiteFolder) -> str:
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """Write the list of the sites' keys from entries NAME=KEY; in a site's folder, its own entry must be among them."""
+    """Write the list of the sites' keys from entries NAME=KEY; a list in a site's folder must hold that site's key."""
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -329,6 +329,6 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
 
 
 def index_member_keys(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Return site number -> signing key of each member of a secure sum; numbers follow the roster's sorted names."""
+    """Return site number -> signing key of a secure sum's members; sites are numbered by name, in sorted order."""
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

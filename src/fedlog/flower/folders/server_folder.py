@@ -67,7 +67,7 @@ class ServerFolder(Folder):
         )
 
     def add_known_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Store a site's public key and its Flower node number under its name: Flower itself lists no names."""
+        """Store a site's public key and Flower node number under the site's name, because Flower lists no names."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time

@@ -86,7 +86,7 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     with start_sites as run_plan, ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(pool_records, federation, plan)  # meanwhile, the processes start
         outcome = run_plan(plan)
-    figures = [{"name": name, "body": BODY, **_read_site_figures(federation, name)} for name in SITES]
+    figures = [{"name": name, "body": BODY, **_read_test_results(federation, name)} for name in SITES]
     comparison = compare_with_pooled(federation, plan, pooled.result())
     return _make_report(root, start, outcome, figures, privacy=outcome.report["privacy"], pooled=comparison)
 
@@ -102,7 +102,7 @@ def _make_report(
     root: Path, start: float, outcome: RunOutcome, sites: list[dict[str, Any]], **more: object
 ) -> dict[str, Any]:
     seconds = round(time.monotonic() - start, 1)
-    return {"sites": sites, **outcome.count_traffic(), **more, "seconds": seconds, "folder": str(root)}
+    return {"sites": sites, **outcome.summarise_communication(), **more, "seconds": seconds, "folder": str(root)}
 
 
 def _divide_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> dict[str, list[int]]:
@@ -169,13 +169,13 @@ def make_demo_plan(seed: int) -> Plan:
 
 
 def write_key_lists(federation: LocalFederation) -> None:
-    """Write the list of the sites' signing keys into every folder; real sites exchange them without the server."""
+    """Write the list of the sites' signing keys into every folder; real sites exchange keys without the server."""
     entries = [format_roster_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)
 
 
-def _read_site_figures(federation: LocalFederation, site: str) -> dict[str, Any]:
+def _read_test_results(federation: LocalFederation, site: str) -> dict[str, Any]:
     """Read one site's test accuracy and number of test records, which in a real private run only the site knows."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
@@ -216,7 +216,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
 
 def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
-    """Compare the federation's noisy sums and head with the exact ones of the pooled records.
+    """Compare the federation's noisy sums and head with the sums and head of the pooled records, without noise.
 
     `noise_found` is the root mean squared difference of the sums divided by `noise_std`: about 1 if the noise is the
     only difference.

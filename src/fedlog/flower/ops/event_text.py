@@ -106,7 +106,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
             beside = event.get("unprotected_model")
             why = f"the protected one (not protected: {beside})" if beside else "better or equal on the validation rows"
             return (
-                f"run {event['run']}: kept the {event['kept']} model, {why}; {_describe_test_figures(event)}; "
+                f"run {event['run']}: kept the {event['kept']} model, {why}; {_describe_test_results(event)}; "
                 f"model in {event['model']}"
                 f"{f'; {NEVER_MOVED}' if event.get('head_moved') is False else ''}"
                 f"{_describe_unseen_classes(event.get(UNSEEN, 0))}"
@@ -120,8 +120,8 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _describe_test_figures(event: Mapping[str, Any]) -> str:
-    """Describe the test accuracy, or in a regression the test error, of the kept and of the local-only model."""
+def _describe_test_results(event: Mapping[str, Any]) -> str:
+    """Describe the test accuracy of the kept and the local-only model, or their test error in a regression."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)
@@ -153,7 +153,7 @@ class SiteEventDescriber:
     worked: dict[str, tuple[int, dt.datetime]] = field(default_factory=dict)  # run -> newest round and when
 
     def describe(self, event: Mapping[str, Any]) -> str | None:
-        """Describe an event in one line, after a round with an estimate of the time left; None if it is not shown."""
+        """Describe an event in one line; None if it is not shown. The line of a round also estimates the time left."""
         text = describe_site_event(event)
         if text is None or event["event"] != "worked":
             return text

@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 240.0
 
 
 @dataclass
-class Traffic:
+class ByteCounter:
     """Counts the bytes sent to the server (`up`) and from the server (`down`)."""
 
     up: int = 0
@@ -44,9 +44,9 @@ class Traffic:
 
 
 @contextmanager
-def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
+def open_counting_relay(target_port: int) -> Iterator[tuple[int, ByteCounter]]:
     """Open a local port that forwards all bytes to `target_port` and counts them; close it when the block ends."""
-    traffic = Traffic()
+    counter = ByteCounter()
     listener = socket.create_server(("127.0.0.1", 0))
     open_sockets: list[socket.socket] = [listener]
 
@@ -63,12 +63,12 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
                 continue
             open_sockets.extend((near, far))
             for source, sink, direction in ((near, far, "up"), (far, near, "down")):
-                threading.Thread(target=_forward_bytes, args=(source, sink, traffic, direction), daemon=True).start()
+                threading.Thread(target=_forward_bytes, args=(source, sink, counter, direction), daemon=True).start()
 
     thread = threading.Thread(target=accept_connections, daemon=True)
     thread.start()
     try:
-        yield int(listener.getsockname()[1]), traffic
+        yield int(listener.getsockname()[1]), counter
     finally:
         for each in open_sockets:
             # A shutdown wakes the thread that waits in accept or recv; a close alone does not.
@@ -78,11 +78,11 @@ def open_counting_relay(target_port: int) -> Iterator[tuple[int, Traffic]]:
         thread.join(2)
 
 
-def _forward_bytes(source: socket.socket, sink: socket.socket, traffic: Traffic, direction: str) -> None:
+def _forward_bytes(source: socket.socket, sink: socket.socket, counter: ByteCounter, direction: str) -> None:
     """Forward bytes from `source` to `sink` until one is closed, and count them as `direction`: `up` or `down`."""
     with suppress(OSError):
         while data := source.recv(CHUNK_BYTES):
-            traffic.add(**{direction: len(data)})
+            counter.add(**{direction: len(data)})
             sink.sendall(data)
     for each in (source, sink):
         with suppress(OSError):
@@ -147,7 +147,7 @@ class LocalFederation:
             written.result()
             for line in checks:
                 say(line)
-            port, traffic = stack.enter_context(open_counting_relay(self.server.read_config().port))
+            port, counter = stack.enter_context(open_counting_relay(self.server.read_config().port))
             for folder in self.sites.values():
                 # The sites reach the server through a relay, which counts the bytes.
                 folder.write_config(replace(folder.read_config(), server=f"127.0.0.1:{port}"))
@@ -156,9 +156,9 @@ class LocalFederation:
 
             def run_plan(plan: Plan) -> RunOutcome:
                 """Run a plan with these sites, and return its report and its bytes on the wire."""
-                up, down = traffic.up, traffic.down
+                up, down = counter.up, counter.down
                 report = run_federation(self.server, plan, RoundRules(len(sites), DEADLINE_SECONDS), say)
-                return RunOutcome(report, traffic.up - up, traffic.down - down)
+                return RunOutcome(report, counter.up - up, counter.down - down)
 
             yield run_plan
             stop_programs(*sites)
@@ -172,7 +172,7 @@ class RunOutcome:
     wire_bytes_up: int
     wire_bytes_down: int
 
-    def count_traffic(self) -> dict[str, int]:
+    def summarise_communication(self) -> dict[str, int]:
         """Return the number of rounds, the bits of messages up and down, and the total bytes on the wire."""
         counted = {name: int(self.report[name]) for name in ("rounds", "bits_up", "bits_down")}
         return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}

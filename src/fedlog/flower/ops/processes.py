@@ -47,7 +47,7 @@ SHOWN = ("FLWR_HOME", "FEDLOG_FEDERATION")
 
 
 def make_flower_environment(
-    home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
+    flower_home: Path, extra: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> dict[str, str]:
     """Make the environment variables for Flower's programs: PATH, home folder, no telemetry and no update check.
 
@@ -59,7 +59,7 @@ def make_flower_environment(
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]))
     return {
         "PATH": path,
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": str(flower_home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS,
@@ -138,7 +138,7 @@ def start_program(command: Command, log: Path, say: Say | None = None) -> Runnin
     """Start the program in a session of its own, so that a Ctrl-C in our terminal does not reach it.
 
     Each log file belongs to one program. If that program still runs from an earlier start, because the process that
-    started it was killed, it is ended first: it would occupy the port, or the server would take it for the site.
+    started it was killed, end it first: an old program would occupy the port, or the server would take it for the site.
     """
     if say is not None:
         say(f"$ {command}")
@@ -225,7 +225,7 @@ def _end_earlier_process(log: Path) -> None:
 
 
 def _identify_log(log: Path) -> str:
-    """Return a text that identifies this log file and the machine's last boot; it differs for a copy of the file."""
+    """Return a text that identifies this log file until the next boot; a copy of the file has another text."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"

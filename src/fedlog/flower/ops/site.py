@@ -32,7 +32,7 @@ def create_site(
 ) -> str:
     """Make the site's folder with keys, schema and the authority's certificate; return the public key as one line.
 
-    `ledger` is the record of earlier releases, if these rows have taken part in runs from another folder.
+    `ledger` is the record of earlier releases; give it if the site's rows have taken part in runs from another folder.
     """
     check_site_or_run_name(config.name)
     load_schema(schema)

@@ -60,7 +60,7 @@ class CertificateError(RunError):
 
 
 def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
-    """Report the site's state to the server; return whether its key is registered and how far its clock is off.
+    """Report the site's state to the server, and return the server's answer about the site's key and clock.
 
     `now` is the time on this machine's clock. Raise UnreachableError if no server answers, CertificateError if the
     program that answers has no certificate of this federation.
@@ -103,7 +103,7 @@ def report_state(folder: SiteFolder, state: SiteState) -> None:
 
 
 class RestartChance(Enum):
-    """Whether and when it helps to start the site's SuperNode again; each value completes "a restart would"."""
+    """Whether and when a restart of the site's SuperNode helps; each value ends the sentence "a restart would ..."."""
 
     FINAL = "end in the same way"
     UNKNOWN_KEY = "help once the operator has registered the key"

@@ -50,7 +50,7 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
 
 
 def check_gaussian_mixtures(algorithm: Algorithm) -> None:
-    """Raise InputError if sites may send too many Gaussians per class, or one so small that it reveals its records."""
+    """Raise InputError if sites may send too many Gaussians per class, or a Gaussian of too few records."""
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
             raise InputError(

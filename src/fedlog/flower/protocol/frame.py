@@ -143,7 +143,7 @@ def unwrap_frame(message: Message) -> Frame:
 
 @dataclass(frozen=True)
 class SumOpening:
-    """The text that opens a secure sum: its session, its number and the sites that take part.
+    """The server's announcement of a secure sum: the session, the sum's number in it, and the sites that take part.
 
     The server puts it before the broadcast in a WORK frame. The plan and the list of keys hold all other rules.
     """
@@ -159,7 +159,7 @@ class SumOpening:
 
 
 @dataclass(frozen=True)
-class _OpeningFacts:
+class _OpeningFields:
     """The JSON fields of a `SumOpening`, with bounds that are checked before any privacy is spent."""
 
     session: Annotated[str, Meta(min_length=2 * SESSION_BYTES, max_length=2 * SESSION_BYTES)]  # as hex digits
@@ -175,7 +175,7 @@ def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
     """
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
-        facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFacts)
+        facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFields)
         opening = SumOpening(bytes.fromhex(facts.session), facts.number, facts.members)
     except (ValueError, msgspec.ValidationError) as error:
         raise FrameError(f"expected the opening of a secure sum, found: {error}"[:200]) from None

@@ -92,7 +92,7 @@ def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = Non
 
 @add_default_hint(SAME_VERSION)
 def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
-    """Read a site's profile from a WELCOME payload; raise FrameError if it is missing or versions or schema differ."""
+    """Read a site's profile from a WELCOME payload; raise FrameError if it is invalid or versions or schema differ."""
     check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)

@@ -77,11 +77,11 @@ class Plan(Section):
     promise: Promise | None = None
     secure: SumRules | None = None
 
-    def list_changes(self, later: Plan) -> list[str]:
-        """List the changed settings because of which the plan `later` must not continue a run of this plan.
+    def list_forbidden_changes(self, later: Plan) -> list[str]:
+        """List the settings that the plan `later` changes, although they must not change within a run.
 
-        Only the number of rounds may change, and it may not if the run has a privacy promise or a falling learning
-        rate, which depend on the number of rounds.
+        No setting may change except the number of rounds. That must stay, too, if the run has a privacy promise or a
+        falling learning rate, which depend on it.
         """
         fixed = self.promise is not None or self.optimiser.decay is not Decay.NONE
         names = [each.name for each in fields(self) if fixed or each.name != "rounds"]
@@ -111,7 +111,7 @@ class Plan(Section):
         )
 
     @property
-    def hides_figures(self) -> bool:
+    def hides_site_results(self) -> bool:
         """Whether sites keep their accuracy and their number of records secret from the server."""
         return self.promise is not None or self.secure is not None
 
@@ -178,7 +178,10 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
 
 
 def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
-    """Return the plan as settings of the Flower app; an unset one is an empty text, so that `flwr run` can set it."""
+    """Return the plan as settings of the Flower app.
+
+    A setting that is None becomes an empty text, so that `flwr run` can set it.
+    """
     values: dict[str, Any] = {**asdict(plan), **asdict(plan.optimiser), "options": json.dumps(dict(plan.options))}
     if plan.promise is not None:
         values |= {**asdict(plan.promise), "privacy": plan.promise.unit}
@@ -219,7 +222,7 @@ def check_plan(plan: Plan) -> Plan:
         )
     promise_rules.check_transport(plan.transport, plan.promise, secure=plan.secure is not None)
     promise_rules.check_largest_share(plan.largest_share, plan.promise, secure=plan.secure is not None)
-    check_broadcast_form(plan.transport, hidden=plan.hides_figures)
+    check_broadcast_form(plan.transport, hidden=plan.hides_site_results)
     if plan.clip is not None:
         parse_clip(plan.clip)
     check_numbers(plan)

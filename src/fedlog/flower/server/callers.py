@@ -165,7 +165,7 @@ class Presence:
         }
 
     def _should_log(self, site: str, what: str, now: dt.datetime) -> bool:
-        """Whether to log the event `what` of a site: not if the same event was logged in the last minute."""
+        """Return False if this event of the site was logged in the last minute; else store the time and return True."""
         before = self._logged.get((site, what))
         if before is not None and (now - before).total_seconds() < LOGGED_AGAIN_SECONDS:
             return False

@@ -1,9 +1,9 @@
 """The engine's server of a run: create, restore and save it, and make the frames that carry its broadcasts.
 
-A broadcast is the same for all sites, or has only the changes since the last one that the site received. The server
-assumes that a site has received a broadcast once the site has answered it. If a site did not answer, or the server
-holds no upload of it, the server tells the site to forget earlier messages, sends a whole broadcast and gets a whole
-upload.
+A broadcast is the same for all sites, or has only the changes since the last broadcast that the site received. The
+server assumes that a site has received a broadcast once the site has answered it. If a site did not answer, or the
+server holds no upload of that site, the server tells the site to forget earlier messages. The next broadcast to this
+site and its next upload are then whole, not only changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD, draw_initial_head
-from fedlog.settings.promise import make_limits
+from fedlog.settings.promise import make_upload_limits
 from fedlog.wire.codec import is_unchanged_message
 
 
@@ -41,7 +41,7 @@ def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: 
         guard,
         transport,
         refused_share=refused_share,
-        limits=make_limits(plan.clip, algorithm),
+        limits=make_upload_limits(plan.clip, algorithm),
         # With secure sums the server gets no single upload, and in a private run it must not keep any.
         remembers=plan.secure is None and plan.promise is None,
         largest_share=plan.largest_share,
@@ -53,18 +53,21 @@ def restore_engine_server(
 ) -> tuple[Server, int]:
     """Return the engine server as the run's checkpoint stored it, and the number of the last finished round."""
     server = create_engine_server(plan, schema, run_folder.read_feature_width(), refused_share)
-    kept = checkpoint.read(run_folder.checkpoint, _save_no_clients)
+    kept = checkpoint.read(run_folder.checkpoint, _skip_clients)
     server.resume(kept)
     return server, kept.round_number
 
 
 def save_engine_server(run_folder: RunFolder, server: Server, round_number: int) -> None:
     """Write a checkpoint, from which the run can go on after this round."""
-    checkpoint.write(run_folder.checkpoint, server.make_checkpoint_state(round_number), _save_no_clients)
+    checkpoint.write(run_folder.checkpoint, server.make_checkpoint_state(round_number), _skip_clients)
 
 
 def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return site -> upload for all sites in the newest sum; without a new upload, a site's earlier (`known`) one."""
+    """Return site -> upload for all sites in the newest sum.
+
+    A site that sent nothing new takes part with its earlier upload, from `known`.
+    """
     summed = uploads if server.memory is None else server.memory
     newest = {**known, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
@@ -89,7 +92,7 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Make for each site the FINISH frame with the head after this round, and count the broadcasts' bits.
 
-    If the run is continued, the next differences refer to the broadcasts before these frames, not to these.
+    If the run is continued, later broadcasts hold differences from the broadcasts that were sent before these frames.
     """
     before = None if server.downlink is None else dict(server.downlink.copies)
     sent = _make_broadcasts(server, number, participants, sites)
@@ -115,5 +118,5 @@ def _make_broadcasts(
     return server.send(server.downlink, number, list(sites))
 
 
-def _save_no_clients(folder: Path) -> None:
-    """Do nothing: a server's checkpoint holds no state of clients, because each site keeps its own."""
+def _skip_clients(folder: Path) -> None:
+    """Do nothing in place of saving or loading clients: each site keeps its own state."""

@@ -41,7 +41,7 @@ class MessageGrid(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """The outcome of a request: each asked site has answered, refused, been silent, or was not waited for."""
+    """The outcome of a request: which sites answered, refused or were silent, and which the server did not wait for."""
 
     answers: Mapping[str, Frame]
     refused: Mapping[str, str]
@@ -59,10 +59,10 @@ class WaitingRules:
     awaited: Collection[str] | None = None  # None: every site that is asked
     lifetimes: Mapping[str, float] = field(default_factory=dict)  # site -> how long it can answer (default: `seconds`)
     dropped: Callable[[], Collection[str]] = frozenset  # the sites that the operator has dropped by now
-    heard: Callable[[], Collection[str]] = frozenset  # the sites that still call at the gate
+    seen_at_gate: Callable[[], Collection[str]] = frozenset  # the sites that still call the server
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
-        """Select the asked sites to wait for: not those that the operator has dropped in the meantime."""
+        """Return the sites to wait for: those in `awaited` (None: all `asked`) that the operator has not dropped."""
         return set(asked if self.awaited is None else self.awaited) - set(self.dropped())
 
 
@@ -74,7 +74,7 @@ class SilentSites:
     _unanswered: dict[str, tuple[str, float]] = field(default_factory=dict)  # message -> site, and when it was asked
 
     def take_late_answers(self, grid: MessageGrid, now: float) -> list[float]:
-        """Collect late answers, whose sites are no longer silent; return how many seconds each answer took."""
+        """Collect late answers, and return how many seconds each took; their sites no longer count as silent."""
         taken = []
         for message in list(grid.pull_messages(list(self._unanswered))) if self._unanswered else []:
             site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
@@ -136,7 +136,7 @@ def ask_sites(
         for message in grid.pull_messages(list(asking.sites)) if asking.sites else ():
             asking.take_message(message, clock.now() - begun)
         if asking.overdue:
-            asking.mark_refused(asking.overdue.difference(wait.heard()), _describe_error(NOT_CONNECTED))
+            asking.mark_refused(asking.overdue.difference(wait.seen_at_gate()), _describe_error(NOT_CONNECTED))
         if not asking.is_awaiting() or clock.now() >= begun + wait.seconds:
             break
         if back := asking.overdue.intersection(find_connected_sites(grid)) if asking.overdue else set():
@@ -150,14 +150,14 @@ def ask_sites(
 
 @dataclass
 class _OpenRequest:
-    """A request that waits for answers: each site is in `sites`, `overdue`, `answers`, `refused` or `late`."""
+    """A request to several sites that waits for answers; each field lists the sites in one state, such as refused."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
     kind: FrameKind
     wait: WaitingRules
     sites: dict[str, str] = field(default_factory=dict)  # message -> site that has not answered yet
-    overdue: set[str] = field(default_factory=set)  # gone by Flower's heartbeats, but still heard at the gate
+    overdue: set[str] = field(default_factory=set)  # gone by Flower's heartbeats, but still seen at the gate
     answers: dict[str, Frame] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
@@ -172,7 +172,7 @@ class _OpenRequest:
         code = message.error.code if message.has_error() else None
         if code == NO_ANSWER_IN_TIME:
             self.late.append(site)
-        elif code == NOT_CONNECTED and site in self.wait.heard():
+        elif code == NOT_CONNECTED and site in self.wait.seen_at_gate():
             self.overdue.add(site)
         else:
             try:

@@ -3,9 +3,9 @@
 Flower's SuperLink answers three kinds of callers on one port: SuperNodes (`/v1/fleet/`, signed with a registered key),
 operators (`/v1/control/`: register a key, start a run with any code) and its own workers (`/v1/runtime/`). The last two
 need not prove who they are. So the SuperLink listens on the loopback only, and this gate, with the server's
-certificate, forwards calls of the first kind. Before it reads the body of a call, it checks that the call was signed
-just now with the key that it names. The SuperLink decides whether that key may call; as long as the key is not
-registered, the gate reads only a few kilobytes from its calls.
+certificate, forwards calls of the first kind. A call names a public key. Before the gate reads the body of the call, it
+checks that the call was signed just now with this key. The SuperLink decides whether the key may call. From a call with
+an unregistered key, the gate reads only a few kilobytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TooLargeError(Exception):
 
 @dataclass
 class CallCounts:
-    """How often the gate forwarded one kind of call, and how many bytes: HTTP with headers, before encryption."""
+    """How many calls of one kind the gate forwarded, and their bytes: HTTP with headers, before encryption."""
 
     count: int = 0
     bytes_up: int = 0

@@ -31,7 +31,7 @@ class Participants:
     run_folder: RunFolder
     clock: Clock
     log: Callable[..., None]
-    heard: Callable[[], Collection[str]] = frozenset  # the sites whose calls the gate hears
+    seen_at_gate: Callable[[], Collection[str]] = frozenset  # the sites that call the server
     known: dict[str, SiteProfile] = field(default_factory=dict)
     wall_clock: Callable[[], float] = time.time
     width: int = 0  # of the features, the same at all sites; 0 until the first greetings have decided it
@@ -45,7 +45,7 @@ class Participants:
             nodes = {name: node for name, node in find_connected_sites(self.grid).items() if name not in dropped}
             newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
             if newcomers:
-                refused |= self._greet_sites(newcomers, end - self.clock.now(), others_wait=len(self.known) >= minimum)
+                refused |= self._greet_sites(newcomers, end - self.clock.now(), enough_sites=len(self.known) >= minimum)
             present = {name: node for name, node in nodes.items() if name in self.known}
             if len(present) >= minimum or self.clock.now() >= end:
                 return present
@@ -85,16 +85,16 @@ class Participants:
         self.log("left out", site=site, reason=reason)
         del self.known[site]
 
-    def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, others_wait: bool) -> set[str]:
+    def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, enough_sites: bool) -> set[str]:
         """Send the plan to new sites, add those that can take part, and return those that cannot.
 
-        If `others_wait`, because enough sites take part already, the server waits only briefly for the answers.
+        If `enough_sites` take part already, the server waits only briefly for the answers, because those sites wait.
         """
         ours = make_identity(self.schema.digest)
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, make_run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
-        seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if others_wait else patience_seconds)
-        wait = WaitingRules(seconds, dropped=self.run_folder.read_dropped_sites, heard=self.heard)
+        seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if enough_sites else patience_seconds)
+        wait = WaitingRules(seconds, dropped=self.run_folder.read_dropped_sites, seen_at_gate=self.seen_at_gate)
         replies = ask_sites(self.grid, newcomers, dict.fromkeys(newcomers, frame), FrameKind.WELCOME, wait, self.clock)
         reasons = dict(replies.refused)
         for site, answer in sorted(replies.answers.items()):

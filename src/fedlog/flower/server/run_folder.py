@@ -84,7 +84,7 @@ class RunFolder:
     def store_plan(self, plan: Plan) -> None:
         """Write the plan into the folder; raise InputError if the run in this folder began with another plan."""
         path = self.path / PLAN
-        if path.exists() and (changed := self.read_plan().list_changes(plan)):
+        if path.exists() and (changed := self.read_plan().list_forbidden_changes(plan)):
             raise InputError(
                 f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
                 hint=f"{path} has the earlier values; give a new run another --name",
@@ -140,7 +140,10 @@ class RunFolder:
         return None if found is None else RequiredBody(**found)
 
     def write_uploads(self, uploads: Mapping[str, bytes]) -> None:
-        """Store the uploads in the present head, and delete all others, so that a site can be removed from it later."""
+        """Store the uploads from which the present head was made, and delete all others.
+
+        With these uploads, the head can be computed again without one of the sites.
+        """
         folder = self.uploads_folder
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -201,7 +204,7 @@ def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport])
 
 def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return the reports that can be read, and site -> error for the reports that cannot be read."""
-    kind = PrivateSiteReport if plan.hides_figures else SiteReport
+    kind = PrivateSiteReport if plan.hides_site_results else SiteReport
     sites: list[dict[str, Any]] = []
     wrong: dict[str, str] = {}
     for site, answer in sorted(answers.items()):

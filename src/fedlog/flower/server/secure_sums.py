@@ -120,7 +120,7 @@ class ServerSecureSums:
         return Frame(kind, make_run_tag(self.run), step[0], step[1], payload)
 
     def _open_sum(self, members: tuple[str, ...]) -> SumOpening:
-        """Return the opening of a new secure sum; its number is stored on disk first, so it is never used twice."""
+        """Return the announcement of a new secure sum; its number is stored first, so that no number is used twice."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -1,6 +1,6 @@
 """The Flower ServerApp that conducts a run, its settings, and the folder of the Flower app for `flwr run`.
 
-That folder has a project file with the run's settings, and two modules that import ours.
+That folder has a project file with the run's settings, and two modules that import the apps of this package.
 """
 
 from __future__ import annotations

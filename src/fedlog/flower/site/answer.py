@@ -29,7 +29,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag, turn_errors_into_refusals
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
-from fedlog.flower.site.context import SiteContext, check_runs_without_noise, check_training
+from fedlog.flower.site.context import SiteContext, check_enough_training, check_runs_without_noise
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import finish_run
 from fedlog.flower.site.privacy_record import (
@@ -52,7 +52,7 @@ _kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
 def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
-    """Answer a request with a frame; if the request fails, with a REFUSAL frame.
+    """Answer a request with a frame; the frame is a REFUSAL if the request fails.
 
     Flower would send the text of an exception to the server, and such a text may hold a value from a record. So the
     server learns only the class of the error; the site's log also has the file and the line.
@@ -101,7 +101,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     if request.kind in WORK_KINDS:
         return replace(request, kind=kind, payload=do_local_work(request, context, state))
     state.count_answer(context.most_answers)
-    if not context.plan.hides_figures:
+    if not context.plan.hides_site_results:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     cohort = context.make_cohort(context.algorithm, None)
     earlier = state.find_state_before((request.round_number, request.exchange))
@@ -146,7 +146,7 @@ def _digest_sources(context: SiteContext, state: RunState) -> str | None:
 
 
 def refuse_unacceptable_plan(context: SiteContext) -> None:
-    """Raise FrameError for a plan that promises less than this site requires, or asks for more than it can do.
+    """Raise FrameError if the plan exceeds the site's caps, promises too little privacy, or does not fit the site.
 
     The site's data are not read, so that the error reveals nothing about them.
     """
@@ -221,7 +221,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     earlier = state.find_state_before(step)
     if earlier is None:  # the body has not been trained yet: the exchange must train it
         with turn_errors_into_refusals():
-            check_training(context.config.caps, context.plan, exchange.phases, context.config)
+            check_enough_training(context.config.caps, context.plan, exchange.phases, context.config)
     state.count_answer(context.most_answers)
     if earlier is None:
         context.restart_cohort()

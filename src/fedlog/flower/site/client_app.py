@@ -1,9 +1,9 @@
-"""The Flower ClientApp of a site: it answers one frame with another, and no error tells anything about the data.
+"""The Flower ClientApp of a site: it answers each frame with a frame, and its errors reveal nothing about the data.
 
 Flower starts a process for each message. That process passes the frame to the worker and passes the reply back. The
 worker is one process that answers all messages of the site, so that data, body and method stay in its memory; its
-socket is in a folder that only the site's user can enter. Everything that a run needs after a restart is on disk: if
-there is no worker, the process of the message answers itself.
+socket is in a folder that only the site's user can enter. If there is no worker, the process that Flower started for
+the message answers it: everything that a run needs after a restart is on disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A site in one run: its data, body and method, each made once and then used for every message, and its caps.
 
-The caps count what really reaches the server, not what a plan calls it: noise of a very large epsilon hides nothing and
-does not count as noise, and a step that is asked again with another head counts as another step.
+Caps apply to what really reaches the server, whatever the plan calls it. Noise with a very large epsilon hides nothing,
+so it does not count as noise. If the server asks for a step again with another head, that counts as another step.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SiteContext:
 
     @cached_property
     def protects_records(self) -> bool:
-        """Whether the run protects single records; then all sites have the same body, which no run trains."""
+        """Whether the run protects single records; all sites then have the same body, and no run trains it."""
         return self.plan.promise is not None and self.plan.promise.needs_frozen_bodies
 
     @cached_property
@@ -106,7 +106,7 @@ class SiteContext:
 
     @property
     def closed_world(self) -> bool:
-        """Whether this site receives only the head's rows for its own classes; the run and the site must ask for it."""
+        """Whether this site gets only the head's rows for its own classes; run and site must both ask for this."""
         return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
 
     @cached_property
@@ -212,10 +212,10 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
             hint=_say_how_to_allow(f"--privacy and epsilon {WEAKEST_EPSILON:g} or less", "--remove only"),
         )
     first = algorithm.schedule.opening or algorithm.schedule.round[0]
-    check_training(caps, plan, first.phases, config)
+    check_enough_training(caps, plan, first.phases, config)
 
 
-def check_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
+def check_enough_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
     """Raise InputError if the training before the first upload changes the body too little to hide single rows.
 
     This is checked for the plan, and again for the request that really comes first: the learning rate may fall during
@@ -238,7 +238,7 @@ def _say_how_to_allow(plan: str, flags: str) -> str:
 
 
 def check_runs_without_noise(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
-    """Raise InputError if the site has begun too many runs in the last 24 hours that show its statistics exactly."""
+    """Raise InputError if, in the last 24 hours, the site has begun too many runs that reveal its exact statistics."""
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _shows_exact_statistics(plan.as_json()) or own.exists():
         return

@@ -77,8 +77,8 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
         run=context.plan.name,
         model=str(folder),
         kept=kept,
-        **_name_figures("test_{}", models[kept]),
-        **_name_figures("local_only_test_{}", models["local-only"]),
+        **_make_metric_fields("test_{}", models[kept]),
+        **_make_metric_fields("local_only_test_{}", models["local-only"]),
         **moved,
         test_records=models[kept].test.records,
         **({UNSEEN: len(unseen)} if unseen else {}),  # only their number: a log names no label
@@ -99,21 +99,21 @@ def _find_unseen_classes(context: SiteContext) -> list[str]:
 def _make_report(
     context: SiteContext, kept: str, models: Mapping[str, ScoredModel]
 ) -> dict[str, str | int | float | None]:
-    """Make the report for the server: accuracies on all test rows, or only the body's name if these are hidden."""
-    if context.plan.hides_figures:
+    """Make the report for the server: the body's name and, unless the run hides results, the test accuracies."""
+    if context.plan.hides_site_results:
         return {"body": context.body.name}
     return {
         "body": context.body.name,
         "kept": kept,
         "test_records": models[kept].test.records,
-        **_name_figures("{}", models[kept]),
-        **_name_figures("federated_{}", models["federated"]),
-        **_name_figures("local_only_{}", models["local-only"]),
+        **_make_metric_fields("{}", models[kept]),
+        **_make_metric_fields("federated_{}", models["federated"]),
+        **_make_metric_fields("local_only_{}", models["local-only"]),
     }
 
 
-def _name_figures(template: str, model: ScoredModel) -> dict[str, float | None]:
-    """Return the model's test accuracy under a name made from the template: `federated_{}` -> `federated_accuracy`.
+def _make_metric_fields(template: str, model: ScoredModel) -> dict[str, float | None]:
+    """Return the model's test accuracy as a field named by the template: `federated_{}` gives `federated_accuracy`.
 
     In a regression, accuracy is the share of rows inside the predicted intervals, and `rmse` is returned as well.
     """

@@ -1,13 +1,13 @@
-"""Make a site run only the ClientApp that is installed there, never code that came with a run, and run it quickly.
+"""Make a site run only the ClientApp that is installed there, never code that came with a run; save time on imports.
 
 Flower sends every run as a bundle of Python files (FAB), and a SuperNode imports and runs these files. So whoever
 operates the server could read a site's data with three lines of code. Here this module runs in place of the program
 `flower-superexec`: it takes tasks and answers them as Flower does, but with the app from the installed package. It
 refuses every other kind of task.
 
-Flower starts a program for each message: seconds of imports for a tenth of a second of work. Here the imports are made
-once, in a process that only forks. The process of a task brings the message, and one worker process does the work of
-all tasks, with the site's data in its memory.
+Flower starts a program for each message, which imports for seconds and then works for a tenth of a second. Here the
+imports are made once, in a process that only forks. The fork for a task passes the message to the worker, one process
+that does the work of all tasks and keeps the site's data in memory.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Every release of a private run is recorded in `state/privacy.jsonl`, even if the site has no limit, so that a limit set
 later counts all of them. Runs may make different promises: their releases are added up as guarantees for single
-records. A run without noise is recorded too, as a loss that no epsilon bounds. The record belongs to the site's rows,
-not to its key. If a site has taken part and its record is missing, it sends nothing until someone at the site has
-stated what happened to the record.
+records. A run without noise is recorded as an unbounded privacy loss. The record belongs to the site's rows, not to its
+key. If a site has taken part and its record is missing, the site sends nothing until someone there has stated what
+happened to the record.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class PrivacyRequirement:
     """The privacy that a site requires of every run: who adds the noise, and how much all runs together may spend.
 
     If `unit` is set, the site accepts only promises for that unit: a promise for single records says nothing about
-    whole sites, and a promise for whole sites, added or removed, does not give single records the same epsilon.
+    whole sites. A promise for whole sites, which compares federations with and without a site, does not give single
+    records the same epsilon.
     """
 
     trust: Trust
@@ -111,7 +112,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave the site in this run. One entry per run is enough: no epsilon bounds it."""
+    """Record that exact statistics leave the site: an unbounded privacy loss, for which one entry per run is enough."""
     event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
     release_log.record_unbounded_losses(folder.release_record, [event], _find_earlier_releases(folder))
     _mark_as_participant(folder)
@@ -120,7 +121,7 @@ def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exc
 def check_release_record(folder: SiteFolder) -> None:
     """Raise InputError if this site has taken part in a run and its record of releases is missing.
 
-    The release logs in the folders of single runs do not replace it: some of these folders may have been removed.
+    The release logs in the runs' folders do not replace this record: some of these folders may have been removed.
     """
     if folder.took_part_file.exists() and not folder.release_record.exists():
         raise InputError(
@@ -152,12 +153,12 @@ def restore_release_record(folder: SiteFolder, source: Path) -> None:
             f"{folder.path} --lost`, which states that the releases of one record are missing",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    release_log.restore_log(path, source, _find_uncounted(copied.events, _read_run_logs(folder)))
+    release_log.restore_log(path, source, _find_uncounted_events(copied.events, _read_run_logs(folder)))
     _mark_as_participant(folder)
 
 
 def declare_release_record_lost(folder: SiteFolder) -> None:
-    """Begin a new record of releases that states that the earlier record is lost: no epsilon bounds its content."""
+    """Begin a new record of releases, and enter the loss of the old record as an unbounded privacy loss."""
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
         folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
@@ -191,7 +192,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
-    """Say in one sentence how much privacy all runs of the site have spent, and its limit; None before any release."""
+    """Say how much privacy all runs of the site have spent, and what the site's limit is; None before any release."""
     events, limit = _read_releases(folder), read_privacy_requirement(folder.read_config())
     if not events:
         return None
@@ -252,11 +253,11 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     if not path.exists():
         return _read_run_logs(folder)
     counted = release_log.read_log(path).events
-    return (*counted, *_find_uncounted(counted, _find_exact_runs(folder)))
+    return (*counted, *_find_uncounted_events(counted, _find_runs_without_noise(folder)))
 
 
-def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the events of `found` that are not in `counted`; unbounded losses with the same reason count once."""
+def _find_uncounted_events(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the events of `found` that are not in `counted`; unbounded privacy losses are compared by reason only."""
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
@@ -273,11 +274,11 @@ def _find_uncounted(counted: Sequence[Event], found: Sequence[Event]) -> tuple[E
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
     """Read the events in the release logs of all single runs, and one event for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
-    return (*(event for path in logs for event in release_log.read_log(path).events), *_find_exact_runs(folder))
+    return (*(event for path in logs for event in release_log.read_log(path).events), *_find_runs_without_noise(folder))
 
 
-def _find_exact_runs(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
-    """Return an unbounded loss for each run without noise in which this site has answered."""
+def _find_runs_without_noise(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
+    """Return an event, an unbounded privacy loss, for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]

@@ -49,7 +49,7 @@ class RunState:
     def store_plan(self, plan: Plan, profile: SiteProfile) -> None:
         """Store the plan and the site's profile; raise FrameError if the run began with another plan or body."""
         if self.plan_file.exists():
-            if changed := self.read_plan().list_changes(plan):
+            if changed := self.read_plan().list_forbidden_changes(plan):
                 raise FrameError(
                     f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
                     hint="give a new run another --name",
@@ -111,7 +111,7 @@ class RunState:
     def save_step(self, step: StepNumber, payload: bytes, reply: bytes, save: Callable[[Path], None]) -> None:
         """Store the state after a step, the reply and the request's digest, all or nothing; `save` writes the state.
 
-        The last few steps up to this one are kept. Later steps are removed, because the server has gone back.
+        Keep the last few steps up to this one. Remove later steps: the server has gone back to an earlier checkpoint.
         """
         place = self._find_step_folder(step)
         draft = place.with_name(place.name + ".part")

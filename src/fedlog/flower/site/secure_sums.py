@@ -85,7 +85,7 @@ class SiteSecureSums:
         return keys
 
     def answer_step(self, request: Frame) -> bytes:
-        """Answer a SECURE frame, one step of the sum; the site's new state is stored before this returns."""
+        """Answer a SECURE frame, which asks for one step of the sum; store the site's new state before returning."""
         try:
             opened = json.loads((self._folder / "sum" / "opening").read_bytes())
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))

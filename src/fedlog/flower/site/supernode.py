@@ -9,16 +9,16 @@ shortest of its last waits, and then for a third of the time that it has waited 
 only a few times in each wait, however long rounds are. The second pause is shortened to 0.05 s, which costs nothing:
 it only looks into the memory of this process.
 
-Tasks. Flower's program that runs the tasks asks this process for them several times a second. Here it has a pipe to
-this process, and is woken when there is a task.
+Tasks. Flower's program that runs the tasks asks the SuperNode for tasks several times a second. Here the program
+sleeps, and the SuperNode wakes it through a pipe when there is a task.
 
 Guard. A SuperNode starts that program by its bare name, which the system looks for on the PATH. If the site's folder
 cannot hold programs (a disk mounted `noexec`), or has the separator of the PATH in its name, the system would find
 Flower's program, which runs the server's code. So the guard is started here as a module of this interpreter.
 
-Heartbeats. Flower sends one every 20 s, waits 5 s for its answer, and takes a site for gone after 60 s without one. On
-a busy machine two late answers are enough for that. Here they are sent more than twice as often, and their answers may
-take longer.
+Heartbeats. Flower's SuperNode sends a heartbeat every 20 s and waits 5 s for the answer. After 60 s without a
+heartbeat, Flower takes the site for gone; on a busy machine, two late answers are enough for that. Here heartbeats are
+sent more than twice as often, and their answers may take longer.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class ShorterPauses:
 
 
 class GuardStarter:
-    """Replaces `subprocess` in Flower's SuperNode, to run tasks by our guard, which runs only the installed app."""
+    """Replaces the module `subprocess` in Flower's SuperNode: our guard then runs the tasks, with the installed app."""
 
     def __init__(self) -> None:
-        """Open the pipe on which the guard is told that there is a task."""
+        """Open the pipe through which the guard learns that there is a task."""
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
 
@@ -105,7 +105,7 @@ class GuardStarter:
         return subprocess.Popen(arguments, env=environment, pass_fds=(self._read_end,))
 
     def wake(self) -> None:
-        """Wake the guard, the program that runs tasks: there is a task."""
+        """Tell the guard, the program that runs tasks, that there is a task."""
         with suppress(BlockingIOError):  # the pipe is full: the guard has been woken many times and not looked yet
             os.write(self._write_end, b"!")
 

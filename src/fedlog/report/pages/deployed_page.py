@@ -60,7 +60,7 @@ class DeployedRun:
     sites: tuple[DeployedSite, ...]  # before the final reports, the sites that have answered so far
     finished: bool
     ended_early: str | None
-    hides_figures: bool  # whether sites do not report their accuracies: the run is private or has secure sums
+    hides_site_results: bool  # whether sites do not report their accuracies: the run is private or has secure sums
     bits_up: int
     bits_down: int  # includes the final head, which is sent after the last round
     bits_by_kind: Mapping[tuple[str, str], int]  # (up or down, kind)
@@ -214,11 +214,11 @@ def _list_notes(facts: DeployedRun) -> list[str]:
         found.append(f"Not finished: round {len(facts.rounds)} of {facts.planned}.")
     if facts.ended_early is not None:
         found.append(f"Ended early: {facts.ended_early}.")
-    if facts.hides_figures:
+    if facts.hides_site_results:
         found.append(ACCURACY_STAYS_AT_SITES)
     if facts.finished and facts.rounds and not any(each.new_head for each in facts.rounds):
         found.append("Learned nothing: no round moved the head from where the run began.")
-    if facts.hides_figures and facts.budget is None:
+    if facts.hides_site_results and facts.budget is None:
         found.append("Privacy: none. Secure sums hid each site's part from the server, and the sums are exact.")
     return found
 
