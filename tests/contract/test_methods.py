@@ -216,7 +216,9 @@ def test_clients_of_any_size_have_heads_of_their_own_to_choose_from(method: str,
     simulation = small.simulation(method, small.federation(sizes, one_class=[2]), options={"personal": True})
     run(simulation)
     store = simulation.workers.cohort.store
-    found = [simulation.algorithm.candidates(store.homes[index], store.find_last_heard(index)) for index in range(4)]
+    found = [
+        simulation.algorithm.candidates(store.homes[index], store.get_received_params(index)) for index in range(4)
+    ]
     assert min(map(len, found[1:])) > len(found[0]) >= 1  # without records there is nothing to solve
     for candidates in found:
         for _, model in candidates:

@@ -58,7 +58,7 @@ def simulation(method: str = "fedlog", options: dict[str, Any] | None = None, **
 
 def heard(run: Simulation) -> dict[int, torch.Tensor]:
     cohort = run.workers.cohort  # type: ignore[attr-defined]
-    return {index: cohort.store.find_last_heard(index)[HEAD] for index in cohort._clients}
+    return {index: cohort.store.get_received_params(index)[HEAD] for index in cohort._clients}
 
 
 @pytest.mark.parametrize("method", ["fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg"])

@@ -55,7 +55,7 @@ class Clamp:
 
 @dataclass(frozen=True)
 class L2Clip:
-    """Scales each record's features down to L2 norm `radius` if they are longer."""
+    """Scales each record's features down to L2 norm `radius` if their norm is larger."""
 
     radius: float
 
@@ -63,8 +63,8 @@ class L2Clip:
         _require_positive("clip radius", self.radius)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The clipped features, same shape (..., m - 1); no row is longer than the radius, rounding included."""
-        return shorten_rows(features, self.radius)
+        """The clipped features, same shape (..., m - 1); no row has an L2 norm above the radius, rounding included."""
+        return clip_row_norms(features, self.radius)
 
     def sensitivity(self, width: int) -> float:
         """The largest L2 norm of one record's statistic: sqrt(1 + radius^2), for any `width`."""
@@ -84,7 +84,7 @@ def parse_clip(text: str) -> Clip:
         return kinds[kind](float(number))
     except (KeyError, ValueError):
         raise InputError(
-            f"a clip must be clamp:B (bounds each feature) or l2:R (bounds each record's length), found: {text}",
+            f"a clip must be clamp:B (bounds each feature) or l2:R (bounds each record's L2 norm), found: {text}",
             hint="for example clamp:2",
         ) from None
 
@@ -93,24 +93,24 @@ def extend_clip_to_target(clip: Clip) -> L2Clip:
     """The L2 clip that bounds a record's features and its regression target together; targets lie in -1..1."""
     if not isinstance(clip, L2Clip):
         raise InputError(
-            "a private regression needs a clip of each record's length (l2:R), found: a clip of each feature (clamp:B)",
-            hint="--clip l2:1, and a body whose features have about length 1, such as `identity+scale:0.3`",
+            "a private regression needs a clip of each record's norm (l2:R), found: a clip of each feature (clamp:B)",
+            hint="--clip l2:1, and a body whose features have an L2 norm of about 1, such as `identity+scale:0.3`",
         )
     return L2Clip(math.hypot(clip.radius, 1.0))
 
 
 def clip_message(sums: Tensor, norm: float) -> Tensor:
-    """Scale a client's whole message down to L2 norm `norm` if it is longer; `sums` is taken as one vector.
+    """Scale a client's whole message down to L2 norm `norm` if its norm is larger; `sums` is taken as one vector.
 
     Adding or removing a client then moves the sum of all messages by at most `norm`; replacing a client's data moves
     it by at most 2 * `norm`.
     """
     _require_positive("message norm", norm)
-    return shorten_rows(sums.reshape(-1), norm).reshape(sums.shape)
+    return clip_row_norms(sums.reshape(-1), norm).reshape(sums.shape)
 
 
-def shorten_rows(rows: Tensor, radius: float) -> Tensor:
-    """Scale rows (..., d) that are longer than `radius` down to this length; rounding cannot make a row longer."""
+def clip_row_norms(rows: Tensor, radius: float) -> Tensor:
+    """Scale rows (..., d) down to L2 norm `radius` if their norm is larger; rounding cannot bring a norm above it."""
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
     # A sum of d squares may be rounded down d times; without this margin a row that is too long could pass.
     length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)

@@ -54,7 +54,7 @@ class LaplaceHead:
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
     def _covariance_terms(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The two terms of cov(z_y, z_x), (n, n_class) each: ln of the term only for y = x, and a_y / sqrt(nu s)."""
+        """The parts of cov(z_y, z_x), (n, n_class) each: ln of the first term at y = x, and a_y / sqrt(nu s)."""
         phi, squares = add_constant(features.to(torch.float64)), self.weights.square().sum(1)
         z, h = phi @ self.weights.mT, 1 + squares / 2
         log_p = torch.log_softmax(squares / 4, dim=0)

@@ -1,7 +1,7 @@
 """Packed symmetric matrices: the upper triangle, row by row.
 
 Entries off the diagonal are multiplied by sqrt(2), so that the packed second moments phi phi^T of one record have
-exactly the length |phi|^2. Privacy noise is scaled to that length.
+exactly the L2 norm |phi|^2. Privacy noise is scaled to that norm.
 """
 
 from __future__ import annotations

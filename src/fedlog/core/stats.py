@@ -89,8 +89,8 @@ class Statistics:
     def means(self, count_above: float = 0.0) -> tuple[Tensor, Tensor]:
         """The class means (n_class, m), and a mask (n_class,) of the classes that have one.
 
-        A class has a mean if its count is above `count_above` (above 0 for noisy statistics); the others get a row of
-        zeros. Column 0 of a mean is 1.
+        A class has a mean if its count is above `count_above`; callers set it above 0 if the statistics carry noise.
+        The other classes get a row of zeros. Column 0 of a mean is 1.
         """
         present = self.counts > max(count_above, 0.0)
         safe = torch.where(present, self.counts, torch.ones_like(self.counts))
@@ -246,8 +246,9 @@ def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple
 def compute_moment_sensitivity(radius: float, detail: Detail) -> float:
     """The L2 distance by which one record with |phi| <= radius moves counts, sums and second moments together.
 
-    With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and squares by at
-    most R^2 (if all of phi is in one feature). Together they move by at most sqrt(1 + R^2 + R^4).
+    With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and sums of
+    squared features by at most R^2 (if all of phi is in one feature).
+    Together they move by at most sqrt(1 + R^2 + R^4).
     """
     second = 0.0 if detail is Detail.MEANS else radius**4
     return math.sqrt(1 + radius**2 + second)

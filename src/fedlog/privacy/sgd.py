@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlog.core.clip import shorten_rows
+from fedlog.core.clip import clip_row_norms
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import list_alternative_budgets
@@ -66,7 +66,7 @@ class SgdRoundPlan:
         """Clip each record's gradient (n, d) and round it to the grid; a gradient that is not finite becomes 0."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
-        return round_towards_zero(shorten_rows(rows, self.clip), self.grid)
+        return round_towards_zero(clip_row_norms(rows, self.clip), self.grid)
 
 
 def find_training_noise(

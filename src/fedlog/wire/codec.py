@@ -36,7 +36,7 @@ class Codec(Protocol):
 
     @property
     def rounding(self) -> float:
-        """The largest error in the norm of a row, as a multiple of the row's largest entry."""
+        """An upper bound on |rounding error| / |row| for any row of an array, in L2 norms."""
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message. Codecs that round at random need a key; equal keys give equal bytes.

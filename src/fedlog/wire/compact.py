@@ -5,8 +5,8 @@
     array   = layout(1) dimensions(varint) sizes(varint each) | [row bitmap] | [counts] | entries
 
 Statistics are sent as class means with their counts, because sums overflow small number formats. A frame can carry the
-difference to a message that the receiver has. Its checksum then covers that message too, so a receiver that has
-another message refuses the frame. The same holds for a SAME frame, which says that the last message is unchanged.
+difference to an earlier message that the receiver has, or only say that this message is unchanged (kind SAME). The
+frame's checksum then also covers the earlier message, so a receiver that has another one refuses the frame.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class CompactCodec:
 
     @property
     def rounding(self) -> float:
-        """The largest error in the norm of a row, as a multiple of the row's largest entry."""
+        """An upper bound on |rounding error| / |row| for any row of an array, in L2 norms."""
         return self.numbers.rounding
 
     def _choose_codec(self, kind: int) -> CompactCodec:
-        """The codec for messages of that kind: moments are always float32, so that variances stay precise."""
+        """The codec for messages of that kind; `Kind.MOMENTS` always uses float32, so that variances stay precise."""
         return replace(self, numbers=Float32Numbers()) if kind == Kind.MOMENTS else self
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
@@ -289,11 +289,11 @@ def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
     return found
 
 
-def _unpack_whole_numbers(reader: Reader, sort: int, shape: tuple[int, ...]) -> Tensor:
+def _unpack_whole_numbers(reader: Reader, layout: int, shape: tuple[int, ...]) -> Tensor:
     entries = prod(shape)
-    if sort == _BITS:
+    if layout == _BITS:
         return torch.from_numpy(reader.read_bits(entries)).reshape(shape)
-    if sort == _WIDE_WHOLE:
+    if layout == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
     if entries > reader.bytes_left:
         raise WireError(f"expected {entries} whole numbers in an array, found only bytes: {reader.bytes_left}")

@@ -65,53 +65,53 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class JoinedContribution(Contribution):
-    """A contribution whose arrays are appended instead of summed when it is added; secure sums cannot do that."""
+    """A contribution whose arrays are appended instead of summed when it is added; not for secure sums."""
 
     def __add__(self, other: Contribution) -> Contribution:
         joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
         return JoinedContribution(joined, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
 
 
-def _weigh_by_records(message: Message) -> tuple[Tensor, ...]:
+def _multiply_by_records(message: Message) -> tuple[Tensor, ...]:
     *values, records = (array.to(torch.float64) for array in message.arrays)
     return (*(value * records for value in values), records)
 
 
-def _means_to_sums(message: Message) -> tuple[Tensor, ...]:
+def _convert_means_to_sums(message: Message) -> tuple[Tensor, ...]:
     means, counts = (array.to(torch.float64) for array in message.arrays)
     return means * counts[:, None], counts
 
 
-def _keep_arrays(message: Message) -> tuple[Tensor, ...]:
+def _convert_to_float64(message: Message) -> tuple[Tensor, ...]:
     return tuple(array.to(torch.float64) for array in message.arrays)
 
 
-def _weigh_measurements(message: Message) -> tuple[Tensor, ...]:
+def _multiply_measurements_by_records(message: Message) -> tuple[Tensor, ...]:
     measurements, (support, records) = (array.to(torch.float64) for array in message.arrays)
     return measurements * records, torch.stack([support * records, records])
 
 
-def _signs_to_votes(message: Message) -> tuple[Tensor, ...]:
+def _convert_signs_to_votes(message: Message) -> tuple[Tensor, ...]:
     signs, records = (array.to(torch.float64) for array in message.arrays)
     has_vote = (records > 0).to(torch.float64)  # a client without training records has no vote
     return (signs * 2 - 1) * has_vote, has_vote
 
 
-def _means_to_mean_scatter(message: Message) -> tuple[Tensor, ...]:
-    """A client's terms of the scatter of class means, which can be added up over clients."""
+def _convert_means_to_scatter(message: Message) -> tuple[Tensor, ...]:
+    """One client's sums for `MeanScatter`, from its class means and counts."""
     scatter = MeanScatter.from_means(*message.arrays)
     return scatter.sums, scatter.outer, scatter.holders
 
 
 _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
-    Kind.STATISTICS: _keep_arrays,
-    Kind.PARAMETERS: _weigh_by_records,
-    Kind.MEANS: _means_to_sums,
-    Kind.MEASUREMENTS: _weigh_measurements,
-    Kind.SIGNS: _signs_to_votes,
-    Kind.MOMENTS: _keep_arrays,
-    Kind.CLASS_MEANS: _means_to_mean_scatter,
-    Kind.MIXTURES: _keep_arrays,
+    Kind.STATISTICS: _convert_to_float64,
+    Kind.PARAMETERS: _multiply_by_records,
+    Kind.MEANS: _convert_means_to_sums,
+    Kind.MEASUREMENTS: _multiply_measurements_by_records,
+    Kind.SIGNS: _convert_signs_to_votes,
+    Kind.MOMENTS: _convert_to_float64,
+    Kind.CLASS_MEANS: _convert_means_to_scatter,
+    Kind.MIXTURES: _convert_to_float64,
 }
 
 

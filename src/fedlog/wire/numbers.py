@@ -21,7 +21,7 @@ BLOCK = 128  # entries that share one scale
 
 
 class NumberFormat(Protocol):
-    """How floats are written as bytes. `rounding` bounds the error in a row's norm, relative to its largest entry."""
+    """How floats are written as bytes. `rounding` is an upper bound on |rounding error| / |row| in L2 norms."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +33,7 @@ class NumberFormat(Protocol):
         """The bytes of the rows that the mask `present` marks; `signed` says whether some entry is negative."""
 
     def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
-        """Read a matrix with this number of rows and columns; `signed` as it was when they were packed."""
+        """Read a matrix with this number of rows and columns; `signed` must be the same as in `pack`."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class QuantisedNumbers:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32; finite values are cut to its range, since a scale that was rounded up may exceed it."""
+    """The values as float32; those marked `finite` are clipped: a scale that was rounded up may exceed the range."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)

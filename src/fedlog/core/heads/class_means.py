@@ -23,7 +23,7 @@ from fedlog.core.stats import Moments, Statistics
 
 @dataclass(frozen=True, eq=False)
 class MeanScatter:
-    """Sums over clients: class sums, outer products n_c mu_c mu_c^T of class means, and clients with each class."""
+    """Sums over clients: class sums, n_c mu_c mu_c^T of class means, and the number of clients that hold each class."""
 
     sums: Tensor  # (n_class, 1 + w), column 0 the counts
     outer: Tensor  # (n_class, w (w + 1) / 2)
@@ -66,7 +66,7 @@ def estimate_gram_of_site(own: Moments, gamma: float = 1.0) -> Tensor:
 
 
 def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
-    """The ridge head (n_class, 1 + w) from class sums and a Gram matrix; its biases are 0, its rows have length 1."""
+    """The ridge head (n_class, 1 + w) from class sums and a Gram matrix; its biases are 0, its rows have norm 1."""
     present = statistics.counts > 0
     weights = solve_positive_definite(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)

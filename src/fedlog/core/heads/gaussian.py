@@ -37,7 +37,7 @@ def solve_nearest_mean_head(statistics: Statistics, count_above: float = 0.0) ->
     """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
     Classes with at most `count_above` records are never predicted. FedNCM (Legate et al. 2023) divides means by their
-    length; to divide features by their length, add `+unit` to the body's name.
+    norm; to divide features by their norm, add `+unit` to the body's name.
     """
     means, present = statistics.means(count_above)
     return make_nearest_mean_head(means[:, 1:], present)
@@ -92,8 +92,8 @@ def solve_quadratic_discriminant(
 ) -> QuadraticHead:
     """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.
 
-    First towards the pooled covariance by the share `towards_pooled`, weighted by records; then towards a multiple of
-    the identity by `share` (None: see `find_oracle_shrinkage`).
+    First towards the pooled covariance by the share `towards_pooled`, and more in classes with fewer records; then
+    towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
     """
     _require_share(towards_pooled)
     if moments.n_class * moments.width**2 > MAX_QUADRATIC:

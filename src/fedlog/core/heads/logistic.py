@@ -16,7 +16,8 @@ STEPS = 200
 def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float) -> Tensor:
     """The head (n_class, 1 + w) that minimises mean cross-entropy + penalty / 2 * |W|^2; the bias has no penalty.
 
-    `features` (n, w), `labels` (n,). W is for standardised features. Classes without records are never predicted.
+    `features` (n, w), `labels` (n,). The penalty is on the weights W for standardised features; the returned head is
+    for the features as they are given. Classes without records are never predicted.
     """
     x, centre, spread = _standardise(features)
     present = torch.bincount(labels, minlength=n_class) > 0

@@ -17,7 +17,7 @@ MOST_ENTRIES = 2**27  # limit on all drawn features together, a gigabyte: a clie
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The Gaussians of all classes, `parts` for each: records (n_class * parts,), means and variances (.., w)."""
+    """The Gaussians of all classes, `parts` for each: record counts (n_class * parts,), means, variances (.., w)."""
 
     records: Tensor
     means: Tensor
@@ -46,9 +46,9 @@ def fit_mixtures(
 
 
 def join_small_gaussians(mixture: Mixtures, fewest: int) -> Mixtures:
-    """The Gaussians of one class after joining: while one has fewer than `fewest` records, it is joined to the nearest.
+    """The Gaussians of one class; those with fewer than `fewest` records are joined to the nearest, smallest first.
 
-    A joined Gaussian has the number, the mean and the variance of the two together. At least one Gaussian is left.
+    A joined Gaussian has the mean, the variance and the count of the two together. At least one Gaussian is left.
     """
     records, means, variances = mixture.records, mixture.means, mixture.variances
     while len(records) > 1 and float(records.min()) < fewest:

@@ -35,7 +35,7 @@ def solve_personal_fedlog_head(own: Statistics, head: Tensor, strength: float, n
 
 
 def mix_moments(everyone: Moments, own: Moments, strength: float) -> Moments:
-    """A site's moments plus the moments of all sites, scaled so that these count as `strength` records."""
+    """A site's moments plus the moments of all sites; the latter are scaled to count as `strength` records."""
     if math.isinf(strength):
         return everyone
     total = everyone.statistics.total
@@ -47,9 +47,9 @@ def fit_personal_softmax_head(
 ) -> Tensor:
     """A site's own softmax head, fitted to features (n, w) and labels (n,), with the global `head` as the prior.
 
-    The n features stand for `records` records of the site. The prior is a Gaussian around the global head, as narrow as
-    `strength` records would make it: for standardised features the curvature of cross-entropy is p (1 - p) a record,
-    with p = 1 / classes for a head that knows nothing.
+    The n rows of features stand for `records` records of the site. The prior is a Gaussian around the global head, as
+    narrow as `strength` records would make it: for standardised features each record adds the curvature p (1 - p) to
+    cross-entropy, with p = 1 / classes for a head that knows nothing.
     """
     classes = max(2, int((head[:, 0] > ABSENT).sum()))
     return fit_logistic_around(features, labels, head, strength / records * (classes - 1) / classes**2)

@@ -188,9 +188,10 @@ class NumberMetrics:
 
 
 def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
-    """The metrics of a regression head on records with `features` (n, w) and `targets` (n,) in multiples of `unit`.
+    """The metrics of a regression head on records with `features` (n, w) and scaled `targets` (n,).
 
-    If `head` is None, the prediction is 0 for every record.
+    A scaled target of 1 is `unit` in the users' unit, in which errors are given. If `head` is None, the prediction is 0
+    for every record.
     """
     truth = targets.to(torch.float64)
     if not len(truth):

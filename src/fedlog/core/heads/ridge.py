@@ -41,7 +41,7 @@ def solve_ridge_head(
 def solve_personal_ridge_head(own: Moments, head: Tensor, strength: float) -> Tensor:
     """A site's own ridge head: it minimises the site's squared error + strength * t * |W - W_global|^2.
 
-    t is the mean diagonal entry of the site's second moments, with the constant, so that the strength has no unit.
+    t is the mean diagonal entry of the site's second moments (constant included), so that the strength has no unit.
     Classes that the global head never predicts are not predicted either.
     """
     sums = own.statistics.sums

@@ -52,7 +52,7 @@ class MessagesByClient:
     def decode_broadcasts(
         self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params
     ) -> None:
-        """Decode and store each client's broadcast; a client without an earlier one starts from the params `common`."""
+        """Decode each client's broadcast, and update the parameters that the client has (at first `common`)."""
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
@@ -108,8 +108,8 @@ class ClientStore:
     messages: MessagesByClient = field(default_factory=MessagesByClient)
     """Empty unless the server sends different bytes to each client."""
 
-    def find_last_heard(self, client: int) -> Params:
-        """The parameters that the client last received: from its own broadcast or, if none, from the common one."""
+    def get_received_params(self, client: int) -> Params:
+        """The parameters that the client last received: in its own broadcasts or, if it had none, in the common one."""
         return self.messages.heard.get(client, self.heard)
 
 

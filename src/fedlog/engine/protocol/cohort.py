@@ -193,8 +193,8 @@ class Cohort:
     def _train_and_summarise(
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, WorkResult]]:
-        homes, heard = self.store.homes, self.store.find_last_heard
-        works = [self._algorithm.open(exchange.name, homes[c.index], heard(c.index)) for c in group]
+        homes, received = self.store.homes, self.store.get_received_params
+        works = [self._algorithm.open(exchange.name, homes[c.index], received(c.index)) for c in group]
         keys = [self._derive_work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]
@@ -253,7 +253,7 @@ class Cohort:
     def _list_features_to_sum(
         self, backend: Backend, requests: Sequence[FeatureRequest]
     ) -> Iterator[tuple[FeatureRequest, Tensor]]:
-        """Each request with the features of its records; in a run with privacy for records, computed one by one."""
+        """Each request with the features of its records; under privacy for records, each record is computed alone."""
         guard = self._protection
         if guard is None or guard.mechanism.unit is not Unit.RECORD:
             yield from zip(requests, backend.features(requests), strict=True)
@@ -280,8 +280,8 @@ class Cohort:
 
     def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
         """Each client's model: the method's model or, if it offers several, the best one on validation records."""
-        homes, heard = self.store.homes, self.store.find_last_heard
-        models = {c.index: self._algorithm.deploy(homes[c.index], heard(c.index)) for c in group}
+        homes, received = self.store.homes, self.store.get_received_params
+        models = {c.index: self._algorithm.deploy(homes[c.index], received(c.index)) for c in group}
         if not isinstance(self._algorithm, HasCandidates):
             return models
         labels = self._federation.train.labels
@@ -289,7 +289,7 @@ class Cohort:
             held_out = torch.cat(client.validations)
             if not len(held_out):
                 continue  # nothing to choose with, so no candidate needs to be solved
-            candidates = self._algorithm.candidates(homes[client.index], heard(client.index))
+            candidates = self._algorithm.candidates(homes[client.index], received(client.index))
             if not candidates:
                 continue
             # One pass through the body is enough: candidates differ only in their heads.

@@ -1,12 +1,12 @@
 """Secure sums in the simulator: all messages of the protocol are made and counted, and the server gets only the sum.
 
-Clients make their uploads addable (`make_contribution`), so all methods whose uploads are summed can use them. The
-server cannot check masked values: in a private run a value out of range wraps around, otherwise the client raises an
-error.
+Clients make their uploads addable (`make_contribution`), so all methods whose uploads are summed can use secure
+sums. The server cannot check masked values: in a private run a value out of range wraps around, otherwise the client
+raises an error.
 
-If the same clients take part in two sums, their keys for the second come with the last replies of the first: a sum
-then takes four message turns (request and reply) instead of five. A client that did not reply is asked for its keys in
-one more turn.
+Clients that also take part in the next sum send their keys for it with their last reply in this one. The next sum then
+needs four turns, each a request to all clients and their replies, instead of five. Clients that did not send their last
+reply are asked for their keys in one more turn.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ def decode_sum(
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The terms of one secure sum: clients, sizes, and the lowest threshold that is safe without colluding clients."""
+    """The parameters of one secure sum, which server and clients must agree on.
+
+    The threshold (how many clients it takes to unmask the sum) is `honest` or, if larger, the smallest number that is
+    safe as long as no client is corrupted.
+    """
     return Terms(
         session=session,
         round=number,
@@ -105,7 +109,7 @@ class SimulatedDropouts:
 
 @dataclass
 class SecureSums:
-    """Computes the secure sums of a run. A sum fails if fewer than `honest` clients stay (None: more than half)."""
+    """Computes the secure sums of a run; a sum fails unless `honest` clients (None: more than half) stay to its end."""
 
     protection: Protection | None = None
     honest: int | None = None
@@ -146,8 +150,8 @@ class SecureSums:
     def resume_from(self, position: SumsProgress | None, folder: Path) -> None:
         """Continue after the last sum in the folder's checkpoint.
 
-        A checkpoint has no secrets, so clients that had sent keys for the next sum make new keys. Their bits are
-        already counted.
+        A checkpoint has no secrets, so clients that had sent keys for the next sum make new keys. The bits of
+        the new keys are not counted, because those of the old keys already are.
         """
         if position is None:
             raise InputError(
@@ -164,9 +168,9 @@ class SecureSums:
             )
 
     def read_and_reset_counts(self) -> dict[str, float]:
-        """Return the message turns (request and reply) since the last call, and the number of clients in the last sum.
+        """Return how many turns there were since the last call, and how many clients stayed in the last sum.
 
-        The number of turns then starts at 0 again.
+        A turn is a request to all clients and their replies. The number of turns then starts at 0 again.
         """
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}

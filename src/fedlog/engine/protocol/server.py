@@ -73,7 +73,7 @@ class Server:
 
         If more than `refused_share` of an exchange's uploads are unusable, the run stops. `limits` bound statistics in
         a run without protection. With `remembers`, sums also include the last uploads of absent clients, if the method
-        allows it. An upload that has more than `largest_share` of all counts is scaled down.
+        allows it. An upload that claims more than `largest_share` of all clients' records is scaled down.
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]

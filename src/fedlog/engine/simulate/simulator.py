@@ -43,7 +43,7 @@ ACCURACY_ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """The record of one round; bits are those of all clients in this round, `observed` has the method's own numbers."""
+    """What is recorded about one round; bits are summed over all clients, `observed` has the method's own numbers."""
 
     round: int
     accuracy_mean_over_clients: float
@@ -263,7 +263,7 @@ class Simulation:
         return combine_times(seconds, CLOCK.take(), workers)
 
     def _broadcast(self, number: int, receivers: list[int]) -> None:
-        """Send the broadcast to these clients; if it is the same for all, the others get it too, to be evaluated."""
+        """Send the broadcast to these clients; a common broadcast is also given to all others, to evaluate them."""
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):

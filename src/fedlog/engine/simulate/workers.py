@@ -63,7 +63,7 @@ class Workers(ABC):
         self._call_all("receive_broadcast", [(blob,)] * len(self._shares))
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Give each of these clients its own bytes of a broadcast; clients in `anew` first forget earlier messages."""
+        """Give each of these clients its own broadcast; clients in `anew` first forget earlier messages."""
         split = self._split_by_cohort(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._call_all("receive_own_broadcasts", parts)

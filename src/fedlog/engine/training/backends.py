@@ -144,11 +144,11 @@ class Engine:
     def _list_possible(self, body: Body) -> list[Decision]:
         """The backends that can train this body, probably fastest first; a single backend if no trial is needed."""
         if self.training is not None:
-            return [_decide_for_loop("DP-SGD needs the gradient of every record")]
+            return [_choose_loop_backend("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
             return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
-            return [_decide_for_loop(f"clients are stacked only on the CPU, not on {self.settings.device}")]
+            return [_choose_loop_backend(f"clients are stacked only on the CPU, not on {self.settings.device}")]
         mixing = find_mixing_layer(body)
         stacked = {} if mixing else _list_stacked_backends(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
@@ -158,12 +158,12 @@ class Engine:
                 )
             return [Decision(self.choice, stacked[self.choice])]
         if mixing:
-            return [_decide_for_loop(mixing)]
+            return [_choose_loop_backend(mixing)]
         network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
             return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it is not faster"
-        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _decide_for_loop(why_not or "")]
+        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _choose_loop_backend(why_not or "")]
 
 
 def _count_records(client: Client) -> tuple[int, ...]:
@@ -196,38 +196,41 @@ def _list_stacked_backends(body: Body, choice: BackendChoice) -> dict[BackendCho
     """The backends that can train stacked clients with this body, probably fastest first, each with its description."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
-    without = _name_layers_without_block(network)
+    without = _list_layers_without_block(network)
     if network is not None and not without:
         ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
     elif network is not None:
         ways[BackendChoice.MIXED] = (
-            f"stacked clients in specialised blocks, except for {without}: {_explain_missing_block(body)}"
+            f"stacked clients in specialised blocks, except for {without}: {_explain_layers_without_block(body)}"
         )
     if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
         whole = BackendChoice.BLOCK in ways
         ways[BackendChoice.VMAP] = "stacked clients through vmap" + (
-            "" if whole else f": {_explain_missing_block(body)}"
+            "" if whole else f": {_explain_layers_without_block(body)}"
         )
     return ways
 
 
 def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
+    """Why the backend that the user chose cannot train this body, as the end of a sentence about the body."""
     if mixing is not None:
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = find_shared_parameter(body), _name_layers_without_block(_compile_once(body))
+    sharing, without = find_shared_parameter(body), _list_layers_without_block(_compile_once(body))
     if choice is BackendChoice.MIXED and sharing is None and not without:
         return "has a block for every layer, or for none"
     return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
 
 
-def _name_layers_without_block(network: StackedBody | None) -> str:
+def _list_layers_without_block(network: StackedBody | None) -> str:
+    """The names of the layers without a stacked version (block) as text: three, and how many more."""
     names = network.training.without_block or network.evaluating.without_block if network is not None else ()
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _decide_for_loop(reason: str) -> Decision:
+def _choose_loop_backend(reason: str) -> Decision:
+    """The decision to train one client after another (the loop backend), for this reason."""
     return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
 
 
@@ -237,7 +240,8 @@ def _compile_once(body: Body) -> StackedBody | None:
     return compile_stacked(body)
 
 
-def _explain_missing_block(body: Body) -> str:
+def _explain_layers_without_block(body: Body) -> str:
+    """Why some layers of the body have no stacked version (block)."""
     if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
     return find_shared_parameter(body) or "not every layer has a block"

@@ -1,6 +1,6 @@
 """The DP-SGD backend: trains one client after another with clipped gradients and noise.
 
-Opacus computes the gradient of every record, for any layer that it knows. Clipping, the grid, noise and sampling are
+Opacus computes the gradient of every record, for any layer that it knows. Clipping, rounding, noise and sampling are
 those of `fedlog.privacy.sgd`, which the privacy accounting assumes: Opacus's optimiser would draw floating-point noise,
 and its loaders would divide by the number of records.
 """

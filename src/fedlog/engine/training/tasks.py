@@ -105,7 +105,7 @@ class EpochDraws:
 
 
 def list_trained_parameters(params: Params, phase: Phase, body: Body) -> list[str]:
-    """The names of the parameters that the phase trains, sorted, so that saved moments match after a reload."""
+    """The names of the parameters that the phase trains, sorted, so that saved Adam moments match after a reload."""
     return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.fixed)
 
 
@@ -154,9 +154,10 @@ def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: 
 def draw_numbers(
     key: Key, records: int, transform: Transform, uniform: Iterable[Tensor]
 ) -> tuple[Tensor, Augmentation | None]:
-    """Batch order and crops of one client's epoch, drawn from one stream in this order: order, `uniform`, crops.
+    """The order of the records and the crops of one client's epoch; the tensors `uniform` are filled on the way.
 
-    `uniform` are the tensors (records, *shape) of the dropout layers, which are filled with numbers from 0 to 1.
+    All numbers come from one stream: first the order, then `uniform`, then the crops. `uniform` has a tensor
+    (records, *shape) for each dropout layer, which gets numbers from 0 to 1.
     """
     generator = key.torch()
     order = torch.randperm(records, generator=generator)

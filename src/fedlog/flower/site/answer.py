@@ -295,5 +295,5 @@ def _deliver_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *
             cohort.receive_own_broadcasts({0: broadcast}, ONE if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise FrameError(error.message) from None
-    if not all(torch.isfinite(value).all() for value in cohort.store.find_last_heard(0).values()):
+    if not all(torch.isfinite(value).all() for value in cohort.store.get_received_params(0).values()):
         raise FrameError("expected finite numbers in the broadcast, found NaN or infinity")

@@ -78,14 +78,14 @@ class FlatAdam:
         return self._split_into_parameters(self._rows)
 
     def get_leaves(self, clients: int) -> Params:
-        """The parameters of the first clients by name, as leaves for autograd; steps change them in place."""
+        """The parameters of the first `clients` clients, by name; autograd leaves that `step` updates in place."""
         if clients not in self._leaves:
             views = self._split_into_parameters(self._rows[:clients])
             self._leaves[clients] = {name: view.detach().requires_grad_(True) for name, view in views.items()}
         return self._leaves[clients]
 
     def step(self, clients: int, gradients: Sequence[Tensor | None]) -> None:
-        """Update the parameters of the first clients; other clients and their moments do not change."""
+        """Update the parameters of the first `clients` clients; other clients and their moments do not change."""
         self._steps[:clients] += 1
         self._has_moved = True
         moved = [each[:clients] for each in (self._rows, self._first, self._second, self._steps)]
@@ -102,7 +102,7 @@ class FlatAdam:
         step_fused(self._arguments, flat, *moved)
 
     def take_steps(self, client: int, steps: int) -> AdamRow:
-        """Advance a client's step count, and return its row, on which the caller performs these steps in place."""
+        """Add `steps` to a client's number of steps, and return its row, on which the caller does these steps."""
         age = int(self._steps[client])
         self._steps[client] = age + steps
         self._has_moved = True
@@ -193,7 +193,7 @@ def is_compiled_step_exact() -> bool:
 
 
 def _get_workspace(name: str, like: Tensor) -> Tensor:
-    """Scratch space of that shape, which is kept between chunks because new memory costs page faults."""
+    """Scratch space of the shape of `like`; it is kept for later calls, because new memory costs page faults."""
     kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
     key = (name, like.dtype, like.device)
     if key not in kept or kept[key].numel() < like.numel():

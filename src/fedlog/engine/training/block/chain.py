@@ -1,7 +1,8 @@
 """Chains: neighbouring layers that one call of `chain.c` computes, client after client, forward or backward.
 
-A client's values are read again soon after they were written, and Python is called twice a batch instead of twice a
-layer. Values that no backward pass reads (in evaluation: all of them) share the same memory.
+This is fast because a client's values are read again while they are still in the processor's cache, and because Python
+makes two calls for each batch instead of two for each layer. The memory of values that no backward pass reads (in
+evaluation: of all values) is used again for later values.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Program:
         self._calls.append((name, sizes, list(buffers)))
 
     def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
-        """Run all steps for each client; `bases` are the tensors that buffers refer to, first the kept values."""
+        """Run all steps for each client; `bases` are the tensors that buffers refer to as 1, 2, ... (0: workspace)."""
         if self._steps is None:
             self._steps = self._compile()
         workspace = get_scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
@@ -415,5 +416,5 @@ def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) ->
 
 
 def add_copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
-    """Add a step that copies the gradient of a chain's input to its tensor; zeros if nothing reads the input."""
+    """Add a step that copies a gradient to the buffer `to`, or fills the buffer with zeros if the gradient is None."""
     program.add_call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)

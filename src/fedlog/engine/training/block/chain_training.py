@@ -3,7 +3,7 @@
 A chain is a list of neighbouring layers that `chain.c` computes without returning to Python.
 
 A batch is the forward steps, the gradient of cross-entropy behind a linear head, and the backward steps; Adam moves
-each parameter as soon as its gradient is known. A client's parameters, their moments and all values in between stay
+each parameter as soon as its gradient is known. A client's parameters, Adam's moments and all values in between stay
 in the cache from one batch to the next.
 """
 
@@ -32,7 +32,7 @@ _LANES = 8  # a record's scores have room for whole vectors of so many numbers
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Every client's records in the order of one epoch."""
+    """All clients' training records, each client's in the random order of one epoch."""
 
     positions: Tensor  # (clients, records), in the training pool
     labels: Tensor  # (clients, records)

@@ -1,4 +1,8 @@
-"""Compile a module into a `BlockNetwork`: trace it, use blocks for layers that have one, and regions for the rest."""
+"""Compile a module into a `BlockNetwork`, which computes many stacked clients at once.
+
+The module is traced. A layer that has a stacked version (block) is replaced by it. Neighbouring operations that have
+none form a region, which PyTorch computes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers 
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.links import join_chains
 from fedlog.engine.training.block.network import BlockNetwork, Shape, StackedBody, Stage, StageCall
-from fedlog.engine.training.block.regions import cut_out, make_region_stage
+from fedlog.engine.training.block.regions import extract_region, make_region_stage
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
 from fedlog.engine.training.block.stages import (
     AddStage,
@@ -70,7 +74,7 @@ class _Compiler:
         (result,) = exit_.reads or (None,)
         if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:
             return None
-        takes_maps = self._read_input(entry, entry.shape, inner)
+        takes_maps = self._register_input(entry, entry.shape, inner)
         for one in inner:
             if one in self.slots or one.shape is None:
                 continue
@@ -83,23 +87,23 @@ class _Compiler:
         self._close_region()
         if not self.gains or result not in self.slots:
             return None
-        is_plain = all(_shows_exact_statistics(step.stage) for step in self.steps)
+        is_plain = all(_is_plain(step.stage) for step in self.steps)
         steps = self.steps if is_plain else [_use_compiled_linear(step) for step in self.steps]
         shapes = {slot: one.shape for one, slot in self.slots.items() if one.shape is not None}
         chained = [] if is_plain else join_chains(steps, shapes, self.slots[result])
         return BlockNetwork(
             entry.shape,
             takes_maps,
-            _add_frees(steps, self.slots[result]),
+            _mark_values_to_free(steps, self.slots[result]),
             self.slots[result],
             tuple(self.without_block),
             numbers_per_record=sum(prod(one.shape) for one in self.operations if one.shape is not None),
-            chained=_add_frees(chained, self.slots[result]),
+            chained=_mark_values_to_free(chained, self.slots[result]),
             is_plain=is_plain,
         )
 
-    def _read_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Give the input the number 0, and return whether it is a map; images that are only flattened are no maps."""
+    def _register_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
+        """Give the input slot 0, and return whether it is read as maps; images that all readers flatten are vectors."""
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
         if len(shape) == 1:
@@ -145,7 +149,7 @@ class _Compiler:
     def _close_region(self) -> None:
         if not self.waiting:
             return
-        region = cut_out(self.root, self.waiting, self.operations)
+        region = extract_region(self.root, self.waiting, self.operations)
         stage = make_region_stage(region, [one.shape for one in region.inputs if one.shape is not None])
         self.without_block += [one.name or one.node.name for one in self.waiting]
         reads = tuple(self.slots[one] for one in region.inputs)
@@ -158,7 +162,8 @@ class _Compiler:
 _TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateStage)
 
 
-def _shows_exact_statistics(stage: Stage) -> bool:
+def _is_plain(stage: Stage) -> bool:
+    """Whether a plain body may have this stage: linear, flatten, or a convolution without padding, stride, groups."""
     if isinstance(stage, ConvStage):
         return not stage.shape.has_padding_or_stride and stage.shape.groups == 1
     return isinstance(stage, LinearStage | FlattenStage)
@@ -171,7 +176,8 @@ def _use_compiled_linear(step: StageCall) -> StageCall:
     return replace(step, stage=replace(step.stage, compiled=True))
 
 
-def _add_frees(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
+def _mark_values_to_free(steps: list[StageCall], output: int) -> tuple[StageCall, ...]:
+    """The steps, each with the slots to free after it: those that no later step reads, except `output`."""
     last = {at: number for number, step in enumerate(steps) for at in step.reads}
     return tuple(
         replace(step, frees=tuple(at for at in dict.fromkeys(step.reads) if last[at] == number and at != output))

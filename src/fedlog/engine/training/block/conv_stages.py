@@ -16,7 +16,7 @@ from fedlog.models.masked_dropout import MaskedDropout
 
 @dataclass(frozen=True)
 class ConvStage:
-    """Convolution, pooling, bias, ReLU and dropout by channel, in the fastest order."""
+    """A convolution with the pooling, ReLU and dropout layers after it, computed in the fastest order."""
 
     name: str
     shape: ConvShape

@@ -134,7 +134,7 @@ class ConvShape:
 
 
 def convolve_and_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The pooled map (clients, channels out, rows, columns, batch) of a map; differentiable in all three tensors.
+    """Convolve and pool maps to (clients, channels out, rows, columns, batch); differentiable in all three tensors.
 
     Bias, ReLU and a multiplier for each channel can be applied after the maximum with the same result, so they are
     applied to the pooled map, which is smaller. Values and gradients are the same as with ReLU before the pooling.

@@ -1,7 +1,7 @@
 """Linear layers with ReLU for stacked clients, by the compiled functions of `linear.c`.
 
-Bodies of only linear layers and plain convolutions are still multiplied by PyTorch, so that their recorded results
-repeat to the last bit. Other bodies have no such records, and with small batches they run faster here.
+Bodies of only linear layers and plain convolutions do not use `CompiledLinear`, so that their recorded results repeat
+to the last bit. Other bodies have no results to repeat, and with small batches it is faster than PyTorch.
 """
 
 from __future__ import annotations

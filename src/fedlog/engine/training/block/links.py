@@ -271,7 +271,7 @@ class MeanLink:
         return ()
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add steps that average the pixels, then transpose (channels, batch) to units (batch, channels)."""
+        """Add steps that average the pixels, then transpose (channels, batch) to (batch, channels)."""
         channels, *space = node.shapes[0]
         extent = Extent(channels, prod(space), node.batch, 0, 0.0)
         if self.stage.keeps_axes:
@@ -294,7 +294,7 @@ class MeanLink:
 
 @dataclass(frozen=True)
 class FlattenLink:
-    """Flattening: maps (units, batch) transposed to units (batch, units)."""
+    """Flattening, which transposes each client's maps (units, batch) to vectors (batch, units)."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -96,9 +96,9 @@ def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
 
 @dataclass(frozen=True)
 class NormShape:
-    """The sizes of a normalisation of each record and group, with a factor and a shift for each channel.
+    """The sizes of a group normalisation of maps, in which each channel has its own factor and shift.
 
-    Non-overlapping maximum pooling and ReLU may follow.
+    Each record is normalised alone. Non-overlapping maximum pooling and ReLU may follow.
     """
 
     groups: int

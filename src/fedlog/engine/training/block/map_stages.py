@@ -67,7 +67,7 @@ def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Span:
 
 
 def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """A layer's kernel size, stride or padding as (rows, columns); the one row of a signal (`flat`) gets `of_rows`."""
+    """A kernel size, stride or padding as (rows, columns); for a signal (`flat`), (`of_rows`, columns)."""
     if isinstance(value, int):
         return (of_rows, value) if flat else (value, value)
     return (of_rows, value[0]) if flat else (value[0], value[1])
@@ -95,7 +95,10 @@ class SpatialMeanStage:
     keeps_axes: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """Average (clients, channels, *space, batch) to (clients, batch, channels), or to axes of 1 (`keeps_axes`)."""
+        """Average over all positions: (clients, channels, *space, batch) -> (clients, batch, channels).
+
+        With `keeps_axes` the result is a map with one position: (clients, channels, 1, ..., batch).
+        """
         (maps,) = values
         means = maps.flatten(2, -2).mean(2)
         return means.view(*means.shape[:2], *(1,) * (maps.ndim - 3), -1) if self.keeps_axes else means.mT
@@ -140,7 +143,7 @@ class UnitNormStage:
 
 
 def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
-    """The sizes with the pooling and ReLU layers that the same compiled call computes, and the number of layers."""
+    """Add the pooling and ReLU layers after a normalisation to its sizes; also return how many layers were added."""
     flat, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
         layer = follower.layer
@@ -156,13 +159,13 @@ def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
 
 
 def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: Place) -> bool:
-    """Whether this is the first pooling, with windows side by side without overlap or gaps."""
+    """Whether the normalisation can also compute this pooling: the first one, no overlaps or gaps between windows."""
     return not shape.pools and has_adjacent_windows(layer, flat, place.shape)
 
 
 @register_block(nn.GroupNorm)
 def _build_group_norm(place: Place) -> Block | None:
-    """Build the stacked version (block) of group normalisation; on maps with the pooling and ReLU after it."""
+    """Build the stacked version (block) of group normalisation; for maps it includes the pooling and ReLU after it."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
@@ -176,7 +179,7 @@ def _build_group_norm(place: Place) -> Block | None:
 
 @register_block(nn.LayerNorm)
 def _build_layer_norm(place: Place) -> Block | None:
-    """Build the stacked version (block) of layer normalisation over whole records; None if only over some axes."""
+    """Build the stacked version (block) of layer normalisation; None if it does not normalise whole records."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
         return None

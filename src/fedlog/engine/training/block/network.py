@@ -28,7 +28,7 @@ class Stage(Protocol):
     """One step of a stacked network: a function from stacked values to stacked values."""
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The stage's output, differentiable in the parameters and the values; without masks as in evaluation."""
+        """The stage's output, differentiable in the parameters and the values; `masks` is None in evaluation."""
         ...
 
 
@@ -65,7 +65,7 @@ def move_batch_innermost(records: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StageCall:
-    """A stage with the numbers (slots) of the values that it reads and writes, and of those that can be freed then."""
+    """A stage with the numbers (slots) of the values that it reads and writes, and of those to free after it."""
 
     stage: Stage
     reads: tuple[int, ...]
@@ -193,7 +193,7 @@ class PixelFeed:
 
 
 class ArrangedFeed:
-    """Feeds batches to the network; the clients' records are put into its memory layout once, at the start."""
+    """Feeds batches to a network; the clients' records are put into the network's memory layout once, at the start."""
 
     def __init__(
         self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings

@@ -4,11 +4,11 @@ It serves plain bodies (only linear layers and convolutions without padding or s
 whose layers are all in one chain.
 
 Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so all
-bits are the same. A batch then costs fewer calls, and no graph.
+bits are the same. A batch then needs fewer calls, and no autograd graph.
 
-Products of linear layers are computed by compiled code where its results equal PyTorch's to the last bit. A matrix
-library sums each number of a product in one order, whatever the sizes around it, and the compiled code sums in the same
-order. It is compared with PyTorch once for every size; where a bit differs, PyTorch multiplies.
+Linear layers are computed by compiled code where its results equal PyTorch's to the last bit. A matrix library adds the
+terms of each entry of a product in one fixed order, and the compiled code adds them in the same order. The two are
+compared once for each size of a layer; if a bit differs, PyTorch computes the layer.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def compute_product_gradients(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a product's inputs, in the inputs' layout, and weight; equal to PyTorch's `bmm` to the bit."""
+    """The gradients of a linear layer's inputs (in their layout) and weight, equal to PyTorch's `bmm` to the bit."""
     if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_read_sizes(inputs, weight))[1]:
         return _compute_product_gradients_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
     of_inputs = torch.bmm(gradient, weight) if needs_inputs else None

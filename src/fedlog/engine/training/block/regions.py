@@ -54,8 +54,8 @@ class RegionStage:
         return found
 
 
-def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
-    """The region that computes the operations `part`, and what they need that has no batch axis."""
+def extract_region(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
+    """The region with the operations `part`, and with the operations without a batch axis that they read."""
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
@@ -66,13 +66,13 @@ def cut_out(root: nn.Module, part: list[Operation], everything: list[Operation])
     copies: dict[fx.Node, fx.Node] = {one.node: graph.placeholder(one.node.name) for one in inputs}
     for one in needed:
         if one.node not in copies:
-            copies[one.node] = graph.node_copy(one.node, _rename_sources(one, copies))
+            copies[one.node] = graph.node_copy(one.node, _make_copy_lookup(one, copies))
     graph.output(tuple(copies[one.node] for one in outputs))
     return Region(fx.GraphModule(root, graph), tuple(inputs), tuple(outputs))
 
 
-def _rename_sources(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
-    """A function from a node that this operation reads to the node's copy in the region."""
+def _make_copy_lookup(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
+    """A function that returns the copy, in the region, of a node that this operation reads."""
     sources = one.sources
     return lambda node: copies[sources[node].node]
 

@@ -22,7 +22,7 @@ class Follower:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A layer in a network: its name, the shapes of its inputs and its output, and the chain of layers after it."""
+    """A layer in a network: its name, the shapes of its inputs and its output, and the layers after it (`Follower`)."""
 
     name: str
     layer: Any  # of the type that the builder is registered for

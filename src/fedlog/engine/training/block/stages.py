@@ -1,7 +1,7 @@
 """The blocks of linear layers, activations, dropout, sums and flattening; `conv_stages` and `map_stages` have more.
 
-Some are a `torch.autograd.Function` with its own backward pass. It gives every client's gradients, and computes none
-for frozen parameters or for the data.
+Some use a `torch.autograd.Function` whose backward pass computes the gradients of all clients, but not those of
+frozen parameters or of the data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trace a module with `torch.fx` into a list of operations, and run it on a few records to find their shapes.
+"""Trace a module with `torch.fx` into a list of operations, and run it to find the shape of every result.
 
 Calls of `F.relu`, `torch.flatten` or `+` are listed as the layers that do the same, so that the registry of blocks
 needs to know only layers.
@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations whose results this one reads; for a layer only those whose output is a tensor of records."""
+        """The operations whose results this one reads; for a layer, only results that have a row for each record."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -173,7 +173,7 @@ def _find_layer(
         return "", Concatenate() if alike and axis in (1, -len(output)) else None
     if target in (torch.mean, "mean"):
         return "", _make_mean_layer(node, inputs[0], output)
-    return "", _make_layer_of_function(node)
+    return "", _make_layer_for_function(node)
 
 
 def _is_called_plainly(node: fx.Node, layer: nn.Module) -> bool:
@@ -194,7 +194,8 @@ def _make_mean_layer(node: fx.Node, shape: Shape | None, output: Shape) -> nn.Mo
     return SpatialMean()
 
 
-def _make_layer_of_function(node: fx.Node) -> nn.Module | None:
+def _make_layer_for_function(node: fx.Node) -> nn.Module | None:
+    """A layer that computes the same as the function called by this node; None if none is known."""
     if node.target not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
     kind, names = _FUNCTIONS[node.target]

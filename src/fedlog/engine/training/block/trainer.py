@@ -1,7 +1,8 @@
 """The block backend: trains clients with the same body together, stacked, in chunks small enough for the cache.
 
 The clients of a chunk are sorted by size, so those that still have a batch are always the first ones of the stack; a
-client that has finished costs nothing, and its moments do not change. Short batches are padded with weight 0.
+client that has finished costs nothing, and its Adam moments do not change. Short batches are padded with records of
+weight 0.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class BlockBackend:
         return self._network.features(params, batch, None)
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
-        """Train these tasks together, largest client first; return stacked parameters and each client's moments."""
+        """Train these tasks together, largest client first; return stacked parameters, and Adam's moments by client."""
         rule = self._settings.optimiser
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
@@ -239,7 +240,7 @@ class BlockBackend:
             return [found.get(name) for name in moving], after
 
     def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
-        """Whether a compiled call can train a client: there is no dropout, and the loss is cross-entropy of logits."""
+        """Whether compiled code can train these clients one by one: no dropout, and cross-entropy of a linear head."""
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._is_plain_cross_entropy(phase, params, outside)
