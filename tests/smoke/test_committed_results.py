@@ -16,6 +16,7 @@ from fedlog.experiments.tables import equal_chances, when_to_choose
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean
+from fedlog.files.json_text import parse_json
 from fedlog.report.documents.recipe_table import choose_settings
 from fedlog.report.paper.reproduction import (
     ExperimentPage,
@@ -75,6 +76,15 @@ def test_the_pages_are_made_from_the_records(results: Path, found: list[Experime
     for name in ("reproduction.md", "privacy.md", *pages):
         written, committed = ((root / "docs" / name).read_text() for root in (results.parent, ROOT))
         assert written == committed, f"docs/{name} is older than results/: run `fedlog docs`"
+
+
+def test_every_record_names_a_commit_without_changes(results: Path) -> None:
+    """A commit that ends in + had changes beside it, so nobody could make the record again."""
+    commits = {
+        path: parse_json(path.read_text())["made_with"]["commit"] for path in results.glob("*/*/seed-*/config.json")
+    }
+    assert len(commits) > 1000
+    assert [str(path) for path, commit in commits.items() if commit.endswith("+")] == []
 
 
 @pytest.mark.parametrize(
