@@ -103,7 +103,7 @@ def test_a_whole_message_is_clipped_as_one_vector() -> None:
 
 
 def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
-    with pytest.raises(InputError, match="clip of each record's length"):
+    with pytest.raises(InputError, match="clip of each record's L2 norm"):
         guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(Clamp(1.0)))
     limits = guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(L2Clip(1.0))).limits
     honest = Moments.from_records(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)

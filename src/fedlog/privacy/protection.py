@@ -235,8 +235,8 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
         return bound.clip.sensitivity(width)
     if not isinstance(bound.clip, L2Clip):
         raise InputError(
-            "second moments need a clip of each record's length (l2:R), found: a clamp of each feature",
-            hint="--clip l2:1, with features of length 1: add `+unit` to the body's name",
+            "second moments need a clip of each record's L2 norm (l2:R), found: a clip of each feature (clamp:B)",
+            hint="--clip l2:1; `+unit` at the end of the body's name scales every feature vector to norm 1",
         )
     return compute_moment_sensitivity(bound.clip.radius, detail)
 

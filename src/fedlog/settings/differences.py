@@ -23,7 +23,7 @@ NEEDED = ("label", "schema", "site_column", "body_file")
 
 @dataclass(frozen=True)
 class SettingDifference:
-    """A setting in which a run differs from its preset, with the run's value and the default value."""
+    """A setting whose value in a run is not that of the preset: its name, the run's value and the preset's value."""
 
     name: str
     value: Any

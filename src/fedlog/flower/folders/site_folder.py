@@ -60,7 +60,10 @@ class Caps(Section):
         """Return a copy in which the cap of this name is removed."""
         free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
-            raise InputError(f"expected the name of a cap, found: {name}", hint=f"one of {', '.join(free)}")
+            raise InputError(
+                f"expected the name of one of a site's caps (its limits on runs), found: {name}",
+                hint=f"one of {', '.join(free)}",
+            )
         return replace(self, **{name.replace("-", "_"): free[name]})  # type: ignore[arg-type]
 
     def to_toml(self) -> str:

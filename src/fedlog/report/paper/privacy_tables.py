@@ -189,7 +189,10 @@ def _compute_mean_accuracies(finished: FinishedRuns, clip: str) -> dict[int, flo
 
 
 def _draw_accuracy_by_epsilon(axes: Axes, finished: FinishedRuns, delta: float) -> None:
-    """Draw accuracy by epsilon at this delta, one line per formula and clip; crosses are runs that check a formula."""
+    """Draw accuracy against epsilon at this delta: a line for each formula of epsilon and each clip.
+
+    Crosses are runs that were made to check a formula.
+    """
     for formula in EPSILON_FORMULAS:
         for clip, named in CLIPS.items() if formula.delta == delta else ():
             means = _compute_mean_accuracies(finished, clip)
