@@ -273,8 +273,11 @@ def test_a_federation_that_cannot_be_run_is_refused_by_client_and_record() -> No
         (replace(good, shards=()), "needs at least one client, found: none"),
         (broken(good, name=7), "client 0 needs a name, a text that is not empty, found: 7"),
         (broken(good, name=""), "client 0 needs a name"),
-        (replace(good, transform=Transform(flip=True)), r"only images .* records of shape: \(2,\)"),
-        (replace(good, transform=Transform(crop_padding=-1)), "only images .* padding -1"),
+        (
+            replace(good, transform=Transform(flip=True)),
+            r"crops and flips need images .* found: records of shape \(2,\)",
+        ),
+        (replace(good, transform=Transform(crop_padding=-1)), "crops and flips need images .* padding -1"),
         (replace(good, transform=Transform((0.5,) * 3, (0.5,) * 3)), "each of 2 channels, found: 3 and 3"),
         (replace(good, transform=Transform((0.5, 0.5))), "found: 2 and 0"),
         (replace(good, transform=Transform((0.5,), (0.0,))), "stds positive"),

@@ -76,7 +76,7 @@ class CSFL(Algorithm):
         }
 
     def join(self, initial: Params) -> Params:
-        """The initial model, which the client keeps unchanged (each broadcast has what to add to it), and no error yet."""
+        """The initial model, which the client keeps unchanged (each broadcast has what to add), and no error yet."""
         return {**initial, ERROR: torch.zeros(self.plan.entries)}
 
     def broadcast(self, server: Params) -> Message:
