@@ -147,7 +147,7 @@ class _FrozenBodies:
 
     @property
     def schedule(self) -> Schedule:
-        """The method's exchanges without training phases."""
+        """The method's schedule with every training phase taken out."""
         schedule = self._algorithm.schedule
         return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
 

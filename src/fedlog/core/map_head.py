@@ -59,7 +59,10 @@ class Certificate:
 
 @dataclass(frozen=True, eq=False)
 class MapHead:
-    """The head of maximum posterior: `weights` (n_class, m) float64, the bias in column 0, and its certificate."""
+    """The maximum-a-posteriori head, and the certificate of its accuracy.
+
+    `weights` are (n_class, m) in float64, with the bias in column 0.
+    """
 
     weights: Tensor
     certificate: Certificate

@@ -149,7 +149,7 @@ class Moments:
         expected = find_second_moments_shape(self.detail, self.n_class, self.width)
         found = None if self.second is None else tuple(self.second.shape)
         if found != expected:
-            raise InputError(f"second moments of detail {self.detail} must have shape {expected}, found: {found}")
+            raise InputError(f"second moments with detail={self.detail} must have shape {expected}, found: {found}")
         if self.second is not None:
             object.__setattr__(self, "second", self.second.detach().to(torch.float64))
 

@@ -266,7 +266,7 @@ def _make_schema(
         if any(set(frame.columns) != set(columns) for frame in frames):
             differ = sorted({each for frame in frames for each in set(frame.columns) ^ set(columns)})
             raise InputError(
-                f"expected data frames with the same columns at every site, found only at some: {', '.join(differ)}",
+                f"expected the same columns at every site, found columns that only some have: {', '.join(differ)}",
                 hint="give every site the same columns",
             )
         joined = pl.concat([frame.select(columns) for frame in frames], how="vertical_relaxed")

@@ -168,9 +168,7 @@ class TableEncoder:
             raise InputError(f"expected a stored scaling for schema {schema.digest}, found: one for schema {digest}")
         numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
         if {len(part) for part in parts} != {numeric}:
-            raise InputError(
-                f"expected the stored scaling of {numeric} numeric columns, found columns: {len(parts[0])}"
-            )
+            raise InputError(f"expected a stored scaling for {numeric} numeric columns, found one for {len(parts[0])}")
         return cls(schema, *parts)
 
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a client's statistics can be if it clips its records or its whole message, and then adds noise."""
+    """The bounds on a client's statistics: what its clip of records or messages allows, with room for its noise."""
 
     clip: Clip | None = None
     message_norm: float | None = None

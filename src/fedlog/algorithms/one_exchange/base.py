@@ -80,7 +80,7 @@ class OneExchange(Algorithm):
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The head, or the summed moments if personal heads need them; before that, the seed."""
+        """The seed until the head is solved; then the head, or the summed moments if personal heads need them."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         if self.personal and self.sends_moments_for_personal:

@@ -195,7 +195,7 @@ class Stopwatch:
             self._seconds[part] += time.perf_counter() - start
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add seconds that were measured elsewhere to these parts, unless another part is being timed."""
+        """Add `seconds`, by part, that were measured elsewhere; do nothing while a part is being timed here."""
         if not self._runs:
             for part, own in seconds.items():
                 self._seconds[part] += own

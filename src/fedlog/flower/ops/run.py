@@ -161,7 +161,8 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
         raise InputError(f"expected one of the sites {', '.join(names)}, found: {site}", hint=hint)
     if set(uploads) == {site}:
         raise InputError(
-            f"expected other sites in the head of {name}, found only: {site}", hint="begin a new run instead"
+            f"expected a head of several sites in {name}, found that it was made of {site} alone",
+            hint="begin a new run instead",
         )
 
 

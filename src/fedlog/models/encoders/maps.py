@@ -31,7 +31,7 @@ class FeatureMap(nn.Module):
 
 
 def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
-    """The map to the coordinates along the first `size` columns of `directions`, (width, size or more)."""
+    """The map that projects features onto the first `size` columns of `directions`, a matrix of `width` rows."""
     if not 1 <= size <= directions.shape[1]:
         raise InputError(f"the number of principal directions must be 1 to {directions.shape[1]}, found: {size}")
     matrix = directions[:, :size].clone()

@@ -103,7 +103,10 @@ class _Compiler:
         )
 
     def _register_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Give the input slot 0, and return whether it is read as maps; images that all readers flatten are vectors."""
+        """Assign slot 0 to the input, and return whether it stays a feature map.
+
+        It does not if it is a vector, or an image that every operation flattens first.
+        """
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
         if len(shape) == 1:

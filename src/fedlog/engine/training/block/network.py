@@ -111,9 +111,10 @@ class BlockNetwork:
         return found.view(clients, *self.input_shape, batch)
 
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
-        """The features (clients, batch, width), differentiable in `params`, (clients, *shape) or (1, *shape) if shared.
+        """The features (clients, batch, width), differentiable in `params`.
 
-        `masks` has each dropout layer's multiplier (clients, batch, channels or units), >= 0; None: evaluation.
+        Each parameter is (clients, *shape), or (1, *shape) if the clients share it. `masks` has each dropout layer's
+        multiplier (clients, batch, channels or units), >= 0; None means evaluation, without dropout.
         """
         values = {0: batch}
         for step in self.chained or self.steps:

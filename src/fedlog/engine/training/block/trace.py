@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations whose results this one reads; for a layer, only results that have a row for each record."""
+        """The operations whose results this one reads; a layer's weights, which have no row by record, do not count."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
