@@ -155,7 +155,7 @@ def test_row_numbers_of_each_site_and_texts_among_numbers_are_left_out(tmp_path:
     notes = (
         "Left out:  (looks like an identifier).",
         "Left out: row_id (looks like an identifier).",
-        "Left out: mass (a column of numbers, but 3 of its 178 values are no numbers).",
+        "Left out: mass (a column of numbers, but 3 of its 178 values are not numbers).",
     )
     found = Federation.from_csv(folder, label="label")
     assert found.notes == notes

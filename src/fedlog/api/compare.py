@@ -214,7 +214,7 @@ def compare(
     common = _add_validation_fraction(common, federation)
     notes: tuple[str, ...] = ()
     own = _load_user_federation(common, federation)
-    _refuse_numbers(common, own)
+    _refuse_regression(common, own)
     variants.check_codecs_and_bodies(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
@@ -234,7 +234,7 @@ def compare(
 def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: int, progress: bool | None) -> Comparison:
     """Run one method with several seeds, and return the results as a comparison with only this method."""
     chosen = _check_seeds(seeds, [spec.method])
-    _refuse_numbers(spec, _load_user_federation(spec, None))
+    _refuse_regression(spec, _load_user_federation(spec, None))
     plan = _ComparisonPlan(replace(spec, jobs=1), variants.VariantChoices((spec.method,)), chosen, None, jobs)
     return plan.execute(out, (), progress, WORTH, ())
 
@@ -309,7 +309,7 @@ def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation
     return load_federation(resolve(spec).data)
 
 
-def _refuse_numbers(spec: RunSpec, own: Federation | None) -> None:
+def _refuse_regression(spec: RunSpec, own: Federation | None) -> None:
     """Raise InputError if the label of the data is a number: findings are about the share of right classes."""
     if spec.data in NUMBER_TABLES or (own is not None and own.train.targets is not None):
         raise InputError(

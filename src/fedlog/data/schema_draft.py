@@ -147,7 +147,7 @@ def _draft_column(series: pl.Series, sites: int) -> Feature | str:
             return Feature(series.name, FeatureKind.NUMERIC)
     if distinct > MOST_CATEGORIES or (distinct > FEW_CODES and distinct > len(known) / 2):
         if 0 < numbers.null_count() < len(known) / 2:  # no value of a row is shown: a schema goes to other sites
-            return f"a column of numbers, but {numbers.null_count()} of its {len(known)} values are no numbers"
+            return f"a column of numbers, but {numbers.null_count()} of its {len(known)} values are not numbers"
         return f"{distinct} different texts: an identifier or free text"
     return Feature(series.name, FeatureKind.CATEGORICAL, tuple(sort_naturally(texts.unique().to_list())))
 

@@ -105,10 +105,7 @@ def load_model(path: Path) -> Model:
             return _load_from_run(path.parent, _find_client(path))
         described = parse_json((path / DESCRIPTION).read_text())
         if described["version"] != VERSION:
-            raise InputError(
-                f"expected a model folder of version {VERSION}, found {described['version']}: {path}",
-                hint="load it with the version of fedlog that saved it",
-            )
+            raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
         schema = load_schema(path / SCHEMA)
         encoder = _read_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
         return _assemble_model(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))

@@ -296,5 +296,5 @@ def _unpack_whole_numbers(reader: Reader, layout: int, shape: tuple[int, ...]) -
     if layout == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
     if entries > reader.bytes_left:
-        raise WireError(f"expected {entries} whole numbers in an array, found only bytes: {reader.bytes_left}")
+        raise WireError(f"expected {entries} whole numbers in an array, found only {reader.bytes_left} bytes")
     return torch.tensor([reader.read_signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)

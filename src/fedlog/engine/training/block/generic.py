@@ -47,8 +47,8 @@ def find_vmap_obstacle(body: Body) -> str | None:
     single = {name: value.detach().clone() for name, value in collect_parameters(body.training).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = make_trial_records(body.input_shape, 2)
-    both: tuple[Mapping[str, Tensor] | None, ...] = (None, {})  # evaluation, and training, which may compute more
-    for masks in both:
+    modes: tuple[Mapping[str, Tensor] | None, ...] = (None, {})  # evaluation, and training, which may compute more
+    for masks in modes:
         try:
             found = VmapNetwork(body).features(params, torch.stack([inputs, inputs]), masks)
         except (RuntimeError, ValueError):
