@@ -77,7 +77,7 @@ def test_the_facts_of_the_methods() -> None:
     assert set(find_methods(lambda method: method.bodies is Bodies.ANY)) == ANY_BODY
     deployed = (ANY_BODY - SILENT) | ONE_EXCHANGE
     assert set(find_methods(lambda method: method.may_federate)) == deployed
-    assert set(find_methods(lambda method: method.may_leave)) == adding
+    assert set(find_methods(lambda method: method.can_remove_client)) == adding
     assert set(find_methods(lambda method: method.sums_last_uploads)) == adding
     assert set(find_methods(lambda method: method.sends_statistics)) == statistics
     assert set(find_methods(lambda method: method.sums_in_the_open)) == adding - statistics

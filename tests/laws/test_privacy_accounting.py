@@ -27,7 +27,7 @@ from fedlog.privacy.accounting import (
     bound_distance_from_gaussian,
     compute_spending,
 )
-from fedlog.privacy.calibration import compute_epsilon, sigma_by_paper, smallest_sigma
+from fedlog.privacy.calibration import compute_epsilon, compute_sigma_by_paper_formula, smallest_sigma
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence, choose_grid
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.release_log import (
@@ -95,7 +95,7 @@ def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
     epsilon: float, delta: float, k: int, formula: Calibration
 ) -> None:
     budget = Budget(epsilon, delta)
-    sigma = (sigma_by_paper if formula is Calibration.PAPER else smallest_sigma)(budget, k, 1.0)
+    sigma = (compute_sigma_by_paper_formula if formula is Calibration.PAPER else smallest_sigma)(budget, k, 1.0)
     *before, last, more = (
         replace(release(sigma, round=number, unit=Unit.PAPER), calibration=formula) for number in range(k + 1)
     )

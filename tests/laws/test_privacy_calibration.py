@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import compute_epsilon, delta_used_by_grid, log_delta, sigma_by_paper, smallest_sigma
+from fedlog.privacy.calibration import (
+    compute_epsilon,
+    compute_sigma_by_paper_formula,
+    delta_used_by_grid,
+    log_delta,
+    smallest_sigma,
+)
 from fedlog.privacy.guarantee import PAPER_CAVEAT, Budget, Guarantee, Trust, Unit, warn_of_large_delta
 
 epsilons = st.floats(1e-3, 100.0)
@@ -46,7 +52,7 @@ def test_the_papers_formula_adds_more_noise_than_needed_where_epsilon_means_some
     epsilon: float, delta: float, k: int, sensitivity: float
 ) -> None:
     budget = Budget(epsilon, delta)
-    assert smallest_sigma(budget, k, sensitivity) < sigma_by_paper(budget, k, sensitivity)
+    assert smallest_sigma(budget, k, sensitivity) < compute_sigma_by_paper_formula(budget, k, sensitivity)
 
 
 @given(st.floats(0.0, 5.0), st.floats(1e-6, 1e-3))
@@ -60,7 +66,7 @@ def test_noise_at_a_distance_from_the_analysed_one_costs_as_much_as_it_can(epsil
 def test_the_papers_formula_is_too_small_for_a_huge_epsilon() -> None:
     # Its theorem says "for all epsilon"; here the exact noise is larger than the formula's.
     budget = Budget(84.0, 0.5)
-    assert smallest_sigma(budget, 1, 1.0) > sigma_by_paper(budget, 1, 1.0)
+    assert smallest_sigma(budget, 1, 1.0) > compute_sigma_by_paper_formula(budget, 1, 1.0)
 
 
 @settings(deadline=None, max_examples=100)
@@ -81,7 +87,7 @@ def test_invalid_budgets_are_refused(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize(("k", "sensitivity"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -1.0), (1, math.inf), (1, math.nan)])
 def test_invalid_plans_are_refused(k: int, sensitivity: float) -> None:
-    for calibrate in (smallest_sigma, sigma_by_paper):
+    for calibrate in (smallest_sigma, compute_sigma_by_paper_formula):
         with pytest.raises(InputError):
             calibrate(Budget(1.0, 1e-5), k, sensitivity)
 

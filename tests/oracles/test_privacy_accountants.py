@@ -12,10 +12,10 @@ from dp_accounting import pld
 from fedlog.privacy.calibration import (
     compute_delta,
     compute_epsilon,
-    epsilon_by_paper,
+    compute_epsilon_by_paper_formula,
+    compute_sigma_by_paper_formula,
     largest_mu,
     log_delta,
-    sigma_by_paper,
     smallest_sigma,
 )
 from fedlog.privacy.guarantee import Budget
@@ -63,16 +63,20 @@ def test_the_pld_accountant_agrees(epsilon: float, delta: float, releases: int) 
 def test_how_much_noise_the_papers_formula_wastes() -> None:
     for epsilon, factor in ((0.1, 4.7), (0.5, 3.6), (1.0, 3.2), (5.0, 2.5), (10.0, 2.1)):
         budget = Budget(epsilon, 0.01)
-        assert sigma_by_paper(budget, 100, 1.0) / smallest_sigma(budget, 100, 1.0) == pytest.approx(factor, abs=0.05)
+        assert compute_sigma_by_paper_formula(budget, 100, 1.0) / smallest_sigma(budget, 100, 1.0) == pytest.approx(
+            factor, abs=0.05
+        )
 
 
 def test_the_papers_formula_as_printed() -> None:
     # sqrt(8 k (1 + (m - 1) b^2) ln(e + epsilon/delta)) / epsilon with k = 100, m = 51, b = 2, evaluated by mpmath.
     with mpmath.workdps(30):
         expected = float(mpmath.sqrt(8 * 100 * (1 + 50 * 4) * mpmath.log(mpmath.e + 50)) / mpmath.mpf("0.5"))
-    assert sigma_by_paper(Budget(0.5, 0.01), 100, math.sqrt(1 + 50 * 4)) == pytest.approx(expected, rel=1e-12)
+    assert compute_sigma_by_paper_formula(Budget(0.5, 0.01), 100, math.sqrt(1 + 50 * 4)) == pytest.approx(
+        expected, rel=1e-12
+    )
     mu = math.sqrt(100 * 201) / expected
-    assert epsilon_by_paper(mu, 0.01) == pytest.approx(0.5, rel=1e-12)
+    assert compute_epsilon_by_paper_formula(mu, 0.01) == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-12, 0.5, 0.999])

@@ -79,8 +79,8 @@ class FedLog(Algorithm):
         self._check_option("carry", self.carry is None or 0 <= self.carry <= 1, "must be 0 to 1", hint)
 
     @property
-    def may_leave(self) -> bool:
-        """Whether a client can leave a run: not if `carry` keeps its statistics in the old posterior."""
+    def can_remove_client(self) -> bool:
+        """Whether a client can be taken out of a run: not if `carry` keeps its statistics in the old posterior."""
         return self.carry is None
 
     @property

@@ -254,8 +254,8 @@ class Algorithm(ABC):
         """The exchanges and training phases of a run."""
 
     @property
-    def may_leave(self) -> bool:
-        """Whether a client can leave a run. It can if the server's state depends only on the newest uploads."""
+    def can_remove_client(self) -> bool:
+        """Whether a client can be taken out of a run. It can if the server's state depends only on the newest uploads."""
         return False
 
     @property

@@ -13,7 +13,7 @@ from fedlog.cli.command import Subparsers, add_command
 from fedlog.core.clip import Clamp, Clip, L2Clip
 from fedlog.errors import InputError, RunError
 from fedlog.privacy.accounting import Spending, TrainingRound, explain_missing_guarantee
-from fedlog.privacy.calibration import sigma_by_paper
+from fedlog.privacy.calibration import compute_sigma_by_paper_formula
 from fedlog.privacy.guarantee import (
     DEFAULT_DELTA,
     NEIGHBOURS,
@@ -286,7 +286,7 @@ def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
 def _make_calibration_json(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
-    by_formula = sigma_by_paper(budget, releases, mechanism.sensitivity)
+    by_formula = compute_sigma_by_paper_formula(budget, releases, mechanism.sensitivity)
     return {
         "sigma": mechanism.sigma,
         "sensitivity": mechanism.sensitivity,

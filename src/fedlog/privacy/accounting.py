@@ -21,7 +21,12 @@ from itertools import accumulate
 from typing import ClassVar
 
 from fedlog.errors import InputError, RunError
-from fedlog.privacy.calibration import compute_delta, compute_epsilon, delta_used_by_grid, epsilon_by_paper
+from fedlog.privacy.calibration import (
+    compute_delta,
+    compute_epsilon,
+    compute_epsilon_by_paper_formula,
+    delta_used_by_grid,
+)
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.renyi import Curve, delta_from_curve, epsilon_from_curve, gaussian_curve, sampled_gaussian_curve
@@ -225,7 +230,7 @@ class _PrivacyLoss:
             return self._find_renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
         if calibration is Calibration.PAPER:
-            return epsilon_by_paper(mu, delta)
+            return compute_epsilon_by_paper_formula(mu, delta)
         return compute_epsilon(mu, delta, self.noise_distance)
 
     def is_within(self, calibration: Calibration, budget: Budget) -> bool:

@@ -154,13 +154,13 @@ def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budg
     return found
 
 
-def sigma_by_paper(budget: Budget, releases: int, sensitivity: float) -> float:
+def compute_sigma_by_paper_formula(budget: Budget, releases: int, sensitivity: float) -> float:
     """The noise std of the FedLog paper's Theorem 4: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
 
-def epsilon_by_paper(mu: float, delta: float) -> float:
+def compute_epsilon_by_paper_formula(mu: float, delta: float) -> float:
     """The epsilon of the FedLog paper's Theorem 4 for mu = sqrt(k) * sensitivity / sigma; it is not a guarantee."""
     if mu == 0:
         return 0.0

@@ -53,7 +53,7 @@ class OneExchange(Algorithm):
     sends_moments_for_personal = True
     """Whether sites need the summed moments to solve personal heads; False: the global head is enough."""
     may_federate = True
-    may_leave = True
+    can_remove_client = True
     sums_last_uploads = True
     sends_statistics = True
 

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
-from fedlog.privacy.calibration import compute_epsilon, epsilon_by_paper
+from fedlog.privacy.calibration import compute_epsilon, compute_epsilon_by_paper_formula
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.spec import RunSpec
@@ -46,7 +46,7 @@ class EpsilonFormula:
         parts = clients if self.trust is Trust.LOCAL else 1
         mu = math.sqrt(releases * parts) / level
         return (
-            epsilon_by_paper(mu, self.delta)
+            compute_epsilon_by_paper_formula(mu, self.delta)
             if self.calibration is Calibration.PAPER
             else compute_epsilon(mu, self.delta)
         )

@@ -143,7 +143,7 @@ def _make_weight_decay_grid() -> Experiment:
     return _make_grid("select-weight-decay-mnist", title, rows, seeds=8)
 
 
-def _make_second_fedlog_c_grid() -> Experiment:
+def _make_fedlog_c_grid_with_weight_decay() -> Experiment:
     """Make a grid for FedLog-C with the chosen weight decay; each row changes one option."""
     changes: dict[str, dict[str, Any]] = {
         "as-chosen": {},
@@ -227,7 +227,7 @@ SELECTION = (
     _make_options_grid("select-fedlog-mnist", "fedlog", "mnist", _FIRST_HEADS),
     _make_learning_rate_grid(),
     _make_weight_decay_grid(),
-    _make_second_fedlog_c_grid(),
+    _make_fedlog_c_grid_with_weight_decay(),
     _make_options_grid("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),
     _make_options_grid("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
     _make_options_grid("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),

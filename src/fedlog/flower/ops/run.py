@@ -148,8 +148,8 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
             "further release, which the promise of the run does not cover",
             hint="`unregister` the site and begin a new run",
         )
-    able = find_methods(lambda method: method.may_leave)
-    if plan.method not in able or not plan.build_algorithm(2, 2).may_leave:
+    able = find_methods(lambda method: method.can_remove_client)
+    if plan.method not in able or not plan.build_algorithm(2, 2).can_remove_client:
         raise InputError(
             f"expected a run whose method can remove a site ({', '.join(able)}), found: {plan.method}",
             hint="the head of this method depends on all earlier rounds: `unregister` the site and begin a new run",

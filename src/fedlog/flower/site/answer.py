@@ -117,9 +117,9 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
     The context of an earlier message is used again unless one of the files that it was made from has changed.
     """
     digest, context = _kept.pop(state.path, (None, None))
-    if context is None or digest is None or digest != _digest_sources(context, state):
+    if context is None or digest is None or digest != _digest_files_of_context(context, state):
         context = SiteContext(folder, folder.read_config(), state.read_plan())
-        digest = _digest_sources(context, state)
+        digest = _digest_files_of_context(context, state)
         if context != SiteContext(folder, folder.read_config(), state.read_plan()):
             digest = None  # a file changed after it was read, so the digest is not that of this context
     if digest is not None:
@@ -129,7 +129,7 @@ def load_context(folder: SiteFolder, state: RunState) -> SiteContext:
     return context
 
 
-def _digest_sources(context: SiteContext, state: RunState) -> str | None:
+def _digest_files_of_context(context: SiteContext, state: RunState) -> str | None:
     """Return one digest of all files that a context is made from; None if a file cannot be read."""
     folder, data = context.folder, Path(context.config.data or "")
     files = [folder.config_file, state.plan_file, folder.schema_file]
@@ -235,7 +235,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     if context.plan.secure is not None:
         opening, broadcast = context.make_secure_sums(state).open_sum(request.payload)
     _deliver_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
-    head_since = None if context.protection is None else state.record_head(request.round_number, broadcast)
+    head_since = None if context.protection is None else state.store_head_digest(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
     ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
     if context.protection is not None:

@@ -126,7 +126,7 @@ class RunState:
             if found not in kept:
                 shutil.rmtree(self._find_step_folder(found))
 
-    def record_head(self, round_number: int, broadcast: bytes) -> int | None:
+    def store_head_digest(self, round_number: int, broadcast: bytes) -> int | None:
         """Store the digest of a round's head; return the first earlier round with the same head, or None."""
         heads = {**self.read_heads(), round_number: _compute_digest(broadcast)}
         write_json(self.path / HEADS, heads)

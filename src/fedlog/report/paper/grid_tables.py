@@ -128,7 +128,7 @@ def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple
     return (str(iterations), *cells, *differences)
 
 
-def make_synthetic_selection_table(finished: FinishedRuns) -> TextTable:
+def make_table_of_synthetic_settings(finished: FinishedRuns) -> TextTable:
     """Make a table of each setting's training accuracy after the largest number of local iterations."""
     rows = tuple(
         (

@@ -22,7 +22,7 @@ from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
-from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_selection_table, make_synthetic_table
+from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_table, make_table_of_synthetic_settings
 from fedlog.report.paper.method_tables import make_method_tables, make_overview_table, make_tuned_tables
 from fedlog.report.paper.privacy_tables import draw_privacy_figure, make_privacy_tables, make_short_guarantee_table
 from fedlog.report.paper.when_to_choose import draw_conditions_figure, make_conditions_tables
@@ -104,7 +104,7 @@ def _make_experiment_page(finished: FinishedRuns) -> ExperimentPage:
     elif kind is ExperimentKind.SYNTHETIC and len(finished.experiment.rows) == 2:
         tables, figure = [make_synthetic_table(finished)], figures.draw_synthetic_panels(finished)
     elif kind is ExperimentKind.SYNTHETIC:
-        tables = [make_synthetic_selection_table(finished)]
+        tables = [make_table_of_synthetic_settings(finished)]
     elif kind is ExperimentKind.CONDITIONS:
         tables, figure = make_conditions_tables(finished), draw_conditions_figure(finished)
     elif kind is ExperimentKind.PRIVACY:
