@@ -30,10 +30,10 @@ from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.server_folder import ServerFolder
+from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event
-from fedlog.flower.ops.run import remove_site
+from fedlog.flower.ops.run import remove_site, run_federation
 from fedlog.flower.protocol.frame import Frame, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity, read_hello
 from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
@@ -184,6 +184,7 @@ def test_a_round_is_announced_only_after_its_checkpoint(
             run(post, server).conduct()
     run(post, server).conduct()
     assert [event["round"] for event in events_named(server, "round")] == [1, 2, 3]
+    assert [line["round"] for line in RunFolder.of_run(server, "trial").read_rounds()] == [1, 2, 3]
 
 
 def test_a_silent_site_and_a_failing_one_are_named_and_the_round_goes_on(post: InProcess, server: ServerFolder) -> None:
@@ -424,6 +425,35 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
     run(post, server, Plan("trial", rounds=4, options=PLAN.options, seed=4)).conduct()
     assert set(newest_of(home)) == set(state_of(server).memory) == {"north", "south"}
     torch.testing.assert_close(state_of(server).values["statistics"], sum(newest_of(home).values()))
+
+
+def test_nobody_starts_or_changes_a_run_that_is_under_way(
+    post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second server would mix its rounds with those of the first, and a site that leaves would stay in the sum."""
+    monkeypatch.setattr("fedlog.flower.server.run_folder.SECONDS_TO_WAIT_FOR_LOCK", 0.0)
+    server.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
+    longer, original = replace(PLAN, rounds=9), post.push_messages
+    attempts = {
+        "another --name": lambda: run(post, server).conduct(),
+        "fedlog watch": lambda: run_federation(server, longer, RoundRules(), print),
+        "fedlog federate drop": lambda: remove_site(server, "east", "trial", print),
+    }
+
+    def while_others_try(messages):  # type: ignore[no-untyped-def]
+        while attempts and checkpoint.exists(RunFolder.of_run(server, "trial").checkpoint):
+            hint, attempt = attempts.popitem()
+            with pytest.raises(InputError, match="trial is under way") as caught:
+                attempt()
+            assert hint in str(caught.value.hint)
+        return original(messages)
+
+    post.push_messages = while_others_try  # type: ignore[method-assign]
+    run(post, server).conduct()
+    assert attempts == {}
+    assert [line["round"] for line in rounds_of(server)] == [1, 2, 3]
+    assert RunFolder.of_run(server, "trial").read_plan() == PLAN
+    assert remove_site(server, "east", "trial", print) == ("north", "south")
 
 
 def newest_of(home: RunFolder) -> dict[str, torch.Tensor]:

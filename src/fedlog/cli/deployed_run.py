@@ -75,18 +75,18 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 
 def _read_rounds(run_folder: RunFolder) -> tuple[DeployedRound, ...]:
-    """Read the rounds of a deployed run, in order; of a round that was begun twice, only the last attempt."""
-    whole = {int(line["round"]): line for line in run_folder.read_rounds() if "bits_up" in line}
+    """Read the rounds of a deployed run, in order, without a last round that was stopped."""
     return tuple(
         DeployedRound(
-            number=number,
+            number=int(line["round"]),
             new_head=bool(line["full"]) and not line.get("kept_old_head", 0),
             bits_up=line["bits_up"],
             bits_down=line["bits_down"],
             seconds=line["seconds"],
             slowest_seconds=line.get("slowest_seconds"),
         )
-        for number, line in sorted(whole.items())
+        for line in run_folder.read_rounds()
+        if "bits_up" in line
     )
 
 

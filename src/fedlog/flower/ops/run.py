@@ -86,7 +86,9 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     """Run this plan with Flower, and return the report; if the run fails, the RunError says how to continue it."""
     folder.read_config()
     run_folder = RunFolder.of_run(folder, check_plan(plan).name)
-    run_folder.store_plan(plan)
+    hint = f"`fedlog watch {folder.path}` shows it; wait until it ends, or give a new run another --name"
+    with run_folder.lock(hint):
+        run_folder.store_plan(plan)
     if checkpoint.exists(run_folder.checkpoint):
         say(f"{plan.name} continues from its checkpoint")
     if (fewest := rules.find_minimum_sites(plan)) > rules.minimum:
@@ -96,7 +98,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
     write_app(folder.app, make_app_settings(plan, rules))
     follower = LineFollower.from_end(folder.event_log)
     command = make_flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
-    running = start_program(command, folder.logs / "run.log", say)
+    running = start_program(command, folder.logs / f"run.{plan.name}.log", say)
     try:
         while True:
             ended = running.exit_code is not None
@@ -127,11 +129,15 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
 def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[str, ...]:
     """Unregister a site and remove its statistics from the head of a run; return the sites that remain."""
     check_removal(folder, site, name)
-    if site in folder.read_known_sites():
-        unregister_site(folder, site, say)
-    if site not in RunFolder.of_run(folder, name).read_uploads():
-        say(f"the present head of {name} has no statistics of {site}")
-    return remove_statistics(folder, site, name)
+    run_folder = RunFolder.of_run(folder, name)
+    # A run under way has the site's statistics in its memory, and would write them into its next checkpoint.
+    hint = f"`fedlog federate drop {folder.path} {site} --run {name}` stops asking it; repeat `leave` after the run"
+    with run_folder.lock(hint):
+        if site in folder.read_known_sites():
+            unregister_site(folder, site, say)
+        if site not in run_folder.read_uploads():
+            say(f"the present head of {name} has no statistics of {site}")
+        return remove_statistics(folder, site, name)
 
 
 def check_removal(folder: ServerFolder, site: str, name: str) -> None:

@@ -72,6 +72,10 @@ class Run:
 
     def conduct(self) -> None:
         """Conduct the run, from its start or its checkpoint, until the sites have sent their reports."""
+        with self.run_folder.lock(hint="wait until it ends, or give a new run another --name"):
+            self._conduct_locked_run()
+
+    def _conduct_locked_run(self) -> None:
         self.run_folder.store_plan(self.plan)
         server, done = self._restore_server() or (self._begin_run(), 0)
         self._conduct_opening(server, done)

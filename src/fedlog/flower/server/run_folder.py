@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError
 from fedlog.files.durable import append_line, write_file
 from fedlog.files.json_text import parse_json, read_json, write_json
+from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import SAME_VERSION, Frame, FrameError
@@ -30,6 +32,8 @@ from fedlog.settings.training import REFUSED_SHARE
 from fedlog.wire.ledger import Direction
 
 PLAN, REPORT, ROUNDS = "plan.json", "report.json", "rounds.jsonl"
+# A run that has just said that it is finished still holds its lock for a moment.
+SECONDS_TO_WAIT_FOR_LOCK = 3.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,15 @@ class RunFolder:
         """Return the folder of the run with this name."""
         return cls(folder.runs / name)
 
+    @contextmanager
+    def lock(self, hint: str) -> Iterator[None]:
+        """Lock the run during the block; raise InputError with this hint if another process conducts or changes it."""
+        try:
+            with lock_folder(self.path, SECONDS_TO_WAIT_FOR_LOCK):
+                yield
+        except LockTakenError:
+            raise InputError(f"{self.path.name} is under way at this server", hint=hint) from None
+
     def store_plan(self, plan: Plan) -> None:
         """Write the plan into the folder; raise InputError if the run in this folder began with another plan."""
         path = self.path / PLAN
@@ -105,9 +118,10 @@ class RunFolder:
         append_line(self.path / ROUNDS, json.dumps(line))
 
     def read_rounds(self) -> list[dict[str, Any]]:
-        """Read the records of all rounds so far."""
+        """Read the records of all rounds so far; of a round that was begun twice, only the last record."""
         path = self.path / ROUNDS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return list({int(line["round"]): line for line in lines}.values())
 
     def count_new_heads(self) -> int:
         """Count the rounds that made a new head: enough sites took part, and their sum was not mostly noise."""
