@@ -52,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_table(Path(folder) / "rows.csv")
         start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = [sys.executable, "-m", "fedlog.cli.main", *command[1:], "--json"]
+        done = [sys.executable, "-m", "fedlog", *command[1:], "--json"]
         told = json.loads(subprocess.run(done, cwd=folder, check=True, capture_output=True, text=True).stdout)
         seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     computing = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -31,7 +31,7 @@ def measure(command: list[str]) -> dict[str, float]:
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         # Not captured: a pipe would stay open until the last of the demo's processes has ended.
         subprocess.run(
-            [sys.executable, "-m", "fedlog.cli.main", *command],
+            [sys.executable, "-m", "fedlog", *command],
             check=True,
             stdout=sys.stderr,
             env={**os.environ, "FEDLOG_CACHE": cache},

@@ -106,7 +106,7 @@ def main() -> None:
     for name in args.table or TABLES:
         with tempfile.TemporaryDirectory() as folder:
             command = ["fedlog", "compare", "--data", f"sites:{name}.csv", *SETTINGS, *write_table(name, Path(folder))]
-            start = [sys.executable, "-m", "fedlog.cli.main", *command[1:], "--out", "runs"]
+            start = [sys.executable, "-m", "fedlog", *command[1:], "--out", "runs"]
             printed = subprocess.run(start, cwd=folder, check=True, capture_output=True, text=True).stdout
             values = subprocess.run([*start, "--json"], cwd=folder, check=True, capture_output=True, text=True).stdout
         (OUT / f"{name}.txt").write_text(f"$ {' '.join(command)}\n{printed}")

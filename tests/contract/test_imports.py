@@ -36,7 +36,7 @@ LEVELS = (
     {"report"},  # exported_tables: the tables of every room
     {"api"},
     {"cli"},
-    {"__init__"},  # names, each imported when it is asked for
+    {"__init__", "__main__"},  # names, each imported when it is asked for; the command line as `python -m fedlog`
 )
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 # These know nothing of each other, whatever their levels.

@@ -235,7 +235,7 @@ def test_the_same_command_twice_gives_the_same_records_and_a_finished_folder_is_
 def test_workers_may_have_several_threads_each() -> None:
     # A process of its own, and records enough that the threads are used: whoever waits for lost ones waits for ever.
     several = ["run", "--rounds", "1", "--set", "epochs=1", "--jobs", "2", "--threads", "2", "--quiet"]
-    subprocess.run([sys.executable, "-m", "fedlog.cli.main", *several], check=True, timeout=300, capture_output=True)
+    subprocess.run([sys.executable, "-m", "fedlog", *several], check=True, timeout=300, capture_output=True)
 
 
 def test_runs_of_one_second_get_folders_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

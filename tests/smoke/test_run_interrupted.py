@@ -44,7 +44,7 @@ PATIENCE = 240  # seconds; a busy machine takes a while to import PyTorch
 def _start(*arguments: str) -> subprocess.Popen[str]:
     # A session of its own, as a terminal gives it: a signal to the group reaches the workers too.
     return subprocess.Popen(
-        [sys.executable, "-m", "fedlog.cli.main", "run", *arguments, "--jobs", "2"],
+        [sys.executable, "-m", "fedlog", "run", *arguments, "--jobs", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

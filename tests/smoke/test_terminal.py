@@ -141,7 +141,7 @@ def test_on_a_narrow_terminal_the_live_line_has_the_round_and_the_accuracy(on_te
 def test_both_signals_say_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = ["--data", "circle", "--rounds", "5000", "--set", "epochs=1", "--jobs", "2", "--out", str(folder)]
-    command = [sys.executable, "-m", "fedlog.cli.main", "run", *settings]
+    command = [sys.executable, "-m", "fedlog", "run", *settings]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 240
     while not (folder / "records.jsonl").exists():
@@ -157,7 +157,7 @@ def test_both_signals_say_how_to_go_on(number: signal.Signals, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_demo_shows_its_table_and_the_commands_behind_it_only_when_asked() -> None:
-    demo = [sys.executable, "-m", "fedlog.cli.main", "federate", "demo", "--rounds", "1"]
+    demo = [sys.executable, "-m", "fedlog", "federate", "demo", "--rounds", "1"]
     plain = subprocess.run(demo, capture_output=True, text=True, check=True)
     assert plain.stdout.startswith("site ")
     assert len(plain.stderr.splitlines()) == 1

@@ -94,7 +94,7 @@ def test_the_version_follows_the_records(runs: Path, server: PageServer) -> None
 
 
 def test_ctrl_c_ends_it_quietly(runs: Path) -> None:
-    command = [sys.executable, "-m", "fedlog.cli.main", "watch", str(runs)]
+    command = [sys.executable, "-m", "fedlog", "watch", str(runs)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes) as watching:  # type: ignore[call-overload]
         assert watching.stdout is not None

@@ -188,7 +188,3 @@ def _run_command(arguments: Sequence[str]) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         hint = "check that file or folder, and the free space on its disk"
         return _print_error(f"{where}{error.strerror or error}", hint, RunError.exit_code)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
