@@ -22,6 +22,7 @@ from fedlog.experiments.compare.row_estimates import (
     RowValues,
     estimate_from_repetitions,
     estimate_from_rows,
+    join_row_values,
 )
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
@@ -47,6 +48,23 @@ def test_the_correction_is_that_of_nadeau_and_bengio() -> None:
     expected = t.ppf(0.975, 4) * stdev(values) * math.sqrt(1 / 5 + 1 / 3)
     assert estimate_from_repetitions(values, REDRAWN).half_width == pytest.approx(expected)
     assert estimate_from_repetitions([0.5], REDRAWN).half_width is None
+
+
+def test_repetitions_that_agree_do_not_make_an_interval_of_zero_width() -> None:
+    found = estimate_from_repetitions([0.0, 0.0, 0.0], REDRAWN, judged_rows=81)
+    assert found.half_width == pytest.approx(3 / 81)
+    wide = [0.1, 0.3, 0.2]
+    assert estimate_from_repetitions(wide, REDRAWN, judged_rows=81) == estimate_from_repetitions(wide, REDRAWN)
+
+
+def test_rows_that_all_sites_share_are_drawn_once() -> None:
+    """Equal models at four sites know no more about 80 shared rows than one of them."""
+    values = np.random.default_rng(0).permutation([1, 0, 0, 0, 0, -1, 0, 1] * 10)
+    site = judged_once(values)
+    alone = estimate_from_rows([site], RowValueKind.DIFFERENCE, by_class=False)
+    joined = estimate_from_rows([join_row_values([site] * 4)], RowValueKind.DIFFERENCE, by_class=False)
+    assert joined.value == pytest.approx(alone.value)
+    assert joined.half_width == pytest.approx(alone.half_width)
 
 
 def judged_once(values: np.ndarray, groups: np.ndarray | None = None) -> RowValues:

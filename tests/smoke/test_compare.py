@@ -96,6 +96,45 @@ def test_codecs_bodies_and_recipes_are_crossed() -> None:
     assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
 
 
+def test_test_rows_that_all_sites_share_are_counted_once() -> None:
+    """One model on the same 60 rows at six sites is judged by 60 rows, not by 360."""
+    draw = np.random.default_rng(0)
+
+    def make_rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+        X = draw.normal(size=(count, 4))
+        return X, (X[:, 0] + draw.normal(size=count) > 0).astype(int)
+
+    federation = Federation.from_arrays({f"site{at}": make_rows(30) for at in range(6)}, make_rows(60))
+    found = fedlog.compare(federation, ["fed-ncm"], 2, body="identity").findings.results["fed-ncm"].accuracy
+    assert found is not None
+    # About 1.96 standard errors of 60 rows; of 360 rows it would be 0.8. Sites scale the rows a little differently.
+    assert (found.half_width or 0) > 1.6 * np.sqrt(found.value * (1 - found.value) / 60)
+
+
+def test_rows_of_a_public_table_are_told_apart_in_every_division() -> None:
+    """Every seed gives a site other rows, so the position at the site would mistake one row for another."""
+    table = Federation.named("wine")
+    for seed in (0, 1):
+        found = Federation.named("wine", seed=seed)
+        assert found.train.rows is not None
+        assert found.test.rows is not None
+        same = [(table.train.inputs == row).all(1).nonzero().flatten().tolist() for row in found.train.inputs[:20]]
+        for at, places in enumerate(same):
+            assert table.train.rows is not None
+            assert int(found.train.rows[at]) in [int(table.train.rows[place]) for place in places] or not places
+        assert bool((found.test.rows < 0).all())
+        assert len(set(found.test.rows.tolist())) == 44
+
+
+def test_a_federation_without_row_numbers_is_judged_by_its_rows() -> None:
+    numbered = Federation.named("digits").with_numbered_rows()
+    assert numbered.train.rows is not None
+    assert numbered.test.rows is not None
+    assert numbered.test.rows.tolist() == list(range(len(numbered.test)))
+    found = fedlog.compare(Federation.named("digits"), ["fed-ncm"], 2, rounds=1)
+    assert found.findings.runs["fed-ncm", 0].scores.test["client-0"].places is not None
+
+
 def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column that is known to name the sites"):
         Federation.from_csv(table, "outcome")

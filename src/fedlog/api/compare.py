@@ -295,7 +295,10 @@ class _ComparisonPlan:
     def _find_federation(self, seed: int) -> Federation | None:
         """Return the user's `Federation`, split anew for this seed if possible; None if the data are given by name."""
         given = self.federation
-        return given if given is None or given.split_again is None else given.split_again(seed)
+        if given is None:
+            return None
+        # Without `split_again`, every seed has the same rows, so that their positions tell them apart.
+        return given.with_numbered_rows() if given.split_again is None else given.split_again(seed)
 
 
 def _make_tuple(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -85,8 +86,12 @@ def make_federation_from_arrays(
                     shares = HeldOutShares(0.2 if validation is None else validation, test_share, seed)
                     data = _join_parts([part], schema, classes)
                     sites.append(make_site(data, schema, site, make_split_key(site), shares, preparation))
+        joined = join_sites(sites, schema, name)
+        if tests and not isinstance(test, Mapping):
+            shared_rows = -1 - torch.arange(len(joined.test) // len(sites))
+            joined = replace(joined, test=replace(joined.test, rows=shared_rows.repeat(len(sites))))
         return replace(
-            join_sites(sites, schema, name),
+            joined,
             labels=classes.numbers,
             notes=notes,
             rows_alone=rows_alone,

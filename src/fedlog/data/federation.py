@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ class Records:
     labels: Tensor  # (n,) int64
     users: Tensor | None = None  # (n,) int64: the user that each record is from, if known
     targets: Tensor | None = None  # (n,) float32: the number to predict, scaled so that the schema's range is -1..1
-    rows: Tensor | None = None  # (n,) int64: the row of each record in its site's file, if known
+    rows: Tensor | None = None
+    """(n,) int64: the row of each record in its site's file, if known. Below 0 for a row that all sites share."""
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -261,6 +262,18 @@ class Federation:
     def describe_schema(self) -> Schema:
         """The schema of the records; for named data sets, one with the classes and the shape of the inputs."""
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
+
+    def with_numbered_rows(self) -> Federation:
+        """This federation with a number for every record whose row is not known: its position in the pool."""
+        if self.train.rows is not None and self.test.rows is not None:
+            return self
+        shared = all(torch.equal(shard.test, self.shards[0].test) for shard in self.shards)
+        test_rows = torch.arange(len(self.test))
+        return replace(
+            self,
+            train=replace(self.train, rows=torch.arange(len(self.train))),
+            test=replace(self.test, rows=-1 - test_rows if shared else test_rows),
+        )
 
     def content_digest(self) -> str:
         """A SHA-256 of the records, the classes, the scaling, and each client's name and records."""

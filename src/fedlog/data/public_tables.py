@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
@@ -153,5 +154,13 @@ def divide_public_table(name: str, clients: int, key: Key) -> Federation:
         rows = np.concatenate([np.sort(part), np.sort(test)])
         split = Split(np.arange(len(part)), np.arange(0), np.arange(len(part), len(rows)))
         sites.append(make_site_with_split(check_table(frame[rows], schema, name), schema, f"site-{at}", split))
-    # Ranges are constants, so the scaling of a row does not depend on other rows.
-    return replace(join_sites(sites, schema, name), rows_alone=True)
+    joined = join_sites(sites, schema, name)
+    # Rows are numbered as in the whole table, because each seed gives a site other rows. All sites share the test rows.
+    train_rows = np.concatenate([np.sort(part) for part in parts])
+    test_rows = -1 - np.tile(np.sort(test), clients)
+    return replace(
+        joined,
+        train=replace(joined.train, rows=torch.from_numpy(train_rows)),
+        test=replace(joined.test, rows=torch.from_numpy(test_rows)),
+        rows_alone=True,  # ranges are constants, so the scaling of a row does not depend on other rows
+    )

@@ -15,6 +15,7 @@ from fedlog.experiments.compare.row_estimates import (
     RowValues,
     estimate_from_repetitions,
     estimate_from_rows,
+    join_row_values,
 )
 from fedlog.experiments.compare.variants import LOCAL, REFERENCES
 from fedlog.experiments.run.records import Summary
@@ -32,7 +33,8 @@ def gather_row_values(
 ) -> list[RowValues]:
     """Return each site's row values: 1 for a correct prediction, else 0; with `reference`, minus the reference's value.
 
-    Empty if it is unknown which rows a run held out, as for named data sets.
+    If all sites share their rows, the values of all sites are returned as those of one site. The list is empty if it is
+    unknown which rows a run held out, as for named data sets.
     """
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
@@ -46,7 +48,8 @@ def gather_row_values(
         values = _make_row_values(scores, compared)
         if len(values.rows):
             found.append(values)
-    return found
+    # Rows that all sites share are drawn once: then the answers of all sites are about one set of rows.
+    return [join_row_values(found)] if found and all((site.rows < 0).all() for site in found) else found
 
 
 def _make_row_values(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> RowValues:
@@ -196,7 +199,10 @@ class Findings:
             return estimate_from_rows(rows, RowValueKind.DIFFERENCE, by_class=self.is_unbalanced, confidence=confidence)
         means = [self._average_by_seed(name, part, sites, self.gain_measure) for name in (label, self.local_label)]
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
-        return estimate_from_repetitions(differences, self.held_out_rows, confidence) if differences else None
+        if not differences:
+            return None
+        judged = self._count_judged_rows(own, part, sites)
+        return estimate_from_repetitions(differences, self.held_out_rows, confidence, judged)
 
     def _count_rows(self, part: str, site: str) -> int:
         """Count the site's distinct validation or test rows (`part`) in all runs; if unknown, those of one run."""
@@ -205,6 +211,11 @@ class Findings:
         if len(places) < len(scores):
             return scores[0].rows
         return len({place for each in places for place in each})
+
+    @staticmethod
+    def _count_judged_rows(runs: Mapping[int, ScoredRun], part: str, sites: Sequence[str]) -> int:
+        """Count the predictions of all these runs for validation or test rows (`part`) of these sites."""
+        return sum(run.scores.find_scores_on(part)[site].rows for run in runs.values() for site in sites)
 
     def _average_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, score: str = "accuracy"
@@ -241,11 +252,15 @@ class Findings:
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
         """Estimate the accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
-        rows = gather_row_values(self.find_runs_by_seed(label), None, part, sites or self.sites)
+        runs, sites = self.find_runs_by_seed(label), sites or self.sites
+        rows = gather_row_values(runs, None, part, sites)
         if rows:
             return estimate_from_rows(rows, RowValueKind.SHARE, by_class=False)
         values = list(self._average_by_seed(label, part, sites).values())
-        return estimate_from_repetitions(values, self.held_out_rows) if values else None
+        if not values:
+            return None
+        judged = self._count_judged_rows(runs, part, sites)
+        return estimate_from_repetitions(values, self.held_out_rows, judged_rows=judged)
 
     def _estimate_score(self, label: str, score: str) -> Estimate | None:
         """Estimate a score (a field of `ClientScore`) on validation rows, mean over sites; None if it is undefined."""

@@ -38,9 +38,12 @@ class HeldOutRows:
     judged_share: float  # held-out rows divided by training rows
 
 
-def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE) -> Estimate:
+def estimate_from_repetitions(
+    values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE, judged_rows: int | None = None
+) -> Estimate:
     """Estimate the mean over repetitions (seeds), with an interval from the spread of their values.
 
+    `judged_rows` is the number of rows behind the values: few rows that agree do not make an interval of zero width.
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
@@ -49,6 +52,8 @@ def estimate_from_repetitions(values: Sequence[float], splits: HeldOutRows, conf
         return Estimate(mean.value, None, None)
     shared = splits.judged_share if splits.redrawn else 0.0
     half = float(stdtrit(mean.seeds - 1, (1 + confidence) / 2)) * mean.error * math.sqrt(1 + mean.seeds * shared)
+    if judged_rows is not None:
+        half = max(half, RULE_OF_THREE / judged_rows)
     half = min(half, 1.0)  # no share can be further off
     return Estimate(mean.value, mean.value - half, mean.value + half)
 
@@ -77,6 +82,18 @@ class RowValues:
         """Return the entries for which `chosen` is true."""
         groups = None if self.groups is None else self.groups[chosen]
         return RowValues(self.seeds[chosen], self.rows[chosen], self.classes[chosen], self.values[chosen], groups)
+
+
+def join_row_values(sites: Sequence[RowValues]) -> RowValues:
+    """Return the entries of sites that share their rows, as if one site had them; a row then has several answers."""
+    groups = [site.groups for site in sites if site.groups is not None]
+    return RowValues(
+        seeds=np.concatenate([site.seeds for site in sites]),
+        rows=np.concatenate([site.rows for site in sites]),
+        classes=np.concatenate([site.classes for site in sites]),
+        values=np.concatenate([site.values for site in sites]),
+        groups=np.concatenate(groups) if len(groups) == len(sites) else None,
+    )
 
 
 @dataclass(frozen=True)

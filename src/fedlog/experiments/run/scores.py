@@ -47,7 +47,7 @@ class ClientScore:
     calibration_error: float | None
     right: str  # one digit a row: 1 if the model is right, else 0
     classes: list[int] | None = None  # the class of each row
-    places: list[int] | None = None  # the position of each row in the site's file, if known
+    places: list[int] | None = None  # each row in the site's file, if known; below 0: shared by all sites
     groups: list[int] | None = None  # the group of each row, if rows belong together
 
 
