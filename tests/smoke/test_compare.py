@@ -96,6 +96,18 @@ def test_codecs_bodies_and_recipes_are_crossed() -> None:
     assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
 
 
+def test_methods_of_one_exchange_are_not_charged_for_further_rounds() -> None:
+    """In further rounds they would send the same sums again, and look as many times as expensive."""
+    found = fedlog.compare("wine", ["fed-ridge", "fedlog"], 1, rounds=3, body="mlp:4", epochs=1)
+    rounds = {label: run.summary.rounds for (label, _), run in found.findings.runs.items()}
+    assert rounds == {"fed-ridge": 1, "fedlog": 3, "local": 3, "pooled": 3}
+    assert "fed-ridge 1" in found.notes[0]
+    own = fedlog.compare("wine", ["fed-ridge"], 1, rounds=3, body="mlp:4", options={"fed-ridge": {"rounds": 2}})
+    assert own.findings.runs["fed-ridge", 0].summary.rounds == 2
+    quick = fedlog.compare("wine", ["fed-ridge"], 1, quick=True, body="mlp:4")
+    assert quick.findings.runs["fed-ridge", 0].summary.rounds == 1
+
+
 def test_test_rows_that_all_sites_share_are_counted_once() -> None:
     """One model on the same 60 rows at six sites is judged by 60 rows, not by 360."""
     draw = np.random.default_rng(0)

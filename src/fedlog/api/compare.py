@@ -221,6 +221,8 @@ def compare(
     asked_for = () if tuple(methods) == variants.METHODS else tuple(name_method(method) for method in methods)
     chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, asked_for)
     notes = (*notes, *left_out)
+    chosen, kept = variants.keep_own_rounds(chosen, common)
+    notes = (*notes, *kept)
     if quick:
         common, chosen, left_out = variants.make_quick_settings(common, chosen, own, asked_for=bool(asked_for))
         notes = (*notes, *left_out)

@@ -139,6 +139,22 @@ def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
+def keep_own_rounds(choices: VariantChoices, common: RunSpec) -> tuple[VariantChoices, tuple[str, ...]]:
+    """Let methods with their own number of rounds keep it, whatever the common settings and recipes say.
+
+    Return the new choices, and a note if the user gave another number for all methods.
+    """
+    own = {name: registry.find_method_rounds(name) for name in choices.methods}
+    options = dict(choices.options or {})
+    kept = []
+    for name, rounds in own.items():
+        if rounds is not None and "rounds" not in options.get(name, {}):
+            options[name] = {**options.get(name, {}), "rounds": rounds}
+            kept += [f"{name} {rounds}"] if common.rounds not in (None, rounds) else []
+    note = f"methods with their own number of rounds: {', '.join(kept)}; more rounds would send the same sums again"
+    return replace(choices, options=options), (note,) if kept else ()
+
+
 def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
     """List the runs, each with its folder below `out`: all variants with the first seed, then with the second, ..."""
     names = [variant.name for variant in variants]
