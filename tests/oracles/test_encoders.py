@@ -223,6 +223,38 @@ def test_vectors_go_through_an_onnx_file_as_they_are(tmp_path: Path) -> None:
         load_onnx(f"onnx:{tmp_path / 'no.onnx'}", (4,))
 
 
+def write_quantised(path: Path, width: int) -> Path:
+    """An encoder of vectors that is quantised as it runs: its steps follow from the range of the whole call."""
+    helper, kinds = onnx.helper, onnx.TensorProto
+    weights = onnx.numpy_helper.from_array(Key(2).numpy().integers(1, 255, (width, 2)).astype(np.uint8), "weights")
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["steps", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["steps", "weights", "zero"], ["product"]),
+        helper.make_node("Cast", ["product"], ["whole"], to=kinds.FLOAT),
+        helper.make_node("Mul", ["whole", "scale"], ["features"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", kinds.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("features", kinds.FLOAT, ["n", 2])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_record_more_moves_no_features_of_others_in_a_quantised_encoder(tmp_path: Path) -> None:
+    """Record privacy rests on that: the noise hides what one record adds, and nothing that it does to others."""
+    encoder = load_onnx(f"onnx:{write_quantised(tmp_path / 'quantised.onnx', 5)}", (5,))
+    rows = torch.randn(20, 5, generator=Key(3).torch())
+    found = encoder.encode(torch.cat([rows[:3], torch.full((1, 5), 1e6), rows[3:]]))
+    assert torch.equal(torch.cat([found[:3], found[4:]]), encoder.encode(rows))
+    assert encoder.mixes_records
+    assert not load_onnx(f"onnx:{write_onnx(tmp_path / 'vector.onnx', ['n', 4])}", (4,)).mixes_records
+
+
 def write_with_weights_beside(folder: Path, factor: float) -> Path:
     """An encoder of vectors whose weights lie in a file of their own, as PyTorch's exporter writes them."""
     folder.mkdir()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlog.core.keys import Key
 from fedlog.errors import InputError, get_first_line_of_error
 from fedlog.files.json_text import digest_json
 from fedlog.files.names import hint_at_missing_path
@@ -33,6 +34,7 @@ class OnnxEncoder:
     digest: str
     session: Any
     pixels: Pixels | None  # None: records are not images and are not changed
+    mixes_records: bool = False  # whether the records of a call affect each other's features
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxEncoder:
         return self  # calls do not change a session, so copies can share it
@@ -41,7 +43,8 @@ class OnnxEncoder:
         """The features of raw records, (n, *input_shape) -> (n, width) float32."""
         if not len(raw):
             return torch.zeros(0, self.width)
-        return torch.cat([self._encode_batch(part) for part in torch.split(raw, BATCH)])
+        # A record that would affect the others of its call is encoded in a call of its own, padded with zeros.
+        return torch.cat([self._encode_batch(part) for part in torch.split(raw, 1 if self.mixes_records else BATCH)])
 
     def _encode_batch(self, raw: Tensor) -> Tensor:
         inputs = self.pixels.prepare(raw) if self.pixels is not None else raw.to(torch.float32)
@@ -150,12 +153,29 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     content = {"kind": "onnx", "weights": sha256, "pixels": None if pixels is None else pixels.describe()}
     encoder = OnnxEncoder(name, 0, digest_json(content), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
+    mixes = _find_mixed_records(encoder, input_shape)
+    if mixes:  # another digest, so that features from calls with other records are not taken from the cache
+        content["records"] = "one in a call"
     if input_shape == (width,):
         raise InputError(
             f"body {name}: records and features must have different widths, found for both: {width}",
             hint="encode the table in advance, and use --body identity, so that no record is encoded twice",
         )
-    return OnnxEncoder(name, width, encoder.digest, session, pixels)
+    return OnnxEncoder(name, width, digest_json(content), session, pixels, mixes)
+
+
+def _find_mixed_records(encoder: OnnxEncoder, input_shape: tuple[int, ...]) -> bool:
+    """Whether a record's features differ with the other records of its call, or with its place among them.
+
+    So they do in a dynamically quantised network, whose steps follow from the largest value of a call. The record of
+    this trial has values near the middle of their range, the others have values at its ends.
+    """
+    draws, largest = Key(0).child("mixed records").torch(), 255.0 if encoder.pixels is not None else 1.0
+    record = largest * (0.4 + 0.2 * torch.rand(1, *input_shape, generator=draws))
+    others = largest * torch.randint(0, 2, (BATCH - 1, *input_shape), generator=draws)
+    alone = encoder._encode_batch(record)
+    first, last = encoder._encode_batch(torch.cat([record, others])), encoder._encode_batch(torch.cat([others, record]))
+    return not all(torch.allclose(row, alone, rtol=0, atol=0, equal_nan=True) for row in (first[:1], last[-1:]))
 
 
 def _read_pixel_format(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pixels:
