@@ -13,8 +13,11 @@ from fedlog.errors import RunError
 from fedlog.flower.folders.keys import create_site_key
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
+from fedlog.flower.ops import run as runs
 from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.processes import Command
+from fedlog.flower.protocol.plan import Plan
+from fedlog.flower.server.run_folder import RoundRules, RunFolder
 
 RUNNING = "hint: is `fedlog federate server` running?"
 
@@ -159,3 +162,31 @@ def test_a_choice_that_fails_is_not_remembered(tmp_path: Path, capsys: pytest.Ca
     assert main([*site, "--require-privacy", "nothing"]) == 2
     assert folder.config_file.read_text() == before
     assert "hint" in capsys.readouterr().err
+
+
+def test_a_run_continues_with_the_settings_it_began_with(
+    server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the hints and the pages say: `run --name run-1`, whatever the settings of that run were."""
+    conducted: list[tuple[Plan, RoundRules]] = []
+
+    def conduct(folder: ServerFolder, plan: Plan, rules: RoundRules, say: object) -> None:
+        RunFolder.of_run(folder, plan.name).store_plan(plan)
+        conducted.append((plan, rules))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "run_federation", conduct)
+    command = ["federate", "run", str(server.path), "--name", "run-1"]
+    for arguments in (["--rounds", "3", "--seed", "7"], ["--deadline", "9", "--refused-share", "0.1"], []):
+        main([*command, *arguments])
+    main(command[:3])  # run-1 is not finished
+    assert [plan.rounds for plan, _ in conducted] == [3] * 4
+    assert all(plan == conducted[0][0] for plan, _ in conducted)
+    assert conducted[1][1] == RoundRules(2, 9.0, 0.1)
+    capsys.readouterr()
+    assert main([*command, "--rounds", "4"]) == 2
+    said = capsys.readouterr().err
+    assert "run run-1 began, found other values: rounds 4 instead of 3, seed 0 instead of 7" in said
+    assert "give --name run-1 and no setting" in said
+    main([*command[:3], "--name", "run-2"])
+    assert conducted[-1][0].rounds == 10

@@ -191,9 +191,8 @@ def _add_run_commands(commands: Subparsers) -> None:
     parser = _add_federate_command(
         commands, "run", "at the server: train with the connected sites", "run_at_server", SERVER
     )
-    parser.add_argument(
-        "--name", help="a name for a new run, or the name of a run to continue (default: run-1, run-2, ...)"
-    )
+    text = "a name for a new run (default: run-1, run-2, ...), or that of a run to continue; its settings are known"
+    parser.add_argument("--name", help=text)
     text = "the fewest sites for a new head; with fewer, the old head stays (default: 2)"
     parser.add_argument("--minimum-sites", type=int, default=2, help=text)
     text = "seconds that the server waits for answers (default: 600, then four times the slowest of the last rounds)"

@@ -211,7 +211,10 @@ def run_at_server(args: argparse.Namespace) -> None:
     folder = ServerFolder.open(args.folder)
     given = read_given_settings(args)
     spec = apply_recipe(RunSpec(**given), given)
-    plan = make_plan(spec, args.name or runs.choose_run_name(folder), lambda: len(read_roster(folder.path)))
+    name = args.name or runs.choose_run_name(folder)
+    # Without settings a run continues with those it began with: the usual ones may differ.
+    begun = None if given.keys() - {"refused_share"} else runs.read_plan_of_begun_run(folder, name)
+    plan = begun or make_plan(spec, name, lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # A site whose records are protected is warned at the site: only the site knows how many it has.

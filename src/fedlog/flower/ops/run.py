@@ -12,7 +12,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.files.durable import is_disk_nearly_full
 from fedlog.files.json_text import write_json
 from fedlog.files.names import did_you_mean
-from fedlog.flower.folders.folder import LineFollower
+from fedlog.flower.folders.folder import LineFollower, check_site_or_run_name
 from fedlog.flower.folders.server_folder import CONNECTION, ServerFolder
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Say, start_program
@@ -32,6 +32,12 @@ def choose_run_name(folder: ServerFolder) -> str:
     if last and RunFolder.of_run(folder, f"run-{last}").read_report() is None:
         return f"run-{last}"
     return f"run-{last + 1}"
+
+
+def read_plan_of_begun_run(folder: ServerFolder, name: str) -> Plan | None:
+    """Read the plan with which the run of this name began; return None for a new run."""
+    run_folder = RunFolder.of_run(folder, check_site_or_run_name(name))
+    return run_folder.read_plan() if (run_folder.path / PLAN).exists() else None
 
 
 def find_newest_run(folder: ServerFolder) -> str:

@@ -192,6 +192,24 @@ def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
     return {name: "" if value is None else getattr(value, "value", value) for name, value in settings.items()}
 
 
+def describe_forbidden_changes(plan: Plan, later: Plan) -> str | None:
+    """Say for the operator which settings the plan `later` changes although it must not, with both values of each.
+
+    Return None if it changes none.
+    """
+    changed = plan.list_forbidden_changes(later)
+    before, after = (
+        {name: "not set" if value == "" else value for name, value in format_plan_settings(each).items()}
+        for each in (plan, later)
+    )
+    values = [
+        f"{name} {after[name]} instead of {before[name]}"
+        for name in before
+        if before[name] != after[name] and (name != "rounds" or name in changed)
+    ]
+    return ", ".join(values or changed) if changed else None
+
+
 def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
     """Read the settings of a run from the Flower app's settings; raise InputError if one is unknown or invalid."""
     known = {entry.name for entry in list_deployed_settings()}

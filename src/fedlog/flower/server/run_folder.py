@@ -22,7 +22,7 @@ from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import SAME_VERSION, Frame, FrameError
 from fedlog.flower.protocol.greeting import RequiredBody, is_printable_body_name
-from fedlog.flower.protocol.plan import Plan, read_plan
+from fedlog.flower.protocol.plan import Plan, describe_forbidden_changes, read_plan
 from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, record_release, start_or_resume_log
@@ -97,10 +97,10 @@ class RunFolder:
     def store_plan(self, plan: Plan) -> None:
         """Write the plan into the folder; raise InputError if the run in this folder began with another plan."""
         path = self.path / PLAN
-        if path.exists() and (changed := self.read_plan().list_forbidden_changes(plan)):
+        if path.exists() and (changed := describe_forbidden_changes(self.read_plan(), plan)):
             raise InputError(
-                f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
-                hint=f"{path} has the earlier values; give a new run another --name",
+                f"expected the settings with which run {plan.name} began, found other values: {changed}",
+                hint=f"to continue the run, give --name {plan.name} and no setting; give a new run another --name",
             )
         write_json(path, plan.as_json())
 
