@@ -22,6 +22,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
@@ -32,6 +33,7 @@ from fedlog.wire.codec import CODECS, find_codec
 
 PAGES = Path(__file__).parents[2] / "docs" / "extend"
 Follow = Callable[[str], ModuleType]
+SHORT = ["--set", "epochs=1", "--train-records", "300"]
 
 
 @pytest.fixture
@@ -55,21 +57,24 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
 
 
 def command_of(page: str) -> list[str]:
-    """The arguments of the command on a page, for one short round."""
+    """The arguments of the command on a page, for one round."""
     (line,) = re.findall(r"^\$ PYTHONPATH=\. fedlog (.*)$", (PAGES / f"{page}.md").read_text(), re.MULTILINE)
     told = line.replace("--rounds 5", "--rounds 1").split()
-    return [*told, "--set", "epochs=1", "--train-records", "300", "--quiet", "--json", "--out", "run"]
+    return [*told, "--quiet", "--json", "--out", "run"]
 
 
 def accuracy(capsys: pytest.CaptureFixture[str]) -> float:
     return float(json.loads(capsys.readouterr().out)["accuracy_mean_over_clients"])
 
 
-def test_the_method_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
-    follow("method")
-    assert main(command_of("method")) == 0
+@pytest.mark.parametrize(("page", "options"), [("method", SHORT), ("one-exchange", [])])
+def test_the_methods_of_the_pages(
+    page: str, options: list[str], follow: Follow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    follow(page)
+    assert main([*command_of(page), *options]) == 0
     assert accuracy(capsys) > 0.2
-    (checked,) = re.findall(r"check_method\('(.*)'\)", (PAGES / "method.md").read_text())
+    (checked,) = re.findall(r"check_method\('(.*)'\)", (PAGES / f"{page}.md").read_text())
     check_method(checked)
 
 
@@ -93,12 +98,13 @@ def test_the_codec_of_the_page(
             made.decode(damaged)
 
 
-def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
-    follow("body")
-    assert main(command_of("body")) == 0
+@pytest.mark.parametrize(("page", "name"), [("body", "digit_bodies:digit_cnn"), ("layer", "learned_swish:swish_cnn")])
+def test_the_bodies_of_the_pages(page: str, name: str, follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
+    follow(page)
+    assert main([*command_of(page), *SHORT]) == 0
     assert accuracy(capsys) > 0.2
     federation = load_federation(DataSpec("digits", clients=5, train_records=60))
-    found = make_body("digit_bodies:digit_cnn", federation.input_shape)
+    found = make_body(name, federation.input_shape)
     bodies = [found] * 5
     algorithm = METHODS["fedavg"](make_model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)
@@ -114,5 +120,25 @@ def test_the_body_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]
         assert find_largest_gap(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
 
 
+def test_the_layer_of_the_page_is_computed_by_its_block(follow: Follow) -> None:
+    followed = follow("layer")
+    found = compile_stacked(make_body("learned_swish:swish_cnn", (1, 8, 8)))
+    assert found is not None
+    assert found.training.without_block == ()
+    assert followed.LearnedSwishStage in {type(step.stage) for step in found.training.steps}
+
+
+def test_the_partition_of_the_page(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
+    divide = follow("partition").divide_by_size
+    parts = divide(1797, 6, Key(3))
+    assert sorted(at for part in parts for at in part.tolist()) == list(range(1797))
+    assert [len(part) for part in parts] == sorted((len(part) for part in parts), reverse=True)
+    assert all((one == again).all() for one, again in zip(parts, divide(1797, 6, Key(3)), strict=True))
+    assert main([*command_of("partition"), "--set", "epochs=1"]) == 0
+    assert accuracy(capsys) > 0.2
+
+
 def test_every_page_is_followed() -> None:
-    assert {path.stem for path in PAGES.glob("*.md")} == {"method", "codec", "body"}
+    assert {path.stem for path in PAGES.glob("*.md")} == {
+        "method", "one-exchange", "codec", "body", "layer", "partition"
+    }  # fmt: skip

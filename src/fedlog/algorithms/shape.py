@@ -255,7 +255,7 @@ class Algorithm(ABC):
 
     @property
     def can_remove_client(self) -> bool:
-        """Whether a client can be taken out of a run. It can if the server's state depends only on the newest uploads."""
+        """Whether a client can be taken out of a run: if the server's state depends only on the newest uploads."""
         return False
 
     @property

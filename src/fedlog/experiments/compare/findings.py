@@ -23,7 +23,13 @@ from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.experiments.tables.significance import CONFIDENCE, Estimate
 from fedlog.settings.spec import RunSpec
 
-OTHER_MEASURES = ("balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+# The measures besides accuracy, which are fields of `ClientScore`, and their names in tables.
+OTHER_MEASURES = {
+    "balanced_accuracy": "balanced",
+    "macro_f1": "macro-F1",
+    "auroc": "AUROC",
+    "calibration_error": "calibration error",
+}
 UNBALANCED = 2.0  # classes count as unbalanced if the largest has more than this many times the rows of the smallest
 FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 

@@ -19,7 +19,6 @@ from fedlog.wire.bits_text import describe_bits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OTHER_MEASURE_NAMES = dict(zip(OTHER_MEASURES, ("balanced", "macro-F1", "AUROC", "calibration error"), strict=True))
 INTERVALS_NOTE = "Intervals are of 95 %, over rows, seeds and splits."
 MOST_SITES = 12  # the figure shows at most this many sites; the table has all
 PANELS_IN_A_ROW = 4  # panels side by side
@@ -27,7 +26,7 @@ PANELS_IN_A_ROW = 4  # panels side by side
 
 def make_methods_table(findings: Findings) -> TextTable:
     """Make a table with one row for each variant of a method: accuracies, gains over training alone, bits, seconds."""
-    beside = OTHER_MEASURES if findings.is_unbalanced else ()
+    beside = OTHER_MEASURES if findings.is_unbalanced else {}
     rows = [
         {
             "method": results.label,
@@ -35,7 +34,7 @@ def make_methods_table(findings: Findings) -> TextTable:
             "test %": format_estimate(results.accuracy),
             "gain, validation": format_estimate(results.gain, "+", ""),
             "gain, test": format_estimate(results.gain_on_test, "+", ""),
-            **{OTHER_MEASURE_NAMES[name]: format_estimate(results.other_measures[name]) for name in beside},
+            **{title: format_estimate(results.other_measures[name]) for name, title in beside.items()},
             "bits a site and round": describe_bits(results.bits_a_site_and_round) if results.bits else "none",
             "bits in all": describe_bits(results.bits) if results.bits else "none",
             "seconds": f"{results.seconds:.1f}",
