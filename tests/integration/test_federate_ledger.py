@@ -139,6 +139,9 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
     assert main(["federate", "ledger", str(east.path)]) == 2
     assert main(["federate", "ledger", str(east.path), "--restore", str(copy)]) == 0
     assert "epsilon 4 at delta" in capsys.readouterr().out
+    assert main(["federate", "ledger", str(east.path), "--lost"]) == 2  # it is there
+    assert "if it lacks releases, move it away first" in capsys.readouterr().err
+    assert "epsilon 4 at delta" in str(describe_spending(east))
     (east.state / FILE_NAME).unlink()
     assert main(["federate", "ledger", str(east.path), "--lost"]) == 0
     assert "no guarantee: the record of what left before is lost" in capsys.readouterr().out

@@ -149,8 +149,8 @@ def restore_release_record(folder: SiteFolder, source: Path) -> None:
     if path.exists():
         raise InputError(
             f"this site already has a record of what has left it: {path}",
-            hint="both records count: move this file away and repeat this command; then run `fedlog federate ledger "
-            f"{folder.path} --lost`, which states that the releases of one record are missing",
+            hint="both records count, and nobody knows which releases are in both: move this file away and run "
+            f"`fedlog federate ledger {folder.path} --lost`; there is no guarantee from then on",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     release_log.restore_log(path, source, _find_uncounted_events(copied.events, _read_run_logs(folder)))
@@ -159,6 +159,11 @@ def restore_release_record(folder: SiteFolder, source: Path) -> None:
 
 def declare_release_record_lost(folder: SiteFolder) -> None:
     """Begin a new record of releases, and enter the loss of the old record as an unbounded privacy loss."""
+    if folder.release_record.exists():  # the entry could never be taken back
+        raise InputError(
+            f"expected a lost record of what has left this site, found it: {folder.release_record}",
+            hint=f"`fedlog federate ledger {folder.path}` adds it up; if it lacks releases, move it away first",
+        )
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
         folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
