@@ -190,3 +190,19 @@ def test_a_run_continues_with_the_settings_it_began_with(
     assert "give --name run-1 and no setting" in said
     main([*command[:3], "--name", "run-2"])
     assert conducted[-1][0].rounds == 10
+
+
+def test_a_second_command_for_one_folder_is_refused_and_changes_nothing(
+    server: ServerFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would end the programs of the first command, which would start them again, and so on."""
+    site = fill_site(SiteFolder(tmp_path / "north"), "north", "mlp:8")
+    before = site.read_config()
+    with site.keep_for_one_command(), server.keep_for_one_command():
+        assert main(["federate", "site", str(site.path), "--body", "mlp:16,8"]) == 2
+        assert main(["federate", "server", str(server.path)]) == 2
+    said = capsys.readouterr().err
+    assert [said.count(f"serves this folder already: {folder.path}") for folder in (site, server)] == [1, 1]
+    assert site.read_config() == before
+    with site.keep_for_one_command():  # it was released
+        pass

@@ -66,7 +66,7 @@ def renew_certificate(args: argparse.Namespace) -> None:
 def run_server(args: argparse.Namespace) -> None:
     """Run the server until Ctrl-C or SIGTERM."""
     folder = ServerFolder.open(args.folder)
-    with end_quietly_on_sigterm("stopped"):
+    with folder.keep_for_one_command(), end_quietly_on_sigterm("stopped"):
         server_side.serve_federation(folder, say, args.metrics)
 
 
@@ -138,6 +138,11 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
 def run_site(args: argparse.Namespace) -> None:
     """Check and store the site's settings, and run the site until Ctrl-C or SIGTERM."""
     folder = SiteFolder.open(args.folder)
+    with folder.keep_for_one_command():
+        _check_and_serve_site(folder, args)
+
+
+def _check_and_serve_site(folder: SiteFolder, args: argparse.Namespace) -> None:
     privacy_record.check_release_record(folder)
     config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:

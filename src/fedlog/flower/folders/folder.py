@@ -8,11 +8,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from fedlog.errors import InputError
+from fedlog.files.lock import LockTakenError, lock_file
 
 SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 Value = str | int | float | None | list[str] | list[float]
@@ -55,6 +58,7 @@ class Folder:
     flower_home = SubPath("flower")  # the variable FLWR_HOME of Flower's programs
     logs = SubPath("logs")  # the log files of Flower's programs
     event_log = SubPath("logs", "events.jsonl")
+    lock = SubPath(".in-use")  # held by the command that serves this folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -62,6 +66,18 @@ class Folder:
         folder = cls(path)
         folder.read_config()
         return folder
+
+    @contextmanager
+    def keep_for_one_command(self) -> Iterator[None]:
+        """Keep other commands from serving this folder during the block: they would end the programs of this one."""
+        try:
+            with lock_file(self.lock, wait_seconds=0):
+                yield
+        except LockTakenError:
+            raise InputError(
+                f"another command serves this folder already: {self.path}",
+                hint="end that command first (Ctrl-C, or its service); a second site needs a folder of its own",
+            ) from None
 
     def read_config(self) -> object:
         """Read the settings file of the server or site; raise InputError if it is missing or invalid."""
