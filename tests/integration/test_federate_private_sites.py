@@ -34,6 +34,7 @@ from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.data import check_site, load_data, refuse_body_that_mixes_records
 from fedlog.flower.site.run_state import RunState
+from fedlog.models.body import HEAD
 from fedlog.models.catalog import make_body
 from fedlog.models.model_folder import load_model
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -214,6 +215,37 @@ def test_where_records_are_protected_the_model_that_is_kept_never_saw_them(
         (event,) = [event for event in read_events(folder.event_log) if event["event"] == "finished"]
         assert "kept the federated model, the protected one (not protected: " in str(describe_site_event(event))
     assert better > 0
+
+
+OWN_HEAD, OWN_CLASSES, OWN_CHOICE = {"personal": True}, {"classes": "own"}, {"heads": "fedlog,ncm"}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fed-ncm", OWN_HEAD), ("fedlog-once", OWN_HEAD), ("fed-ncm", OWN_CLASSES), ("fed-heads", OWN_CHOICE)],
+    ids=["own nearest mean", "own head", "own classes", "own choice"],
+)
+def test_where_records_are_protected_no_row_of_the_site_makes_or_chooses_the_head_that_is_kept(
+    equals: InProcess, server: ServerFolder, method: str, options: dict[str, object]
+) -> None:
+    """Such a head is solved, or chosen, from exact sums and rows: whoever gets the model would learn about them."""
+    for name, classes in (("east", "one"), ("north", "two")):  # sites that differ as much as they can
+        path = Path(equals.sites[name].read_config().data or "")
+        header, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([header, *(row for row in rows if row.endswith(classes))]) + "\n")
+    promise = replace(RECORD, trust="local", epsilon=50.0)
+    conduct(equals, server, replace(plan(promise), method=method, options=options, rounds=1))
+    heads, own = [], []
+    for folder in equals.sites.values():
+        kept = load_model(folder.models / "trial")
+        assert "protected by the run's promise" in str(kept.provenance["privacy"])
+        heads.append(kept.params[HEAD])
+        if (folder.models / "trial.personal").exists():
+            own.append(load_model(folder.models / "trial.personal"))
+    assert all(torch.equal(head, heads[0]) for head in heads)
+    assert own
+    assert all(str(model.provenance["privacy"]).startswith("not protected: this site's records") for model in own)
+    assert all(not torch.equal(model.params[HEAD], heads[0]) for model in own)
 
 
 def test_where_sites_are_protected_a_model_says_that_its_body_is_not(equals: InProcess, server: ServerFolder) -> None:

@@ -51,21 +51,27 @@ class ScoredModel:
 def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
-    The cohort has received the last broadcast. If single records are protected, the federated model is always kept,
-    and the local-only model is saved in a second folder, `RUN.local-only`.
+    The cohort has received the last broadcast. If single records are protected, the federated model is always kept, as
+    a site without rows would have it. Models that saw the records without noise are saved in folders of their own:
+    `RUN.local-only`, and `RUN.personal` if the method made a model for this site (its own head, choice or classes).
     """
+    personal = _make_personal_model(cohort, context.algorithm)
+    federated = _make_shared_model(context, cohort) if context.protects_records else personal
     models = {
-        "federated": _score_model(context, _make_personal_model(cohort, context.algorithm)),
+        "federated": _score_model(context, federated),
         "local-only": _score_model(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
     }
+    if any(not torch.equal(personal[name], value) for name, value in federated.items()):
+        models["personal"] = _score_model(context, personal)
     # A tie keeps the federated model; test rows decide nothing. If records are protected, nothing is chosen: the
     # local-only model saw them without noise, and the choice itself would tell something about them.
     kept = "federated" if context.protects_records else max(models, key=lambda name: models[name].validation_score)
     folder = context.folder.models / context.plan.name
     _save_model(context, folder, kept, models)
-    beside = folder.with_name(f"{folder.name}.local-only") if context.protects_records else None
-    if beside is not None:
-        _save_model(context, beside, "local-only", models)
+    unprotected = [name for name in models if name != kept] if context.protects_records else []
+    beside = {name: folder.with_name(f"{folder.name}.{name}") for name in unprotected}
+    for name, place in beside.items():
+        _save_model(context, place, name, models)
     figures = {name: {"validation": asdict(m.validation), "test": asdict(m.test)} for name, m in models.items()}
     moved = {} if context.protection is None else {"head_moved": state.has_head_changed(request.payload)}
     unseen = _find_unseen_classes(context)
@@ -82,7 +88,7 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
         **moved,
         test_records=models[kept].test.records,
         **({UNSEEN: len(unseen)} if unseen else {}),  # only their number: a log names no label
-        **({} if beside is None else {"unprotected_model": str(beside)}),
+        **({"unprotected_model": ", ".join(map(str, beside.values()))} if beside else {}),
     )
     return report
 
@@ -144,6 +150,8 @@ def _describe_protection(promise: Promise, name: str, protects_records: bool) ->
     """Say in one sentence which part of a model from a private run is protected."""
     if name == "local-only":
         return "not protected: trained on this site's records without noise, by this site alone"
+    if name == "personal":
+        return "not protected: this site's records solved or chose its head, or its classes, without noise"
     promised = f"{promise.unit} privacy, epsilon {promise.epsilon:g} at delta {promise.delta:g}, {promise.trust} noise"
     if protects_records:
         return f"protected by the run's promise ({promised}): the body never saw the records, the head is from the run"
@@ -195,6 +203,13 @@ def _solve_alone(context: SiteContext) -> Params:
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
     cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _make_personal_model(cohort, algorithm)
+
+
+def _make_shared_model(context: SiteContext, cohort: Cohort) -> Params:
+    """Return the model that a site without rows would have: the untrained body, and the last head as it was sent."""
+    untrained = context.make_cohort(context.algorithm, None).store.homes[0]
+    params = context.algorithm.deploy(untrained, cohort.store.get_received_params(0))
+    return {name: value.contiguous().clone() for name, value in params.items()}
 
 
 def _make_personal_model(cohort: Cohort, algorithm: Algorithm) -> Params:
