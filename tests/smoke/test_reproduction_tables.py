@@ -144,8 +144,8 @@ def test_a_table_run_in_full_has_corrected_p_values_for_the_papers_rows_and_no_o
     for label in ("local only (no exchange)", "pooled (all data in one place)"):
         assert (p[label], holm[label]) == ("0.0010 (lower)", "-")
     notes = "\n".join(table.notes)
-    assert "the rows that the paper prints, of which 10 could be tested (10 differing seeds of each would do)" in notes
-    assert "outside the correction (-)" in notes
+    assert "the rows that the paper prints; 10 of them could be tested." in notes
+    assert "For p < 0.01, each of these needs 10 seeds that differ. Other rows are not corrected (-)." in notes
 
 
 def test_where_the_paper_prints_nothing_the_correction_is_for_the_federated_methods() -> None:

@@ -69,8 +69,9 @@ def _make_grid(
         rows=tuple(row for method in methods for row in _list_rows(method, replace(base, rounds=rounds))),
         seeds=seeds,
         remarks=(
-            f"{rounds} rounds. Judged on {judged}, on seeds that no table uses. A method without a parameter of its "
-            "own tries more learning rates instead. Of equal settings the first is taken.",
+            f"{rounds} rounds. Judged on {judged}, on seeds that no table uses.",
+            "A method without a parameter of its own tries more learning rates instead. Of equal settings the first is "
+            "taken.",
         ),
     )
 
@@ -167,9 +168,9 @@ def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) ->
         seeds=seeds,
         reference=REFERENCE,
         remarks=(
-            f"The settings are the highest in `{grid.name}`, on no test record and no seed of this table. "
-            f"Beside them the paper's settings after {ROUNDS} rounds, from the records of `table-{data}`: with a level "
-            "rate a run's first rounds do not depend on how many follow.",
+            f"The settings are the highest in `{grid.name}`, on no test record and no seed of this table.",
+            f"Beside them: the paper's settings after {ROUNDS} rounds, from the records of `table-{data}`. With a "
+            "level rate, a run's first rounds do not depend on how many follow.",
         ),
     )
 

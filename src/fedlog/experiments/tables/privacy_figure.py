@@ -164,14 +164,15 @@ PRIVACY_FIGURE = Experiment(
     rows=(*_make_noise_level_rows(), *_make_verification_rows(), *_make_guarantee_rows()),
     seeds=(0, 1),
     remarks=(
-        f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients. The epsilons of the noise levels are labels, "
-        "not guarantees, under either formula: the theorem behind them takes a record's own statistic for its whole "
-        "effect, and these bodies are trained on the records, so that one record moves the features of all the "
-        "client's records. The exact formula mends the composition, not the sensitivity.",
-        "The paper's own curve is not comparable: the code behind it calibrates a single release, without composition "
-        "over the rounds, so its noise is smaller than its theorem asks for by the square root of the number of "
-        "rounds, and it sends exact counts beside the noisy statistics. Here every round is counted and the server "
-        "takes its counts from the noisy statistics. The cells with a guarantee stand in a table of their own; "
-        "`docs/privacy.md` says what each of them hides, and from whom.",
+        f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients.",
+        "The epsilons of the noise levels are labels, not guarantees, under either formula. The theorem behind them "
+        "counts only a record's own statistic. But these bodies are trained on the records, so one record moves the "
+        "features of all the client's records. The exact formula mends the composition, not the sensitivity.",
+        "The paper's own curve is not comparable. The code behind it calibrates a single release, so its noise is "
+        "smaller than its theorem asks for, by the square root of the number of rounds. It also sends exact counts "
+        "beside the noisy statistics. Here every round is counted, and the server takes its counts from the noisy "
+        "statistics.",
+        "The cells with a guarantee stand in a table of their own; `docs/privacy.md` says what each of them hides, and "
+        "from whom.",
     ),
 )

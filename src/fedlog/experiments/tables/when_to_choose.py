@@ -83,11 +83,12 @@ WHEN_TO_CHOOSE = Experiment(
     rows=tuple(row for condition in CONDITIONS for row in _list_rows(condition)),
     seeds=(0, 1, 2, 3, 4),
     remarks=(
-        f"MNIST: {CLIENTS} clients with the cnn of the paper, judged on the first {TEST_RECORDS} test images; records "
-        "are those of one client, on average where they are dealt by a Dirichlet distribution. Wine and breast cancer "
-        "(scikit-learn): a site has half as many rows as the one before, all are judged on the same quarter of the "
-        f"rows; mlp:64,32. {ROUNDS} rounds of 5 epochs. Every method has the highest of eight settings, "
-        "chosen on other images and seeds (`select-equal-chances-mnist`; for both tables `select-equal-chances-wine`, "
-        "on held-out training rows).",
+        f"MNIST: {CLIENTS} clients with the cnn of the paper, judged on the first {TEST_RECORDS} test images. The "
+        "number of records is that of one client; with a Dirichlet distribution, on average.",
+        "Wine and breast cancer (scikit-learn): each site has half as many rows as the one before. All sites are "
+        "judged on the same quarter of the rows. The body is mlp:64,32.",
+        f"All runs have {ROUNDS} rounds of 5 epochs. Every method has the highest of eight settings, chosen on other "
+        "images and seeds (`select-equal-chances-mnist`) or on held-out training rows (`select-equal-chances-wine`, "
+        "for wine and breast cancer).",
     ),
 )

@@ -127,13 +127,13 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
             uncompressed = find_uncompressed_runs(data, method, finished[data], table)
             rows.append(_make_bits_to_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
-    note = (
-        f"Bits of both directions to the paper's threshold. The aim: at most {GOAL_SHARE:.0%} of the bits of `f32`, "
-        f"and a 95 % interval of the difference in final accuracy that excludes a loss of more than {GOAL_LOSS:g} "
-        "points; `bits only` and `accuracy only` say which half was reached. * marks seeds that never reached the "
-        "threshold."
+    notes = (
+        "Bits: both directions, until the paper's threshold is reached. *: a seed never reached it.",
+        f"Aim: at most {100 * GOAL_SHARE:g} % of the bits of `f32`, and at most {GOAL_LOSS:g} points of accuracy lost. "
+        "The second half is reached if the 95 % interval of the difference excludes a larger loss.",
+        "`bits only`, `accuracy only`: only this half was reached.",
     )
-    return TextTable.from_rows(rows, notes=(note,))
+    return TextTable.from_rows(rows, notes=notes)
 
 
 def _make_bits_to_goal_row(
@@ -201,14 +201,17 @@ def make_bits_and_accuracy_table(
                 rows += _make_lossless_rows(method, uncompressed, short, threshold)
             elif runs:
                 rows.append(_make_bits_and_accuracy_row(method, way, runs, uncompressed, threshold))
-    note = (
-        f"Bits of all clients up to the first round that reaches {TABLE_1[data].threshold} %, opening included, mean "
-        "over seeds; * marks seeds that never reached it, which count up to their best round. Accuracy after round "
-        f"{ROUNDS[data]}. The share and the difference (points, 95 % interval) are over the seeds that both have; the "
-        "interval is over pairs of a client and a seed. `f32` on a seed without a run of its own: the first "
-        f"{ROUNDS[data]} rounds of `table-{data}`. `rows` is counted: its runs are those of `f32`, to the bit."
+    notes = (
+        f"Rounds: until {TABLE_1[data].threshold} % are reached, for each seed. *: a seed never reached it; then its "
+        "best round counts.",
+        "Up, down, both: the bits of all clients in these rounds, with the opening exchange, mean over seeds.",
+        f"Final accuracy: after round {ROUNDS[data]}, in per cent.",
+        "Of `f32`, against `f32`: over the seeds that both have. The difference is in points, and its 95 % interval is "
+        "over pairs of a client and a seed.",
+        f"`f32`: if a seed has no run of its own, the first {ROUNDS[data]} rounds of `table-{data}`.",
+        "`rows`: changes no model, so its accuracy is that of `f32`, and its bits follow from a run of two rounds.",
     )
-    return TextTable.from_rows(rows, notes=(note,))
+    return TextTable.from_rows(rows, notes=notes)
 
 
 def _make_bits_and_accuracy_row(

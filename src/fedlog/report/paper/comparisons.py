@@ -112,21 +112,23 @@ def _format_three_digits(ratio: float) -> str:
 
 
 HOW_TO_READ = (
-    "Accuracies are means over clients, each on its own held-out records; ± is the standard error over seeds. The "
-    "final round is the headline of every run; the best round is chosen on test data and cannot be had in practice.",
-    "Verdict: from the 95 % interval of our final round minus the paper's figure (Welch's, from both standard errors). "
-    "*Above* and *below* where it excludes 0; *agrees* where it includes 0 and reaches no further than "
-    f"{AGREES_WITHIN:g} point; else *undecided*, as with a single seed.",
-    "Minus: the mean difference over common seeds with its standard error. Hodges-Lehmann: the median of the pairwise "
-    "means of those differences, in points, with its exact interval of at least 95 %, from 6 common seeds on.",
-    f"p: one-tailed Wilcoxon signed-rank test, paired by seed, in the direction that was seen; p < {LEVEL} takes at "
-    f"least {count_seeds_needed(LEVEL)} common seeds that differ. Arrows, as in the paper: p < {LEVEL} without "
-    "correction. The direction is chosen after looking, so by chance alone an arrow comes up about twice as often as "
-    "this level says; the paper does the same, and Holm's column is there for caution.",
-    "Bits are those of the encoded messages of all clients, framing and opening exchange included. Times a "
-    "reference's: both directions, paired by seed; Hodges-Lehmann on logarithms with its exact interval from 6 common "
-    "seeds on, below that the geometric mean alone. % of FedAvg's: both directions, means over the seeds that both "
-    "have.",
+    "**Accuracy**: the mean over clients, each on its own held-out records, in per cent. ± is the standard error over "
+    "seeds.",
+    "**Final round**: the result of a run. The best round is chosen on test data, so nobody can have it in practice.",
+    "**Verdict**: our final round minus the paper's figure, with its 95 % interval (Welch's, from both standard "
+    "errors). *Above* or *below*: the interval excludes 0. *Agrees*: it includes 0 and reaches no further than "
+    f"{AGREES_WITHIN:g} point. Otherwise *undecided*, as with a single seed.",
+    "**Minus**: the mean difference over common seeds, with its standard error.",
+    "**Hodges-Lehmann**: the median of the pairwise means of these differences, in points. From 6 common seeds on it "
+    "has an exact interval of at least 95 %.",
+    "**p**: a one-tailed Wilcoxon signed-rank test, paired by seed, in the direction that was seen. To reach "
+    f"p < {LEVEL} it needs at least {count_seeds_needed(LEVEL)} common seeds that differ.",
+    f"**Arrows**: p < {LEVEL} without correction, as in the paper. The direction is chosen after looking, so chance "
+    "alone makes an arrow about twice as often as this level says. Holm's column is corrected for the number of tests.",
+    "**Bits**: those of the encoded messages of all clients, with framing and the opening exchange.",
+    "**Times a reference's**: bits of both directions, paired by seed. From 6 common seeds on it is the Hodges-Lehmann "
+    "estimate on logarithms, with its exact interval; below that, the geometric mean.",
+    "**% of FedAvg's**: bits of both directions, means over the seeds that both have.",
 )
 
 
@@ -135,8 +137,10 @@ def describe_correction(experiment: Experiment, tests: Mapping[str, Significance
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"
-    enough = f" ({count_seeds_needed(LEVEL, tested)} differing seeds of each would do)" if tested > 1 else ""
+    enough = ""
+    if tested > 1:
+        enough = f" For p < {LEVEL}, each of these needs {count_seeds_needed(LEVEL, tested)} seeds that differ."
     return (
-        f"Holm: p corrected for {members}, of which {tested or 'none'} could be tested{enough}; "
-        f"the others are outside the correction ({NOT_CORRECTED})."
+        f"Holm: p corrected for {members}; {tested or 'none'} of them could be tested.{enough} "
+        f"Other rows are not corrected ({NOT_CORRECTED})."
     )

@@ -189,7 +189,7 @@ def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
     labels = {row.name: row.label for each in printed for row in each.experiment.rows}
     columns = ("method", *(each.experiment.title.removeprefix("Table 1, ") for each in printed))
     rows = tuple((labels[name], *(_format_overview_cell(each, name) for each in printed)) for name in names)
-    return TextTable(columns, rows, "The paper's figure → ours (seeds), verdict")
+    return TextTable(columns, rows, "Accuracy in %: the paper's → ours (seeds), verdict")
 
 
 def _format_overview_cell(finished: FinishedRuns, name: str) -> str:

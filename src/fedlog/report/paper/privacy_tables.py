@@ -69,9 +69,9 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
             cells = (f"{std:.4g}", _format_accuracy(finished, name), _format_rounds_with_old_head(finished.runs[name]))
             rows.append((named, f"{level}", *cells, *labels))
     notes = (
-        "The columns on the right are what each formula would call epsilon at that level, for bodies that never saw "
-        "the records; these did, so none of them is a guarantee. `local`: every client adds the noise, and the sum has "
-        "ten times its std.",
+        "The columns on the right: what each formula would call epsilon at that level, for bodies that never saw the "
+        "records. These bodies did see them, so none of the numbers is a guarantee.",
+        "`local`: every client adds the noise, and the sum has ten times its std.",
     )
     return TextTable(columns, tuple(rows), f"Accuracy by noise on the sum, {count_releases(finished)} releases", notes)
 

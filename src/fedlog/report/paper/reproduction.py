@@ -27,7 +27,7 @@ from fedlog.report.paper.method_tables import make_method_tables, make_overview_
 from fedlog.report.paper.privacy_tables import draw_privacy_figure, make_privacy_tables, make_short_guarantee_table
 from fedlog.report.paper.when_to_choose import draw_conditions_figure, make_conditions_tables
 from fedlog.report.parts.render import render_page
-from fedlog.report.parts.tables import TextTable, replace_marked_text
+from fedlog.report.parts.tables import TextTable, format_markdown_list, replace_marked_text
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 DISCUSSION, FIGURE = "discussion.md", "figure.svg"
@@ -38,11 +38,12 @@ TITLE = "The paper, reproduced"
 LONG_COORDINATE = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")
 
 HOW_TO_RUN = (
-    "`fedlog docs` makes these pages from the records under `results/`; no number in a table or figure is typed. "
-    "`fedlog reproduce NAME` runs an experiment, and goes on where it was stopped; `--methods` and `--seeds` choose "
-    "among its cells, `--jobs` runs several side by side, and `--executor dask://host:port` "
-    "(`pip install 'fedlog[dask]'`) runs them on a Dask cluster that sees the same folder. "
-    "`fedlog reproduce NAME --verify` runs the first rounds of finished cells again and names those that differ."
+    "`fedlog reproduce NAME` runs an experiment, and goes on where it was stopped. `--methods` and `--seeds` choose "
+    "among its cells; `--jobs` runs several side by side.",
+    "`--executor dask://host:port` runs the cells on a Dask cluster that sees the same folder "
+    "(`pip install 'fedlog[dask]'`).",
+    "`fedlog reproduce NAME --verify` runs the first rounds of finished cells again, and names those that differ.",
+    "`fedlog docs` makes these pages from the records under `results/`; no number in a table or figure is typed.",
 )
 
 
@@ -147,7 +148,7 @@ def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
     """Return the page of one experiment as Markdown."""
     experiment = section.found.experiment
     parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
-    parts += [f"{remark}\n" for remark in section.remarks]
+    parts += [format_markdown_list(section.remarks)] if section.remarks else []
     parts += [table.to_markdown() for table in section.tables]
     if section.figure is not None:
         path = os.path.relpath((section.found.folder / FIGURE).resolve(), pages.resolve())
@@ -168,9 +169,9 @@ def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> s
         "## Experiments\n",
         "\n".join(links) + "\n",
         "## How to read the tables\n",
-        *(f"{note}\n" for note in HOW_TO_READ),
+        format_markdown_list(HOW_TO_READ),
         "## How to run them\n",
-        HOW_TO_RUN + "\n",
+        format_markdown_list(HOW_TO_RUN),
     ]
     return "\n".join(parts)
 
@@ -186,8 +187,8 @@ def write_results_page(results: Path, experiments: list[ExperimentPage] | None =
         overview=make_overview_table([section.found for section in experiments]),
         overall=_convert_to_html(overall or ""),
         sections=experiments,
-        how_to_read=[_convert_to_html(note) for note in HOW_TO_READ],
-        how_to_run=_convert_to_html(HOW_TO_RUN),
+        how_to_read=_convert_to_html(format_markdown_list(HOW_TO_READ)),
+        how_to_run=_convert_to_html(format_markdown_list(HOW_TO_RUN)),
         html=_convert_to_html,
         live=None,
     )

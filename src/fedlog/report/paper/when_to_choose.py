@@ -92,8 +92,8 @@ def _list_notes_on_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
     if not changes:
         return ()
     return (
-        f"Training alone has levelled off: points from the {LATE_ROUNDS} rounds before the last {LATE_ROUNDS} to the "
-        f"last {LATE_ROUNDS}: {'; '.join(changes)}.",
+        "Training alone has levelled off. Its change in points, from the mean of the last-but-one "
+        f"{LATE_ROUNDS} rounds to that of the last {LATE_ROUNDS}: {'; '.join(changes)}.",
     )
 
 
@@ -112,10 +112,11 @@ def make_bits_table(finished: FinishedRuns) -> TextTable:
                 f"{describe_bits(budget)} spent, %": _format_accuracy_within_budget(runs, budget) for budget in BUDGETS
             }
             rows.append({**named, **spent})
-    note = (
-        "All clients, both directions, opening included. Blank: less than one round; the last round where all is spent."
+    notes = (
+        "Bits: all clients, both directions, with the opening exchange.",
+        "A budget that is not enough for one round: blank. One that is enough for all rounds: the last round.",
     )
-    return TextTable.from_rows(rows, "Accuracy by bits", (note,))
+    return TextTable.from_rows(rows, "Accuracy by bits", notes)
 
 
 def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:

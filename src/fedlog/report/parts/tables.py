@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -49,7 +49,7 @@ class TextTable:
         lines = [f"**{self.title}**", ""] if self.title else []
         lines += [_format_markdown_row(self.columns), "|".join(["", "---", *["---:"] * (len(self.columns) - 1), ""])]
         lines += [_format_markdown_row(row) for row in self.rows]
-        lines += [f"\n{note}" for note in self.notes]
+        lines += ["", format_markdown_list(self.notes).rstrip()] if self.notes else []
         return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
@@ -65,6 +65,11 @@ class TextTable:
         lines += [" & ".join(_escape_latex(cell) for cell in self.columns) + " \\\\", "\\midrule"]
         lines += [" & ".join(_escape_latex(cell) for cell in row) + " \\\\" for row in self.rows]
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def format_markdown_list(texts: Sequence[str]) -> str:
+    """Return the texts as a list in Markdown; a single text as a paragraph."""
+    return "".join(f"- {text}\n" for text in texts) if len(texts) > 1 else "".join(f"{text}\n" for text in texts)
 
 
 def _escape_latex(text: str) -> str:
