@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlog.engine.training.block import adam, convolve
+from fedlog.engine.training.block import adam, library
 from fedlog.engine.training.block.adam import FlatAdam, is_compiled_step_exact, step_compiled, step_fused
 from fedlog.engine.training.tasks import make_adam_arguments
 from fedlog.settings.training import Optimiser
@@ -15,7 +15,7 @@ from fedlog.settings.training import Optimiser
 
 def test_the_compiled_step_is_used_where_the_processor_has_avx_512() -> None:
     """Elsewhere PyTorch takes the step; here it would only be slower."""
-    if convolve.name_instruction_set() != "AVX-512" or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if library.name_instruction_set() != "AVX-512" or torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("needs AVX-512")
     assert is_compiled_step_exact()
 

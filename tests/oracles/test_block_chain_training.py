@@ -16,14 +16,14 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.block import chain_training, convolve
+from fedlog.engine.training.block import chain_training, library
 from fedlog.engine.training.block.trainer import BlockBackend
 from fedlog.engine.training.tasks import CLOCK, Fit, Settings, Task
 from fedlog.models.body import HEAD, Body, build_body, draw_initial_head
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import AdamMoments, Optimiser
 
-pytestmark = pytest.mark.skipif(not chain_training.AVAILABLE, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 MakeFederation = Callable[..., Federation]
 RECORDS = [5, 0, 1, 8]  # in batches of 3: whole batches, short ones, an empty client
 
@@ -52,7 +52,7 @@ BODIES: dict[str, Callable[[], nn.Module]] = {"residual": Residual, "perceptron"
 @pytest.fixture(params=["", "convolve_plainly", "convolve_narrowly"])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """The passes of each instruction set."""
-    flag = ctypes.c_int.in_dll(convolve.LIBRARY, request.param or "convolve_plainly")
+    flag = ctypes.c_int.in_dll(library.LIBRARY, request.param or "convolve_plainly")
     flag.value = bool(request.param)
     yield request.param
     flag.value = 0

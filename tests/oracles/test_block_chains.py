@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlog.engine.training.block import compile_body, convolve
-from fedlog.engine.training.block.chain import AVAILABLE, ChainStage, Extent, Program
+from fedlog.engine.training.block import compile_body, library
+from fedlog.engine.training.block.chain import ChainStage, Extent, Program
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 
 
 class Residual(nn.Module):
@@ -95,7 +95,7 @@ def test_gelu_and_its_gradient_agree_with_pytorch(dtype: torch.dtype, switch: st
     network = _network(nn.Sequential(nn.Linear(3, 3), nn.GELU()), (3,))
     values = torch.linspace(-40, 40, 3 * 4001, dtype=dtype).view(1, -1, 3).requires_grad_()
     params = {"0.weight": torch.eye(3, dtype=dtype)[None], "0.bias": torch.zeros(1, 3, dtype=dtype)}
-    flag = ctypes.c_int.in_dll(convolve.LIBRARY, switch or "convolve_plainly")
+    flag = ctypes.c_int.in_dll(library.LIBRARY, switch or "convolve_plainly")
     flag.value = bool(switch)
     try:
         chained, single = (

@@ -13,7 +13,7 @@ from per_client import compare
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlog.engine.training.block import compile_body, convolve
+from fedlog.engine.training.block import compile_body, convolve, library
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.block.trace import Add, Concatenate, SpatialMean
 from fedlog.models.masked_dropout import MaskedDropout, replace_dropout
@@ -268,9 +268,9 @@ def test_a_network_that_computes_something_else_is_not_used() -> None:
 def _other_instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     """The passes as a machine without AVX2, or without AVX-512, runs them."""
     name = {"plain": "convolve_plainly", "AVX2": "convolve_narrowly"}[request.param]
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, name)
+    switch = ctypes.c_int.in_dll(library.LIBRARY, name)
     switch.value = 1
-    assert convolve.name_instruction_set() in ("plain", request.param)
+    assert library.name_instruction_set() in ("plain", request.param)
     yield
     switch.value = 0
 
@@ -287,12 +287,12 @@ def test_the_passes_of_other_machines_agree_as_well(batch: int) -> None:
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.name_instruction_set() != "AVX-512":
+    if library.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(6)
     shape = convolve.ConvShape(6, 16, 14, 14, 5, 5, 2, 2, rectify=True)
     inputs, weight = torch.randn(3, 6, 14, 14, 10, requires_grad=True), torch.randn(3, 16, 6, 5, 5, requires_grad=True)
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
+    switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
         pooled = convolve.convolve_and_pool(shape, inputs, weight, None)

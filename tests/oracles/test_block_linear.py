@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from fedlog.engine.training.block import compile_body, convolve, linear
+from fedlog.engine.training.block import compile_body, library
 from fedlog.engine.training.block.linear import CompiledLinear
 from fedlog.engine.training.block.stages import LinearStage
 
-pytestmark = pytest.mark.skipif(not linear.AVAILABLE, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 
 
 def _compare(clients: int, batch: int, units: tuple[int, int], rectify: bool, with_bias: bool) -> None:
@@ -48,7 +48,7 @@ def test_values_and_gradients_agree_with_pytorch(clients, batch, units, rectify,
 @pytest.mark.parametrize("switch", ["convolve_plainly", "convolve_narrowly"])
 @pytest.mark.parametrize("units", [(3, 5), (21, 9), (64, 33)])
 def test_other_instruction_sets_agree_as_well(switch: str, units: tuple[int, int]) -> None:
-    value = ctypes.c_int.in_dll(convolve.LIBRARY, switch)
+    value = ctypes.c_int.in_dll(library.LIBRARY, switch)
     torch.manual_seed(7)
     try:
         value.value = 1
@@ -58,11 +58,11 @@ def test_other_instruction_sets_agree_as_well(switch: str, units: tuple[int, int
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.name_instruction_set() != "AVX-512":
+    if library.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(9)
     inputs, weight = torch.randn(3, 10, 84, requires_grad=True), torch.randn(3, 13, 84, requires_grad=True)
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
+    switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
         units = CompiledLinear.apply(inputs, weight, None, True)

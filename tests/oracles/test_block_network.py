@@ -13,7 +13,7 @@ from per_client import compare
 from torch import Tensor, nn
 
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.block import BlockNetwork, compile_body, convolve
+from fedlog.engine.training.block import BlockNetwork, compile_body, library
 from fedlog.models.body import build_body
 from fedlog.models.masked_dropout import MaskedDropout
 from fedlog.models.networks import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
@@ -131,8 +131,8 @@ def test_the_first_of_equal_maxima_takes_the_gradient(
 @pytest.fixture
 def _plain_instructions() -> Iterator[None]:
     """The passes without AVX2, as a machine without it would run them."""
-    assert convolve.LIBRARY is not None
-    plainly = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_plainly")
+    assert library.LIBRARY is not None
+    plainly = ctypes.c_int.in_dll(library.LIBRARY, "convolve_plainly")
     plainly.value = 1
     yield
     plainly.value = 0
@@ -170,7 +170,7 @@ def test_a_value_that_is_no_number_stays_visible() -> None:
 
 
 def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolve, "AVAILABLE", False)
+    monkeypatch.setattr(library, "AVAILABLE", False)
     network = compile_body(masked(mnist_cnn()), (1, 28, 28))
     assert network is not None
     assert network.without_block[0] == "0"

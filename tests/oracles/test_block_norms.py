@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from per_client import compare
 from torch import nn
 
-from fedlog.engine.training.block import compile_body, convolve, map_passes
+from fedlog.engine.training.block import compile_body, library
 from fedlog.engine.training.block.map_stages import MapNormStage
 
-pytestmark = pytest.mark.skipif(not map_passes.AVAILABLE, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 
 
 @st.composite
@@ -43,7 +43,7 @@ def test_values_and_gradients_agree_with_one_module_per_client(drawn, clients, b
 @pytest.mark.parametrize("switch", ["convolve_plainly", "convolve_narrowly"])
 @pytest.mark.parametrize("batch", [3, 10])
 def test_other_instruction_sets_agree_as_well(switch: str, batch: int) -> None:
-    value = ctypes.c_int.in_dll(convolve.LIBRARY, switch)
+    value = ctypes.c_int.in_dll(library.LIBRARY, switch)
     torch.manual_seed(8)
     module = nn.Sequential(nn.Conv2d(1, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     try:

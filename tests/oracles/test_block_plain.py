@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedlog.algorithms.shape import Batch, cross_entropy
 from fedlog.core.keys import Key
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import library
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.engine.training.block.plain import (
@@ -26,7 +26,7 @@ from fedlog.engine.training.block.plain import (
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
 
-pytestmark = pytest.mark.skipif(not convolve.AVAILABLE, reason="the passes are not compiled")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled")
 CLIENTS, CLASSES = 3, 4
 
 
@@ -176,7 +176,7 @@ def _without(masked: str) -> Iterator[None]:
     if not masked:
         yield
         return
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, masked)
+    switch = ctypes.c_int.in_dll(library.LIBRARY, masked)
     switch.value = 1
     try:
         yield

@@ -12,15 +12,15 @@ from per_client import compare
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import convolve, library
 from fedlog.engine.training.block.convolve import ConvShape
 
-pytestmark = pytest.mark.skipif(not convolve.FRAMES, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 
 
 def _is_tiled(shape: ConvShape, batch: int) -> bool:
-    assert convolve.LIBRARY is not None
-    return bool(convolve.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.make_conv_sizes(shape, 1, batch)[0])))
+    assert library.LIBRARY is not None
+    return bool(library.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.make_conv_sizes(shape, 1, batch)[0])))
 
 
 @st.composite
@@ -77,7 +77,7 @@ def test_the_usual_sizes_go_by_tiles_and_small_ones_by_windows() -> None:
 @pytest.mark.parametrize("switch", ["convolve_plainly", "convolve_narrowly"])
 @pytest.mark.parametrize("batch", [1, 10])
 def test_other_instruction_sets_agree_as_well(switch: str, batch: int) -> None:
-    value = ctypes.c_int.in_dll(convolve.LIBRARY, switch)
+    value = ctypes.c_int.in_dll(library.LIBRARY, switch)
     torch.manual_seed(5)
     module = nn.Sequential(
         *(nn.Conv2d(8, 9, 3, padding=1), nn.GroupNorm(3, 9), nn.ReLU(), nn.Conv2d(9, 8, 3, padding=1), nn.ReLU()),
@@ -91,13 +91,13 @@ def test_other_instruction_sets_agree_as_well(switch: str, batch: int) -> None:
 
 
 def test_avx2_and_avx512_give_the_same_bits() -> None:
-    if convolve.name_instruction_set() != "AVX-512":
+    if library.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(6)
     shape = ConvShape(16, 12, 14, 14, 3, 3, pad_top=1, pad_left=1, pad_bottom=1, pad_right=1)
     assert _is_tiled(shape, 10)
     inputs, weight = torch.randn(3, 16, 14, 14, 10, requires_grad=True), torch.randn(3, 12, 16, 3, 3)
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
+    switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
         maps = convolve.convolve_and_pool(shape, inputs, weight.requires_grad_(), None)

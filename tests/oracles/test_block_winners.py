@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import convolve, library
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(convolve.LIBRARY, "convolve_is_listed"), reason="the passes are not compiled"
-)
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled")
 
 SHAPES = {
     "MNIST, second layer": ConvShape(10, 20, 12, 12, 5, 5, 2, 2, rectify=True),
@@ -35,13 +33,13 @@ def _gradients(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor, k
 
 
 def _is_listed(shape: ConvShape, batch: int) -> bool:
-    return bool(convolve.LIBRARY.convolve_is_listed(ctypes.byref(convolve.make_conv_sizes(shape, 2, batch)[0])))
+    return bool(library.LIBRARY.convolve_is_listed(ctypes.byref(convolve.make_conv_sizes(shape, 2, batch)[0])))
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", SHAPES)
 def test_lists_and_windows_give_the_same_bits(name: str, batch: int) -> None:
-    if convolve.name_instruction_set() != "AVX-512":
+    if library.name_instruction_set() != "AVX-512":
         pytest.skip("this processor has no AVX-512")
     torch.manual_seed(1)
     shape = SHAPES[name]
@@ -50,7 +48,7 @@ def test_lists_and_windows_give_the_same_bits(name: str, batch: int) -> None:
     bias = torch.randn(2, shape.channels_out)
     kept = 2.0 * (torch.rand(2, shape.channels_out, 1, 1, batch) < 0.5)  # dropout by channel makes whole maps zero
     assert _is_listed(shape, batch)
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_narrowly")
+    switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_narrowly")
     lists = _gradients(shape, inputs, weight, bias, kept)
     try:
         switch.value = 1

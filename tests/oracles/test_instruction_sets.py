@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlog.engine.training.block import convolve, map_passes
+from fedlog.engine.training.block import convolve, library
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 from fedlog.engine.training.block.map_passes import Norm, NormShape
 
@@ -22,7 +22,7 @@ SOURCES = ROOT / "src/fedlog/engine/training/block"
 SHAPE = ConvShape(3, 6, 9, 8, 3, 3, 2, 2, rectify=True, pad_top=1, pad_left=1, pad_bottom=1, pad_right=1)
 CLIENTS, BATCH = 2, 10
 
-pytestmark = pytest.mark.skipif(not convolve.AVAILABLE, reason="the passes are not compiled here")
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
 
 # Runs a forward pass without torch, which may need more than this processor has.
 FORWARD = """
@@ -49,9 +49,9 @@ def test_only_the_passes_chosen_at_run_time_go_beyond_the_baseline() -> None:
     """An instruction of AVX has a name that begins with v; one outside of the chosen passes would end the program."""
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
-    assert convolve.LIBRARY is not None
+    assert library.LIBRARY is not None
     listing = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", convolve.LIBRARY._name], capture_output=True, text=True, check=True
+        ["objdump", "-d", "--no-show-raw-insn", library.LIBRARY._name], capture_output=True, text=True, check=True
     ).stdout
     beyond, name = set[str](), ""
     for line in listing.splitlines():
@@ -59,7 +59,7 @@ def test_only_the_passes_chosen_at_run_time_go_beyond_the_baseline() -> None:
             name = found[1]
         elif re.search(r":\tv[a-z]", line):
             beyond.add(name)
-    if convolve.name_instruction_set() in ("AVX2", "AVX-512"):
+    if library.name_instruction_set() in ("AVX2", "AVX-512"):
         assert beyond, "no pass uses AVX: the listing was not understood"
     assert [one for one in sorted(beyond) if not re.search(r"_(avx2|avx512)\b", one)] == []
 
@@ -90,7 +90,7 @@ def test_a_wheel_built_here_runs_on_a_processor_without_avx2(tmp_path: Path) -> 
 
 
 def _plain_forward() -> torch.Tensor:
-    switch = ctypes.c_int.in_dll(convolve.LIBRARY, "convolve_plainly")
+    switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_plainly")
     switch.value = 1
     try:
         with torch.no_grad():
@@ -135,8 +135,7 @@ def test_another_compiler_gives_the_same_numbers(
     other = ctypes.CDLL(str(tmp_path / "passes.so"))
     other.convolve_scratch.restype = other.norm_scratch.restype = ctypes.c_int64
     convolved, normed = _convolution(), _norm()
-    monkeypatch.setattr(convolve, "LIBRARY", other)
-    monkeypatch.setattr(map_passes, "LIBRARY", other)
+    monkeypatch.setattr(library, "LIBRARY", other)
     assert all(torch.equal(one, own) for one, own in zip(convolved, _convolution(), strict=True))
     for one, own in zip(normed, _norm(), strict=True):
         torch.testing.assert_close(own, one, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ from torch import nn
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, group_by_body
 from fedlog.engine.training import speed_trial
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import library
 from fedlog.engine.training.block.compile import compile_stacked
 from fedlog.engine.training.block.generic import VmapNetwork, find_vmap_obstacle
 from fedlog.engine.training.block.network import Stacked, StackedBody
@@ -242,6 +242,6 @@ def _compile_once(body: Body) -> StackedBody | None:
 
 def _explain_layers_without_block(body: Body) -> str:
     """Why some layers of the body have no stacked version (block)."""
-    if not convolve.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
+    if not library.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
     return find_shared_parameter(body) or "not every layer has a block"

@@ -22,7 +22,7 @@ import fedlog
 from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import library
 from fedlog.engine.training.tasks import Backend, Settings, Task
 from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file
@@ -91,10 +91,10 @@ def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds:
         platform.machine(),
         _name_processor(),
         os.cpu_count(),
-        convolve.name_instruction_set(),
+        library.name_instruction_set(),
         torch.get_num_threads(),
     ]
-    code = [torch.__version__, fedlog.__version__, convolve.compute_library_digest()]
+    code = [torch.__version__, fedlog.__version__, library.compute_library_digest()]
     everything = json.dumps([architecture, sizes, machine, code, kinds])
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlog.engine.training.block.convolve import LIBRARY
+from fedlog.engine.training.block import library
 from fedlog.engine.training.tasks import make_adam_arguments
 from fedlog.models.body import Params
 from fedlog.settings.training import AdamMoments, Optimiser
@@ -158,7 +158,7 @@ def step_compiled(
         number for age in steps.tolist() for number in _compute_bias_corrections(rate, beta1, beta2, int(age))
     ]
     return bool(
-        LIBRARY.adam_step(
+        library.LIBRARY.adam_step(
             ctypes.byref(settings),
             (ctypes.c_int64 * len(sizes))(*sizes),
             (ctypes.c_void_p * len(own))(*(None if one is None else one.data_ptr() for one in own)),
@@ -177,7 +177,7 @@ def _compute_bias_corrections(rate: float, beta1: float, beta2: float, age: int)
 @lru_cache(maxsize=1)
 def is_compiled_step_exact() -> bool:
     """Whether the compiled Adam step exists and gives exactly the same numbers as PyTorch's fused AdamW."""
-    if not hasattr(LIBRARY, "adam_step"):
+    if not library.AVAILABLE:
         return False
     generator = torch.Generator().manual_seed(0)
     arguments = make_adam_arguments(Optimiser(weight_decay=0.01), 0.001)

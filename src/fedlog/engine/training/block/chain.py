@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
+from fedlog.engine.training.block import library
+from fedlog.engine.training.block.library import NUMBER, get_scratch_space
 from fedlog.engine.training.block.network import Masks, Params, Shape, StageCall, get_parameter
 
-AVAILABLE = hasattr(LIBRARY, "chain_run")
 TENSORS = 12  # of a step, the same in chain.c
 WORKSPACE, TAPE = 0, 1  # the bases that every program has: temporary values, and those kept for the backward pass
 _LINE = 16  # values begin at multiples of so many numbers
@@ -66,7 +66,7 @@ class Link(Protocol):
         """The full names of the parameters that the layer may have."""
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add the steps that compute the node's output to the program."""
+        """Add the steps that compute the node's output to the program, and keep what `backward` reads."""
 
     def backward(
         self, program: Program, node: Node, gradient: Buffer, needs: tuple[bool, ...], of_params: list[Buffer | None]
@@ -121,14 +121,16 @@ class Program:
             0,
             *(0 if base is None or base.shape[0] == 1 else base.stride(0) * base.element_size() for base in bases),
         )
-        LIBRARY.chain_run(self._steps, ctypes.c_int64(len(self._calls)), ctypes.c_int64(clients), addresses, strides)
+        library.LIBRARY.chain_run(
+            self._steps, ctypes.c_int64(len(self._calls)), ctypes.c_int64(clients), addresses, strides
+        )
 
     def _compile(self) -> Any:
         self._place_temporaries()
         size = torch.empty(0, dtype=self._dtype).element_size()
         steps = (_Step * len(self._calls))()
         for step, (name, sizes, buffers) in zip(steps, self._calls, strict=True):
-            function = getattr(LIBRARY, f"step_{name}_{NUMBER[self._dtype]}")
+            function = getattr(library.LIBRARY, f"step_{name}_{NUMBER[self._dtype]}")
             step.pass_ = ctypes.cast(function, ctypes.c_void_p).value
             step.sizes = ctypes.addressof(sizes)  # which `_calls` keeps alive
             for at in range(TENSORS):

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from fedlog.engine.training.block.adam import AdamRow, FlatAdam
 from fedlog.engine.training.block.chain import TAPE, Buffer, ChainStage, Extent, Program, write_backward, write_forward
-from fedlog.engine.training.block.convolve import LIBRARY
 from fedlog.engine.training.block.network import ArrangedFeed, PixelFeed
 from fedlog.engine.training.tasks import CLOCK
 from fedlog.models.body import HEAD, Params
 
-AVAILABLE = hasattr(LIBRARY, "step_adam_update_float")
 PARTS = ("forward", "backward", "optimiser")  # of a batch; their seconds are measured
 GATHERED_NUMBERS = 2**18  # numbers of a client's inputs that are gathered at once, so that they stay in the cache
 _LANES = 8  # a record's scores have room for whole vectors of so many numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedlog.engine.training.block import convolve
+from fedlog.engine.training.block import library
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, get_parameter, select_masks
 from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
@@ -41,7 +41,7 @@ def _build_convolution(place: Place) -> Block | None:
     """Build the stacked version (block) of a convolution with its pooling, ReLU and dropout; None if not supported."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)
-    if not convolve.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
+    if not library.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
         return None
     kernel, stride = ((1, *pair) if flat else pair for pair in (layer.kernel_size, layer.stride))
     rows, columns = (1, place.shape[1]) if flat else place.shape[1:]
@@ -61,8 +61,6 @@ def _build_convolution(place: Place) -> Block | None:
         stride_columns=stride[1],
         groups=layer.groups,
     )
-    if shape.has_padding_or_stride and not convolve.FRAMES:
-        return None
     shape, absorbed, dropout = _absorb_followers(shape, place.followers, place.shape_out, flat)
     return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
 

@@ -1,24 +1,19 @@
-"""Convolution with pooling, bias and ReLU for stacked clients, by the compiled functions of `convolve.c`.
-
-They are compiled when the package is installed. If that failed, `AVAILABLE` is false, convolutions have no block, and
-bodies with convolutions are trained by a slower backend.
-"""
+"""Convolution with pooling, bias and ReLU for stacked clients, by the compiled functions of `convolve.c`."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import threading
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from fedlog.engine.training.block import library
+from fedlog.engine.training.block.library import get_scratch_space, run_compiled
 
 _FIELDS = (
     "clients",
@@ -43,44 +38,6 @@ _FIELDS = (
 
 class _Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
-
-
-def _load_library() -> ctypes.CDLL | None:
-    found = find_spec("fedlog.engine.training.block._convolve")
-    if found is None or found.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(found.origin)
-    except OSError:  # compiled for another machine
-        return None
-    for room in ("convolve_scratch", "norm_scratch"):
-        if hasattr(library, room):
-            getattr(library, room).restype = ctypes.c_int64
-    for number in ("float", "double"):
-        for direction in ("forward", "backward"):
-            getattr(library, f"convolve_{direction}_{number}").restype = None
-    return library
-
-
-LIBRARY: Any = _load_library()  # None if it was not compiled
-AVAILABLE = LIBRARY is not None
-# A library from an older version of fedlog, without padding and strides, reads only the first sizes.
-FRAMES = hasattr(LIBRARY, "convolve_instructions")
-NUMBER = {torch.float32: "float", torch.float64: "double"}
-
-
-def name_instruction_set() -> str:
-    """The name of the instruction set that the compiled functions use on this processor."""
-    if LIBRARY is None or not FRAMES:
-        return "none" if LIBRARY is None else "of an older build"
-    return {0: "plain", 2: "AVX2", 5: "AVX-512"}[LIBRARY.convolve_instructions()]
-
-
-def compute_library_digest() -> str:
-    """A digest of the compiled library; cached timings are valid only for the same digest."""
-    if LIBRARY is None:
-        return "none"
-    return hashlib.sha256(Path(LIBRARY._name).read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -158,7 +115,7 @@ class KeptConv:
 def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, KeptConv]:
     """The pooled map, as `convolve_and_pool` returns it, and what `run_backward` needs; both without autograd."""
     inputs, weight = inputs.contiguous(), weight.contiguous()
-    winners = inputs.new_empty(_compute_pooled_size(shape, inputs)) if shape.keeps_pool_winners or not FRAMES else None
+    winners = inputs.new_empty(_compute_pooled_size(shape, inputs)) if shape.keeps_pool_winners else None
     return _run_compiled_forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
 
 
@@ -205,28 +162,14 @@ def _compute_pooled_size(shape: ConvShape, inputs: Tensor) -> tuple[int, ...]:
 
 def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     """Call the compiled function of this direction; `tensors` are contiguous, in the order of its arguments."""
-    assert FRAMES or not shape.has_padding_or_stride
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
     sizes, room = make_conv_sizes(shape, clients, batch)
-    scratch = get_scratch_space(room, inputs.dtype)
-    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
-    getattr(LIBRARY, f"convolve_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
+    run_compiled(f"convolve_{direction}", inputs.dtype, sizes, *tensors, get_scratch_space(room, inputs.dtype))
 
 
 @lru_cache(maxsize=256)
 def make_conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
     """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
-    return sizes, LIBRARY.convolve_scratch(ctypes.byref(sizes))
-
-
-_own = threading.local()
-
-
-def get_scratch_space(size: int, dtype: torch.dtype) -> Tensor:
-    """Scratch space for at least `size` numbers, which is kept between calls because new memory costs page faults."""
-    kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
-    if dtype not in kept or kept[dtype].numel() < size:  # `len` of a tensor is slow
-        kept[dtype] = torch.empty(size, dtype=dtype)
-    return kept[dtype]
+    return sizes, library.LIBRARY.convolve_scratch(ctypes.byref(sizes))

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
-
-AVAILABLE = hasattr(LIBRARY, "linear_forward_float")
+from fedlog.engine.training.block import library
+from fedlog.engine.training.block.library import NUMBER, get_scratch_space, run_compiled
 
 
 class LinearSizes(ctypes.Structure):
@@ -28,7 +27,7 @@ class LinearSizes(ctypes.Structure):
 def can_run_compiled(inputs: Tensor, weight: Tensor) -> bool:
     """Whether the compiled functions can read these tensors: on the CPU, of one known type, contiguous inputs."""
     known = inputs.dtype == weight.dtype and inputs.dtype in NUMBER and inputs.device.type == "cpu"
-    return AVAILABLE and known and inputs.is_contiguous()
+    return library.AVAILABLE and known and inputs.is_contiguous()
 
 
 class CompiledLinear(Function):
@@ -61,6 +60,4 @@ class CompiledLinear(Function):
 def _call_compiled(direction: str, rectify: bool, inputs: Tensor, weight: Tensor, *others: Tensor | None) -> None:
     """Call the function of `linear.c` for this direction, with the tensors in its order; None is a null pointer."""
     sizes = LinearSizes(*inputs.shape, weight.shape[1], int(rectify))
-    tensors = (inputs, weight, *others)
-    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
-    getattr(LIBRARY, f"linear_{direction}_{NUMBER[inputs.dtype]}")(ctypes.byref(sizes), *addresses)
+    run_compiled(f"linear_{direction}", inputs.dtype, sizes, inputs, weight, *others)

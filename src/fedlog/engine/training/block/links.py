@@ -12,13 +12,13 @@ from math import prod
 import torch
 from torch.nn import functional
 
-from fedlog.engine.training.block import chain, convolve, map_passes
+from fedlog.engine.training.block import convolve, library, map_passes
 from fedlog.engine.training.block.chain import Buffer, ChainStage, Extent, Link, Node, Program
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
 from fedlog.engine.training.block.map_passes import make_norm_sizes, make_pooling_sizes
 from fedlog.engine.training.block.map_stages import MapNormStage, PoolStage, SpatialMeanStage, UnitNormStage
-from fedlog.engine.training.block.network import Shape, Stage, StageCall
+from fedlog.engine.training.block.network import Shape, Stage, StageCall, name_weight_and_bias
 from fedlog.engine.training.block.stages import AddStage, ElementwiseStage, FlattenStage, LinearStage
 
 Gradients = list[Buffer | None]
@@ -28,7 +28,7 @@ _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 def make_link(stage: Stage) -> Link | None:
     """The layer as a part of a chain (layers that one compiled call computes); None if that is not possible."""
-    if not (chain.AVAILABLE and map_passes.AVAILABLE and convolve.FRAMES):
+    if not library.AVAILABLE:
         return None
     match stage:
         case ConvStage(dropout=()):
@@ -85,25 +85,33 @@ def _find_slots_read_backward(call: StageCall) -> tuple[int, ...]:
     return call.reads
 
 
-def _name_weight_and_bias(layer: str) -> tuple[str, str]:
-    """The full names of a layer's weight and bias."""
-    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
-
-
 def _reserve_if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
     return program.reserve_temporary(like.numbers) if needed else None
 
 
 @dataclass(frozen=True)
-class ConvLink:
-    """A convolution with the pooling and ReLU after it."""
+class _WithParameters:
+    """A layer that may have a weight and a bias."""
 
-    stage: ConvStage
+    stage: ConvStage | MapNormStage | UnitNormStage | LinearStage
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the layer's weight and bias."""
-        return _name_weight_and_bias(self.stage.name)
+        return name_weight_and_bias(self.stage.name)
+
+
+class _WithoutParameters:
+    """A layer that has no parameters."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConvLink(_WithParameters):
+    """A convolution with the pooling and ReLU after it."""
+
+    stage: ConvStage
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that convolves, and keep the argmax of each pooling window."""
@@ -133,15 +141,10 @@ class ConvLink:
 
 
 @dataclass(frozen=True)
-class NormLink:
+class NormLink(_WithParameters):
     """A normalisation of maps with the pooling and ReLU after it."""
 
     stage: MapNormStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the layer's weight and bias."""
-        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that normalises, and keep means, scales and the argmax of each pooling window."""
@@ -164,15 +167,10 @@ class NormLink:
 
 
 @dataclass(frozen=True)
-class PoolLink:
+class PoolLink(_WithoutParameters):
     """Pooling: the maximum or the mean over windows."""
 
     stage: PoolStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """An empty tuple, because the layer has no parameters."""
-        return ()
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that pools, and keep the argmax of each window."""
@@ -194,15 +192,10 @@ class PoolLink:
 
 
 @dataclass(frozen=True)
-class UnitNormLink:
+class UnitNormLink(_WithParameters):
     """A normalisation of vectors, such as LayerNorm after a linear layer."""
 
     stage: UnitNormStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the layer's weight and bias."""
-        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that normalises, and keep means and scales."""
@@ -225,15 +218,10 @@ class UnitNormLink:
 
 
 @dataclass(frozen=True)
-class LinearLink:
+class LinearLink(_WithParameters):
     """A linear layer, with the ReLU after it."""
 
     stage: LinearStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the layer's weight and bias."""
-        return _name_weight_and_bias(self.stage.name)
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that multiplies by the weight, adds the bias, and applies ReLU if there is one."""
@@ -260,15 +248,10 @@ class LinearLink:
 
 
 @dataclass(frozen=True)
-class MeanLink:
+class MeanLink(_WithoutParameters):
     """The mean of every channel over all its pixels, as vectors or as maps of one pixel."""
 
     stage: SpatialMeanStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """An empty tuple, because the layer has no parameters."""
-        return ()
 
     def forward(self, program: Program, node: Node) -> None:
         """Add steps that average the pixels, then transpose (channels, batch) to (batch, channels)."""
@@ -293,13 +276,8 @@ class MeanLink:
 
 
 @dataclass(frozen=True)
-class FlattenLink:
+class FlattenLink(_WithoutParameters):
     """Flattening, which transposes each client's maps (units, batch) to vectors (batch, units)."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """An empty tuple, because the layer has no parameters."""
-        return ()
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that transposes (units, batch) to (batch, units)."""
@@ -314,15 +292,10 @@ class FlattenLink:
 
 
 @dataclass(frozen=True)
-class AddLink:
+class AddLink(_WithoutParameters):
     """A sum of two values, with the ReLU after it."""
 
     stage: AddStage
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """An empty tuple, because the layer has no parameters."""
-        return ()
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that sums the two values, and applies ReLU if there is one."""
@@ -341,15 +314,10 @@ class AddLink:
 
 
 @dataclass(frozen=True)
-class ActivationLink:
+class ActivationLink(_WithoutParameters):
     """An activation (ReLU or GELU) of every number."""
 
     kind: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """An empty tuple, because the layer has no parameters."""
-        return ()
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that applies the activation."""

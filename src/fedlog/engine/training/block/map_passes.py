@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER, get_scratch_space
+from fedlog.engine.training.block import library
+from fedlog.engine.training.block.library import get_scratch_space, run_compiled
 
-AVAILABLE = hasattr(LIBRARY, "pool_forward_float") and hasattr(LIBRARY, "norm_scratch")
 Span = tuple[int, int]
 
 
@@ -78,7 +78,7 @@ class PoolMaps(Function):
 
 def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tuple[Tensor | None, ...]) -> None:
     (dtype,) = {tensor.dtype for tensor in tensors if tensor is not None}
-    _run_compiled(f"pool_{direction}", dtype, make_pooling_sizes(windows, shape[0] * shape[1], shape[-1]), tensors)
+    run_compiled(f"pool_{direction}", dtype, make_pooling_sizes(windows, shape[0] * shape[1], shape[-1]), *tensors)
 
 
 def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
@@ -171,7 +171,7 @@ def _compute_normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...
 
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
     sizes, room = make_norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
-    _run_compiled(f"norm_{direction}", inputs.dtype, sizes, (*tensors, get_scratch_space(room, inputs.dtype)))
+    run_compiled(f"norm_{direction}", inputs.dtype, sizes, *tensors, get_scratch_space(room, inputs.dtype))
 
 
 @lru_cache(maxsize=256)
@@ -180,11 +180,4 @@ def make_norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, 
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
     sizes = _Norm(clients, *map_sizes, *behind, shape.epsilon)
-    return sizes, LIBRARY.norm_scratch(ctypes.byref(sizes))
-
-
-def _run_compiled(
-    function: str, dtype: torch.dtype, sizes: ctypes.Structure, tensors: tuple[Tensor | None, ...]
-) -> None:
-    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
-    getattr(LIBRARY, f"{function}_{NUMBER[dtype]}")(ctypes.byref(sizes), *addresses)
+    return sizes, library.LIBRARY.norm_scratch(ctypes.byref(sizes))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlog.engine.training.block import map_passes
+from fedlog.engine.training.block import library
 from fedlog.engine.training.block.conv_stages import has_adjacent_windows, read_pool_size
 from fedlog.engine.training.block.map_passes import NormShape, PoolMaps, Span, Windows, normalise
 from fedlog.engine.training.block.network import Masks, Params, find_parameter, get_parameter
@@ -37,7 +37,7 @@ def _build_pooling(place: Place) -> Block | None:
     """Build the stacked version (block) of maximum or mean pooling; None if the dilation is not 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
-    if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
+    if not library.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
     if largest and (set(_expand_to_axes(layer.dilation, flat)) != {1} or layer.return_indices):
         return None
@@ -77,7 +77,7 @@ def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) 
 def _build_adaptive_pooling(place: Place) -> Block | None:
     """Build the stacked version (block) of adaptive mean pooling to any output size."""
     flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
-    if not map_passes.AVAILABLE or len(place.shape) != (2 if flat else 3):
+    if not library.AVAILABLE or len(place.shape) != (2 if flat else 3):
         return None
     sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
     rows, columns = (
@@ -169,7 +169,7 @@ def _build_group_norm(place: Place) -> Block | None:
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, layer.num_groups, layer.eps))
-    if not map_passes.AVAILABLE:
+    if not library.AVAILABLE:
         return None
     rows, columns = prod(place.shape[1:-1]), place.shape[-1]
     shape = NormShape(layer.num_groups, channels // layer.num_groups, rows, columns, layer.eps, False)
@@ -185,7 +185,7 @@ def _build_layer_norm(place: Place) -> Block | None:
         return None
     if len(place.shape) == 1:
         return Block(UnitNormStage(place.name, 1, layer.eps))
-    if not map_passes.AVAILABLE:
+    if not library.AVAILABLE:
         return None
     rectify = bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
     return Block(MapNormStage(place.name, NormShape(1, prod(place.shape), 1, 1, layer.eps, rectify)), int(rectify))

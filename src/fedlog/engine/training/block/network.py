@@ -43,6 +43,11 @@ def find_parameter(layer: str, name: str, params: Params, clients: int) -> Tenso
     return get_parameter(layer, name, params, clients) if (f"{layer}.{name}" if layer else name) in params else None
 
 
+def name_weight_and_bias(layer: str) -> tuple[str, str]:
+    """The full names of a layer's weight and bias."""
+    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
+
+
 def select_masks(masks: Masks | None, names: tuple[str, ...]) -> list[Tensor]:
     """The multipliers of these dropout layers; an empty list in evaluation."""
     return [] if masks is None else [masks[name] for name in names]

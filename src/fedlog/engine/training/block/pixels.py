@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fedlog.data.transforms import Transform
-from fedlog.engine.training.block.convolve import LIBRARY, NUMBER
+from fedlog.engine.training.block import library
+from fedlog.engine.training.block.library import run_compiled
 
-AVAILABLE = hasattr(LIBRARY, "gather_pixels_float")
 _FIELDS = ("clients", "batch", "records", "channels", "rows", "columns", "innermost", "padding")
 
 
@@ -44,16 +44,14 @@ class PixelPool:
         found = self.levels.new_empty(shape)
         rows, columns = (1, *self.pool.shape[2:])[-2:] if self.pool.ndim < 5 else (1, prod(self.pool.shape[2:]))
         sizes = _Pixels(*positions.shape, *self.pool.shape[:2], rows, columns, int(innermost), self.padding)
-        tensors = (self.pool, positions, crops, self.levels, found)
-        addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
-        if not getattr(LIBRARY, f"gather_pixels_{NUMBER[found.dtype]}")(ctypes.byref(sizes), *addresses):
+        if not run_compiled("gather_pixels", found.dtype, sizes, self.pool, positions, crops, self.levels, found):
             raise _make_position_error(len(self.pool))
         return found
 
 
 def make_pixel_pool(inputs: Tensor, transform: Transform, dtype: torch.dtype) -> PixelPool | None:
     """The pool for the compiled code; None if the records are not 8-bit, or if the code is not compiled."""
-    if not AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
+    if not library.AVAILABLE or inputs.dtype != torch.uint8 or inputs.ndim < 3 or inputs.device.type != "cpu":
         return None
     channels = inputs.shape[1]
     every = torch.arange(256, dtype=torch.uint8).view(-1, *(1,) * (inputs.ndim - 1))
@@ -65,17 +63,17 @@ def make_pixel_pool(inputs: Tensor, transform: Transform, dtype: torch.dtype) ->
 def gather_batch_innermost(pool: Tensor, positions: Tensor) -> Tensor | None:
     """The numbers (clients, units, batch) of the records at `positions` (clients, batch) in a pool (records, units).
 
-    None if the compiled code of `linear.c` is missing or cannot read the pool.
+    None if there is no compiled code, or it cannot read the pool.
     """
     known = pool.dtype == torch.float32 and pool.device.type == "cpu" and pool.is_contiguous()
-    if not known or not hasattr(LIBRARY, "gather_turned_float"):
+    if not known or not library.AVAILABLE:
         return None
     positions = positions.contiguous()
     (clients, batch), (records, units) = positions.shape, pool.shape
     found = pool.new_empty(clients, units, batch)
     sizes = [ctypes.c_int64(size) for size in (clients, batch, records, units)]
     addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (pool, positions, found)]
-    if not LIBRARY.gather_turned_float(*sizes, *addresses):
+    if not library.LIBRARY.gather_turned_float(*sizes, *addresses):
         raise _make_position_error(records)
     return found
 

@@ -22,16 +22,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedlog.engine.training.block import library
 from fedlog.engine.training.block.chain import ChainPasses, ChainStage
 from fedlog.engine.training.block.conv_stages import ConvStage
-from fedlog.engine.training.block.convolve import (
-    LIBRARY,
-    KeptConv,
-    get_scratch_space,
-    name_instruction_set,
-    run_backward,
-    run_forward,
-)
+from fedlog.engine.training.block.convolve import KeptConv, run_backward, run_forward
+from fedlog.engine.training.block.library import get_scratch_space, name_instruction_set, run_compiled
 from fedlog.engine.training.block.network import (
     BlockNetwork,
     Masks,
@@ -40,11 +35,11 @@ from fedlog.engine.training.block.network import (
     find_parameter,
     get_parameter,
     move_batch_innermost,
+    name_weight_and_bias,
     select_masks,
 )
 from fedlog.engine.training.block.stages import FlattenStage, LinearStage
 
-HAS_PRODUCTS = hasattr(LIBRARY, "product_forward_float")
 _FIELDS = ("clients", "batch", "units_in", "units_out", "innermost", "weight_step", "bias_step")
 Gradients = dict[str, Tensor | None]
 _Found = tuple[Tensor | None, Gradients]  # the gradients of a stage's inputs and of its parameters
@@ -77,7 +72,7 @@ class _Conv:
             gradient = gradient.unsqueeze(2)
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
-        names = _name_parameters(self.stage.name)
+        names = name_weight_and_bias(self.stage.name)
         needs = (needs_inputs, names[0] in moving, names[1] in moving)
         of_inputs, of_weight, of_bias = run_backward(self.kept, gradient, needs)
         if self.stage.signals:
@@ -115,7 +110,7 @@ class _Linear:
             gradient = gradient * multiplier
         if self.stage.rectify:
             gradient = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
-        names = _name_parameters(self.stage.name)
+        names = name_weight_and_bias(self.stage.name)
         of_bias = gradient.sum(1) if names[1] in moving else None
         of_inputs, of_weight = compute_product_gradients(
             self.inputs, self.weight, gradient, needs_inputs, names[0] in moving
@@ -177,7 +172,10 @@ class PlainPasses:
     def backward(self, tape: list[_Kept], gradient: Tensor, moving: Collection[str]) -> Gradients:
         """The gradients of the parameters in `moving`, from the gradient of the features."""
         found: Gradients = {}
-        trained = [any(name in moving for name in _name_parameters(getattr(s, "name", None))) for s in self.stages]
+        trained = [
+            not isinstance(stage, FlattenStage) and any(name in moving for name in name_weight_and_bias(stage.name))
+            for stage in self.stages
+        ]
         first = trained.index(True) if any(trained) else len(trained)
         for at in range(len(tape) - 1, first - 1, -1):
             of_inputs, own = tape[at].backward(gradient, moving, at > first)
@@ -231,12 +229,6 @@ def compute_cross_entropy_gradients(
     return of_features, of_head
 
 
-def _name_parameters(layer: str | None) -> tuple[str, ...]:
-    if layer is None:
-        return ()
-    return (f"{layer}.weight", f"{layer}.bias") if layer else ("weight", "bias")
-
-
 def _read_parameters(layer: str, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
     clients = inputs.shape[0]
     return get_parameter(layer, "weight", params, clients), find_parameter(layer, "bias", params, clients)
@@ -272,9 +264,8 @@ def compute_product_gradients(
 def _can_multiply_compiled(inputs: Tensor, weight: Tensor) -> bool:
     """Whether the compiled products can read these tensors."""
     known = inputs.dtype == weight.dtype == torch.float32 and inputs.device.type == "cpu"
-    return (
-        HAS_PRODUCTS and known and (inputs.is_contiguous() or inputs.mT.is_contiguous()) and weight[0].is_contiguous()
-    )
+    readable = (inputs.is_contiguous() or inputs.mT.is_contiguous()) and weight[0].is_contiguous()
+    return library.AVAILABLE and known and readable
 
 
 def _read_sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
@@ -321,5 +312,4 @@ def _call_compiled(direction: str, inputs: Tensor, weight: Tensor, bias_step: in
     innermost = int(not inputs.is_contiguous())
     sizes = _Product(clients, batch, units_in, units_out, innermost, weight.stride(0), bias_step)
     scratch = get_scratch_space(batch * (units_in + 2 * units_out), inputs.dtype)
-    addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in (*tensors, scratch)]
-    getattr(LIBRARY, f"product_{direction}_float")(ctypes.byref(sizes), *addresses)
+    run_compiled(f"product_{direction}", inputs.dtype, sizes, *tensors, scratch)

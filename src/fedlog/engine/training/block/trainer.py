@@ -16,7 +16,6 @@ from torch import Tensor
 from fedlog.algorithms.shape import Batch, Carry, Phase, cross_entropy
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
-from fedlog.engine.training.block import chain_training
 from fedlog.engine.training.block.adam import FlatAdam
 from fedlog.engine.training.block.chain import ChainPasses
 from fedlog.engine.training.block.chain_training import ChainTraining, Draws
@@ -82,7 +81,7 @@ class BlockBackend:
         self._network = network
         self._passes = make_passes(network.training) if isinstance(network, StackedBody) else None
         self._one_by_one = None
-        if isinstance(self._passes, ChainPasses) and chain_training.AVAILABLE:
+        if isinstance(self._passes, ChainPasses):
             self._one_by_one = ChainTraining(self._passes.stage)
         evaluating = make_passes(network.evaluating) if isinstance(network, StackedBody) else None
         self._evaluation = evaluating if isinstance(evaluating, PlainPasses) else None  # chains keep nothing anyway
