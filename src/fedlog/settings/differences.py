@@ -71,6 +71,20 @@ def find_differences(spec: RunSpec) -> list[SettingDifference]:
     return found
 
 
+def describe_changed_settings(earlier: RunSpec, later: RunSpec) -> str:
+    """Say which settings make `later` another experiment than `earlier`, with both values of each."""
+    before, after = earlier.list_recorded_values(), later.list_recorded_values()
+    for values in (before, after):
+        options = values.pop("options", {})
+        values.update(options if earlier.method == later.method else {})
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    words = {"data_sha256": "other records", "body_file_sha256": "another body file"}
+    return ", ".join(
+        words.get(name) or f"{name} {describe_value(after.get(name))} instead of {describe_value(before.get(name))}"
+        for name in changed
+    )
+
+
 def _make_default_run(spec: RunSpec) -> RunSpec:
     """Make the run that `fedlog run` would make if only this data set and method were given."""
     bare = apply_recipe(RunSpec(data=spec.data, method=spec.method), given=())

@@ -63,12 +63,15 @@ class RunSpec(
     @property
     def digest(self) -> str:
         """A short digest: resolved specifications have the same digest if and only if they are the same experiment."""
+        return digest_json(self.list_recorded_values())[:16]
+
+    def list_recorded_values(self) -> dict[str, Any]:
+        """Return the settings that decide what the experiment is, as JSON values; the method's are under `options`."""
         values = convert_spec_to_json(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
-        recorded = {each.name: values[each.name] for each in fields(self) if _is_recorded(each, values[each.name])}
-        return digest_json(recorded)[:16]
+        return {each.name: values[each.name] for each in fields(self) if _is_recorded(each, values[each.name])}
 
 
 def _is_recorded(entry: Field[Any], value: Any) -> bool:

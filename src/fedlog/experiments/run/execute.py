@@ -40,6 +40,7 @@ from fedlog.models.model import Model
 from fedlog.models.model_folder import write_run_description
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.privacy.release_log import FILE_NAME, ReleaseRecorder
+from fedlog.settings.differences import describe_changed_settings
 from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.resolve import ResolvedRun, add_data_digest, resolve
 from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
@@ -211,7 +212,7 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
             else "give --data-dir the data folder that the run was started with, or choose another --out",
         )
     raise InputError(
-        f"{folder} holds a run with other settings: expected digest {spec.digest}, found: {found.digest}",
+        f"{folder} holds a run with other settings, found here: {describe_changed_settings(found, spec)}",
         hint="choose another --out, or remove the folder",
     )
 
