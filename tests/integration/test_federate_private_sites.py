@@ -418,6 +418,39 @@ def test_a_row_that_cannot_be_used_moves_no_other_row_in_a_run_that_protects_rec
         check_site(east, east.read_config())  # whoever starts the site is told to mend it
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"1,2,p,label-one,5",
+        b'1,"2,p,label-one',
+        b'1,2,p,label-o"ne',
+        b'"1"1,2,p,label-one',
+        b"1,2,\xff,label-one",
+        b'"',
+    ],
+    ids=["too many fields", "open quotation", "quotation mark", "text after a quotation", "no UTF-8", "only a mark"],
+)
+def test_a_line_that_cannot_be_read_makes_no_other_line_unreadable_where_records_are_protected(
+    tmp_path: Path, bad: bytes
+) -> None:
+    """Else one row would take all others out of the message; a quotation that never ends would swallow those below."""
+    folder = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+    path = folder.path / "data.csv"
+    whole = training_rows(folder)
+    lines = path.read_bytes().splitlines()
+    assert b"r" in lines[3].split(b",")  # a category that the schema does not list
+    lines[3] = lines[3].replace(b",r,", b',"r,""r""",')  # a row in which quotation marks are right
+    path.write_bytes(b"\r\n".join([*lines[:30], bad, *lines[30:]]) + b"\r\n")
+    site = SiteContext(folder, folder.read_config(), plan(RECORD)).data
+    records = site.federation.train.at(site.shard.train)
+    rows = zip(records.inputs.numpy(), records.labels.tolist(), strict=True)
+    assert Counter((row.tobytes(), label) for row, label in rows) == whole
+    assert site.left_out is not None
+    assert site.left_out.startswith("rows that cannot be used are left out: 1 of 61; expected ")
+    with pytest.raises(InputError):
+        check_site(folder, folder.read_config())
+
+
 def test_a_record_that_cannot_be_used_moves_no_other_one_in_arrays_and_images(tmp_path: Path) -> None:
     rows = Key(5).numpy().random((10, 1, 2, 2))
     labels = np.arange(10) % 2

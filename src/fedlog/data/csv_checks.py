@@ -7,6 +7,7 @@ another name, and a row that ends early would get missing values.
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -71,6 +72,32 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
                     f"expected {columns} fields in every row of {path}, as in its header: row {number} {found}",
                     hint="write a missing value as nothing between two separators, and remove empty lines",
                 )
+
+
+def empty_unusable_lines(content: bytes, separator: str, columns: int) -> bytes:
+    """Return the text of a table in which each line is a row of its own, whatever the other lines hold.
+
+    A line becomes empty if it is not UTF-8, has more fields than the header, or has a quotation mark that does not end
+    in it. Any of these would otherwise make other rows unreadable. The header, the first line, is not changed.
+    """
+    header, *lines = content.split(b"\n")
+    return b"\n".join([header, *(_read_line_alone(line, separator, columns) for line in lines)])
+
+
+def _read_line_alone(line: bytes, separator: str, columns: int) -> bytes:
+    """Return the line with its fields quoted in the usual way; empty if it cannot be read as one row."""
+    try:
+        text = line.decode()
+        if '"' not in text:
+            return line if text.count(separator) < columns else b""
+        (fields,) = csv.reader([text.rstrip("\r")], delimiter=separator, strict=True)
+    except (UnicodeDecodeError, csv.Error):
+        return b""
+    if len(fields) > columns:
+        return b""
+    written = io.StringIO()
+    csv.writer(written, delimiter=separator, lineterminator="").writerow(fields)
+    return written.getvalue().encode()
 
 
 def shorten_list(names: Iterable[str]) -> str:
