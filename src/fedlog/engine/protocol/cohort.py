@@ -240,13 +240,13 @@ class Cohort:
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[Moments]:
         """The sums of features by class (moments) over each request's records, clipped in a private run."""
-        guard, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
-        summarise = Moments.from_records if guard is None else guard.sum_moments
+        protection, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
+        summarise = Moments.from_records if protection is None else protection.sum_moments
         for request, features in self._list_features_to_sum(backend, requests):
             if exchange.summary is BodySummary.NUMBERS:
                 numbers = self._federation.train.numbers[request.positions].to(features)
                 # In a private run the number to predict is cut to its agreed range.
-                numbers = numbers if guard is None else numbers.clamp(-1, 1)
+                numbers = numbers if protection is None else numbers.clamp(-1, 1)
                 features = torch.cat([features, numbers[:, None]], dim=1)
             yield summarise(features, labels[request.positions], n_class, exchange.detail)
 
@@ -254,8 +254,8 @@ class Cohort:
         self, backend: Backend, requests: Sequence[FeatureRequest]
     ) -> Iterator[tuple[FeatureRequest, Tensor]]:
         """Each request with the features of its records; under privacy for records, each record is computed alone."""
-        guard = self._protection
-        if guard is None or guard.mechanism.unit is not Unit.RECORD:
+        protection = self._protection
+        if protection is None or protection.mechanism.unit is not Unit.RECORD:
             yield from zip(requests, backend.features(requests), strict=True)
             return
         # One call for each record: rounding depends on the number of records in a call, so otherwise one more record

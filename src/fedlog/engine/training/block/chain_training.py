@@ -95,7 +95,7 @@ class ChainTraining:
                 )
                 crops = None if draws.crops is None else draws.crops[:, *part].reshape(3, batches, length)
                 with CLOCK.time("gather"):
-                    inputs = feed.gather_training_batch(positions, crops)
+                    inputs = feed.gather(positions, crops)
                 CLOCK.add(self._train(adam.take_steps(client, batches), still, inputs, labels, weights))
 
     def _count_batches_per_call(self, size: int) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedlog.data.federation import Records
 from fedlog.data.transforms import Augmentation, Transform
+from fedlog.engine.training.block.generic import VmapNetwork
 from fedlog.engine.training.block.pixels import PixelPool, gather_batch_innermost, make_pixel_pool
 from fedlog.engine.training.tasks import Settings
 
@@ -160,24 +161,8 @@ class StackedBody:
         return network.features(params, batch, masks)
 
 
-class Stacked(Protocol):
-    """The interface of a body for stacked clients: a network of blocks, or any module through `vmap`."""
-
-    @property
-    def takes_maps(self) -> bool:
-        """Whether inputs are maps (the batch is the last axis) and not vectors (the batch is the second axis)."""
-
-    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
-        """The shape of a stacked batch."""
-
-    def arrange(self, images: Tensor) -> Tensor:
-        """A pool of inputs in the layout from which batches are gathered."""
-
-    def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """The stacked batch of the records at these positions (clients, batch)."""
-
-    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """The features (clients, batch, width)."""
+Stacked = StackedBody | VmapNetwork
+"""A body for stacked clients: a network of blocks, or any module through `vmap`."""
 
 
 class PixelFeed:
@@ -187,12 +172,11 @@ class PixelFeed:
         self._network = network
         self._pixels = pixels
 
-    def gather_plain_batch(self, positions: Tensor) -> Tensor:
-        """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
-        return self.gather_training_batch(positions, None)
+    def gather(self, positions: Tensor, crops: Tensor | None = None) -> Tensor:
+        """The batch at these positions (clients, batch).
 
-    def gather_training_batch(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
+        `crops` (3, clients, batch) has the row, column and flip of each record; None in evaluation.
+        """
         clients, batch = positions.shape
         shape = self._network.compute_batch_shape(clients, batch)
         return self._pixels.gather(positions, crops, shape, self._network.takes_maps)
@@ -214,14 +198,10 @@ class ArrangedFeed:
         self._raw = records.inputs[own]
         self._arranged = network.arrange(transform.prepare(self._raw).to(self._device, self._dtype))
 
-    def gather_plain_batch(self, positions: Tensor) -> Tensor:
-        """The batch at these positions (clients, batch) for evaluation: neither cropped nor flipped."""
-        return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
-
-    def gather_training_batch(self, positions: Tensor, crops: Tensor | None) -> Tensor:
-        """The batch for training; `crops` (3, clients, batch) has the row, column and flip of each record."""
+    def gather(self, positions: Tensor, crops: Tensor | None = None) -> Tensor:
+        """The batch at these positions (clients, batch), cropped and flipped as in `PixelFeed`."""
         if crops is None:
-            return self.gather_plain_batch(positions)
+            return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
         clients, batch = positions.shape
         rows, columns, flips = crops.flatten(1)
         raw = self._raw[self._row[positions].flatten()]

@@ -122,7 +122,7 @@ class BlockBackend:
         parts, records = [], self._records_at_once
         for start in range(0, max(sizes), records):
             active = sum(size > start for size in sizes)
-            batch = feed.gather_plain_batch(positions[:active, start : start + records])
+            batch = feed.gather(positions[:active, start : start + records])
             parts.append(self._body.clip_features(self._evaluate(_take_first(params, active), batch)))
         each = [torch.zeros(0)] * len(requests)
         for row, at in enumerate(order):
@@ -190,7 +190,7 @@ class BlockBackend:
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
-                inputs = self._feeds[Pool.TRAIN].gather_training_batch(drawn.positions[at], crops)
+                inputs = self._feeds[Pool.TRAIN].gather(drawn.positions[at], crops)
             batch = _Inputs(inputs, masks, drawn.labels[at], drawn.weights[at])
             gradients, after = self._compute_gradients(
                 phase, params, list(moving), batch, _take_first(constants, active), _take_first(carry, active)
