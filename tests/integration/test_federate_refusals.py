@@ -229,3 +229,29 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     assert "secure sums hid each site's part from the server, and the sums are exact" in said
     assert "only each site knows how well its model does" in said
     assert all((site.models / "trial" / "report.json").exists() for site in sites.values())
+
+
+@pytest.mark.parametrize(
+    ("cells", "hint"),
+    [
+        ('"1,5",2,p,label-one', "correct or remove the row; write it with a decimal point"),
+        ("1.5,2,p,label-four", "correct or remove the row; a new class goes into the schema, the same at all sites"),
+    ],
+)
+def test_a_site_is_told_what_to_do_with_a_decimal_comma_and_with_a_new_class(
+    cells: str, hint: str, tmp_path: Path
+) -> None:
+    east = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+    table = Path(str(east.read_config().data))
+    table.write_text(table.read_text() + cells + "\n")
+    with pytest.raises(InputError) as refused:
+        check_site(east, east.read_config())
+    assert str(refused.value.hint).startswith(hint)
+
+
+def test_a_folder_without_images_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
+    east = fill_site(SiteFolder(tmp_path / "east"), "east", "mlp:8")
+    (tmp_path / "tables" / "label-one").mkdir(parents=True)
+    with pytest.raises(InputError, match="found: a schema of columns") as refused:
+        check_site(east, replace(east.read_config(), data=str(tmp_path / "tables")))
+    assert str(refused.value.hint).startswith("give the file of a table as --data FILE")

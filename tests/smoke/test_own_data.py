@@ -171,6 +171,7 @@ def test_row_numbers_of_each_site_and_texts_among_numbers_are_left_out(tmp_path:
         ("x;y;label\n1,5;2,5;a\n", "separated by commas, found semicolons in the header of .*east.csv"),
         ("größe,y,label\n1,2,a\n".encode("latin-1"), "as UTF-8 text, found .*east.csv.* save it as CSV in UTF-8"),
         ("x,y,label\n1,2,ä\n".encode("latin-1"), "east.csv.* save it as CSV in UTF-8"),
+        ("x,y,label\r1,2,a\r1,3,b\r", "carriage returns alone: .*east.csv.* line ends of Unix or Windows"),
         ("x,label,label\n1,a,a\n", "found more than once in .*east.csv: label"),
         ("x,y,label\n1,2,a\n1,2,a,4\n", "expected 3 fields in every row of .*east.csv.*: row 2 has 4 fields"),
     ],

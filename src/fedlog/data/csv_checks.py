@@ -32,6 +32,11 @@ def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str
         line = file.readline(_HEADER_BYTES)
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in line:
         raise InputError(f"expected a table as UTF-8 text, found: UTF-16 or binary: {path}", hint=SAVE_AS_UTF_8)
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise InputError(
+            f"expected lines that end with a line feed, found carriage returns alone: {path}",
+            hint="save it with the line ends of Unix or Windows",
+        )
     if len(line) == _HEADER_BYTES:
         raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}")
     try:

@@ -65,7 +65,8 @@ def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path)
     if len(shape) != 3 or shape[0] not in MODES:
         raise InputError(
             f"expected [input] shape = [1 or 3, height, width] in the schema for the images in {folder}, "
-            f"found: {list(shape)}"
+            f"found: {list(shape) or 'a schema of columns'}",
+            hint="give the file of a table as --data FILE; `fedlog federate schema FOLDER` drafts a schema for images",
         )
     pixels: list[NDArray[np.uint8]] = []
     bad, first = np.zeros(len(files), dtype=bool), None

@@ -247,7 +247,9 @@ def _read_numbers(series: pl.Series, where: str) -> pl.Series:
             hint="make the column categorical in the schema, or leave it out",
         ) from None
     bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
-    _refuse_bad_rows(bad, series, "a finite number", where)
+    _refuse_bad_rows(
+        bad, series, "a finite number", where, "write it with a decimal point; a missing value may be left empty"
+    )
     return values.fill_null(float("nan"))
 
 
@@ -260,7 +262,8 @@ def _read_texts(series: pl.Series) -> pl.Series:
 def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.int64]:
     texts = _read_texts(series)
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
-    _refuse_bad_rows(~known, series, f"one of the label values {', '.join(schema.label_values)}", where)
+    expected = f"one of the label values {', '.join(schema.label_values)}"
+    _refuse_bad_rows(~known, series, expected, where, "a new class goes into the schema, the same at all sites")
     return find_codes(texts.to_list(), schema.label_values)
 
 
@@ -307,7 +310,7 @@ def _encode_categories(series: pl.Series, feature: Feature) -> NDArray[np.float3
     return np.eye(feature.width, dtype=np.float32)[codes]
 
 
-def _refuse_bad_rows(bad: pl.Series, series: pl.Series, expected: str, where: str) -> None:
+def _refuse_bad_rows(bad: pl.Series, series: pl.Series, expected: str, where: str, advice: str | None = None) -> None:
     if not bad.any():
         return
     row = int(bad.arg_true()[0])
@@ -317,8 +320,6 @@ def _refuse_bad_rows(bad: pl.Series, series: pl.Series, expected: str, where: st
     more = f" (and {rest} more rows)" if rest else ""
     raise BadRowsError(
         f"expected {expected} in column {series.name}, row {row + 1} of {where}, found: {found}{more}",
-        hint="correct or remove the row; a missing value may be left empty"
-        if expected == "a finite number"
-        else "correct or remove the row",
+        hint="; ".join(filter(None, ("correct or remove the row", advice))),
         bad=bad.to_numpy(),
     )
