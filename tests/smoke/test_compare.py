@@ -15,8 +15,9 @@ import fedlog
 from fedlog.cli.main import main
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.compare.variants import DEPLOYED_OPTIONS, VariantChoices, make_variants
-from fedlog.flower.protocol.plan import DEFAULT_OPTIONS
+from fedlog.experiments.compare.variants import VariantChoices, make_variants
+from fedlog.flower.protocol.plan import Plan
+from fedlog.settings.presets import DEPLOYED_OPTIONS
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Recipe
 
@@ -93,7 +94,11 @@ def test_codecs_bodies_and_recipes_are_crossed() -> None:
     assert found["local mlp:4"].rounds == 5
     as_printed = RunSpec(data="sites:x", recipe=Recipe.PAPER)
     assert make_variants(as_printed, VariantChoices(("fedlog-c",)))[0].spec.options == {"first_head": "random"}
-    assert DEPLOYED_OPTIONS == DEFAULT_OPTIONS  # what is compared is what sites run
+    for method, options in DEPLOYED_OPTIONS.items():  # what is compared is what sites run
+        (compared,) = make_variants(as_printed, VariantChoices((method,)))
+        deployed = Plan("trial", method).build_algorithm(3, 4)
+        assert compared.spec.options.items() >= options.items()
+        assert {name: getattr(deployed, name) for name in options} == options
 
 
 def test_methods_of_one_exchange_are_not_charged_for_further_rounds() -> None:

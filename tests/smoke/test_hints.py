@@ -228,6 +228,7 @@ def test_a_mistaken_call_is_told_what_to_do_in_python(
         ("--epsilon 1 --delta 1e-5", "epsilon=1, delta=1e-5"),
         ("--validation-fraction 0.2 holds some out", "validation_fraction=0.2 holds some out"),
         ("leave out --clients, or --partition dirichlet", 'leave out clients, or partition="dirichlet"'),
+        ("use at most 15 clients, or --partition person", 'use at most 15 clients, or partition="person"'),
         ("for FedLog, --set first_head=random", "for FedLog, first_head=random"),
         ("--body CLIENT=NAME for each of a, b", 'body={"CLIENT": "NAME"} for each of a, b'),
         ("go on with `fedlog run --resume runs/a`", "go on with `fedlog run --resume runs/a`"),

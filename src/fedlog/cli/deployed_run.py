@@ -11,7 +11,7 @@ from typing import Any
 from fedlog.algorithms import registry
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.plan import DEFAULT_OPTIONS, Plan, format_plan_settings, make_plan
+from fedlog.flower.protocol.plan import Plan, format_plan_settings, make_plan
 from fedlog.flower.server.run_folder import PLAN, REPORT, ROUNDS, RunFolder
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.report.pages.deployed_page import (
@@ -27,7 +27,7 @@ from fedlog.report.pages.run_facts import sum_bits_by_kind
 from fedlog.report.parts.render import Live
 from fedlog.settings.differences import SettingDifference, describe_value, write_flags
 from fedlog.settings.fields import find_setting_info
-from fedlog.settings.presets import apply_recipe
+from fedlog.settings.presets import DEPLOYED_OPTIONS, apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
 from fedlog.settings.training import Recipe
 
@@ -138,7 +138,7 @@ def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
     settings = format_plan_settings(plan)
     named = [entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag]
     found = {(name, False): settings.get(name.replace("_", "-"), "") for name in named if name != "method"}
-    options = {**registry.list_options(plan.method), **DEFAULT_OPTIONS.get(plan.method, {}), **plan.options}
+    options = {**registry.list_options(plan.method), **DEPLOYED_OPTIONS.get(plan.method, {}), **plan.options}
     found |= {(name, True): getattr(value, "value", value) for name, value in options.items()}
     return {name: None if value == "" else value for name, value in found.items()}
 

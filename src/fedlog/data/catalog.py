@@ -85,15 +85,16 @@ def load_federation(spec: DataSpec) -> Federation:
         federation = load_sites(sources, spec.label, spec.schema, spec.split_seed, rows_alone=spec.rows_alone)
     else:
         federation = call_user_function(spec, tuple(DEFAULTS))
-    return hold_out_validation(check_federation(federation), spec)
+    return hold_out_validation(federation, spec)
 
 
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
-    """Hold out a share of each client's training records for validation, as the specification says."""
+    """Check the federation, and hold out a share of each client's training records for validation if asked for."""
+    check_federation(federation)
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it already has validation records")
     if spec.validation_fraction == 0:
-        return check_federation(federation)
+        return federation
     train, fraction, shards = federation.train, spec.validation_fraction, []
     of_recording = number_recordings(train.inputs) if spec.partition == "person" else None
     for index, shard in enumerate(federation.shards):

@@ -13,7 +13,7 @@ from fedlog.errors import FedlogError
 # a placeholder in capitals, a text with punctuation inside, or one of the words that settings take.
 _WORDS = (
     "record|client|paper|exact|local|central|distributed|secure|shared|separate|frozen|dp-sgd|identity|test|cosine|"
-    "shards|dirichlet"
+    "shards|dirichlet|person"
 )
 _VALUE = rf"\d[\w.+-]*|[A-Z]+(?:=[A-Z]+)?\b|[\w-]+[:=./][\w:=.,/-]*[\w]|(?:{_WORDS})\b"
 _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")

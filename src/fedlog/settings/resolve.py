@@ -21,7 +21,7 @@ from fedlog.models.frozen import refuse_trained_weights
 from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
-from fedlog.settings.presets import find_preset
+from fedlog.settings.presets import Preset, find_preset
 from fedlog.settings.privacy import Aggregation, BodyTraining, SumSettings
 from fedlog.settings.promise import (
     DpSgd,
@@ -83,7 +83,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     usual_share = REFUSED_SHARE_WITHOUT_PRIVACY if promise is None else REFUSED_SHARE
     settings = RunSettings(
         **vars(spec.extract_section(RoundSettings)),
-        rounds=(registry.find_method_rounds(spec.method) or defaults.rounds) if spec.rounds is None else spec.rounds,
+        rounds=choose_rounds(spec, defaults),
         batch_size=defaults.find_batch_size(spec.method) if spec.batch_size is None else spec.batch_size,
         refused_share=usual_share if spec.refused_share is None else spec.refused_share,
         optimiser=spec.extract_section(Optimiser),
@@ -134,6 +134,13 @@ def make_data_spec(spec: RunSpec) -> DataSpec:
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
     # If records are protected, a row's encoding must not depend on the other rows.
     return DataSpec(spec.data, **named | paths, seed=spec.seed, rows_alone=spec.privacy is Unit.RECORD)
+
+
+def choose_rounds(spec: RunSpec, defaults: Preset) -> int:
+    """Return the number of rounds: the given one, else the method's (1 for one exchange), else the preset's."""
+    if spec.rounds is not None:
+        return spec.rounds
+    return registry.find_method_rounds(spec.method) or defaults.rounds
 
 
 def list_given_options(spec: RunSpec) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from fedlog.experiments.tables.cells import Row
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import make_body as make_body
 from fedlog.settings.fields import find_setting_types
-from fedlog.settings.presets import apply_recipe, find_preset
+from fedlog.settings.presets import DEPLOYED_OPTIONS, apply_recipe, find_preset
 from fedlog.settings.spec import RunSpec, make_spec
 from fedlog.wire.codec import find_codec
 
@@ -27,8 +27,6 @@ SETTINGS_HINT = "docs/running.md lists the settings, docs/methods the options of
 LOCAL, POOLED = "local", "pooled"
 REFERENCES = (LOCAL, POOLED)  # training alone, and training on all rows in one place
 METHODS = ("fedlog", "fedlog-c", "fedproto", "fedavg", *REFERENCES)
-# The options that a deployment sets (`DEFAULT_OPTIONS` of its plan); a comparison on sites must run the same.
-DEPLOYED_OPTIONS: dict[str, dict[str, Any]] = {"fedlog-c": {"first_head": "random"}, "fedpft": {"fewest": 10}}
 QUICK_METHODS = ("fedlog", "fedavg", *REFERENCES)
 QUICK_ROUNDS, QUICK_BATCH = 5, 50
 QUICK_STEPS = 40  # optimiser steps of an epoch at the largest site

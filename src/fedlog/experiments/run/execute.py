@@ -330,7 +330,7 @@ def _finish_run(
         run_dir=str(folder),
         made_with=list_software_versions(),
         bits_opening=ledger.bits_by_kind(0),
-        privacy=privacy.describe_spending(folder, lines, ended_early),
+        privacy=privacy.summarise_privacy(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
         regression=_describe_regression(lines[-1], simulation.federation.number),

@@ -1,4 +1,4 @@
-"""For private runs: make the clipping and noise, list notices to show at the start, and describe the spending."""
+"""For private runs: make the clipping and noise, list notices to show at the start, and summarise the spending."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
         )
 
 
-def describe_spending(
+def summarise_privacy(
     folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
 ) -> dict[str, Any] | None:
     """Describe the privacy guarantee, budget and caveats of the folder's run as JSON values; None if not private."""

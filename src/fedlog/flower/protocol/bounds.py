@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedlog.algorithms.shape import Algorithm
 from fedlog.errors import InputError
+from fedlog.settings.presets import FEWEST_RECORDS
 from fedlog.wire.transport import Transport
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ LARGEST_NUMBER = 1e38  # clients train in single precision, which holds numbers 
 MOST_EPOCHS = 10_000
 LARGEST_SEED = 2**63 - 1  # a seed has 64 bits
 MOST_GAUSSIANS = 50  # of a class
-FEWEST_RECORDS = 10
-"""The fewest records for each of several Gaussians of a class: one of fewer would reveal single records."""
 
 
 def check_numbers(plan: Plan) -> None:

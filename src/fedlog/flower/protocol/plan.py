@@ -16,25 +16,20 @@ from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_or_run_name
-from fedlog.flower.protocol.bounds import FEWEST_RECORDS, check_broadcast_form, check_gaussian_mixtures, check_numbers
+from fedlog.flower.protocol.bounds import check_broadcast_form, check_gaussian_mixtures, check_numbers
 from fedlog.models.body import HEAD
 from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
 from fedlog.settings import promise as promise_rules
 from fedlog.settings.fields import Section, read_dataclass
-from fedlog.settings.presets import OWN_DATA, apply_recipe
+from fedlog.settings.presets import DEPLOYED_OPTIONS, OWN_DATA, apply_recipe
 from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import Promise
-from fedlog.settings.resolve import list_given_options
+from fedlog.settings.resolve import choose_rounds, list_given_options
 from fedlog.settings.spec import RunSpec, list_deployed_settings, make_spec
 from fedlog.settings.training import BroadcastForm, Decay, Optimiser, World
 from fedlog.wire.transport import Transport
 
-DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
-    # Sites choose their bodies, so their untrained features cannot be added up to a first head.
-    "fedlog-c": {"first_head": "random"},
-    "fedpft": {"fewest": FEWEST_RECORDS},
-}
 Option = str | int | float | bool | None
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 SettingValue = str | int | float
@@ -117,7 +112,7 @@ class Plan(Section):
 
     def build_algorithm(self, n_class: int, width: int) -> Algorithm:
         """Build the run's method for this number of classes and this number of features (`width`)."""
-        options = {**DEFAULT_OPTIONS.get(self.method, {}), **self.options}
+        options = {**DEPLOYED_OPTIONS.get(self.method, {}), **self.options}
         built = registry.make_method(self.method, self.make_model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
 
@@ -156,9 +151,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             name=name,
             method=spec.method,
             options={key: getattr(value, "value", value) for key, value in options.items()},
-            rounds=(registry.find_method_rounds(spec.method) or OWN_DATA.rounds)
-            if spec.rounds is None
-            else spec.rounds,
+            rounds=choose_rounds(spec, OWN_DATA),
             seed=spec.seed,
             codec=spec.codec,
             codec_down=None if spec.codec_down == spec.codec else spec.codec_down,

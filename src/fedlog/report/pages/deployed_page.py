@@ -115,7 +115,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         sites_plot=make_clients_plot(ranked, facts.method, facts.measure, "site"),
         round_plots=[_plot_bits_by_round(facts), _plot_seconds_by_round(facts)] if facts.rounds else [],
         bits_bars=make_bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
-        privacy=None if facts.budget is None else page_top.describe_spending(facts.budget, facts.spent or {}),
+        privacy=None if facts.budget is None else page_top.make_privacy_section(facts.budget, facts.spent or {}),
         live=live,
     )
 

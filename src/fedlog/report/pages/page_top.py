@@ -59,7 +59,7 @@ def make_time_tile(seconds: float, rounds: int) -> Tile:
     return Tile("time", describe_duration(seconds), f"in rounds, {describe_duration(seconds / rounds)} each")
 
 
-def describe_spending(
+def make_privacy_section(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the privacy budget and the privacy spent, as rows for a run's page, without the entries in `left_out`."""

@@ -107,7 +107,7 @@ def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
         return None
     found = facts.summary.privacy
     caveats = [*found["caveats"], f"Note: {found['accuracies']}."]
-    return page_top.describe_spending(
+    return page_top.make_privacy_section(
         found["budget"], found, ("caveats", "accuracies", "rounds_with_old_head"), caveats
     )
 
