@@ -90,6 +90,10 @@ def test_a_changed_table_is_read_again_even_with_its_old_size_and_time(tmp_path:
         os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert table.stat().st_size == before.st_size
     found = answer_request(work(2), kept).payload
+    answer_request(work(3), kept)
+    # Once, after the change: other rows are held out now, and the body has seen them.
+    (warning,) = [event for event in read_events(kept.event_log) if event["event"] == "warning"]
+    assert "the data or --hold-out have changed since the last round" in warning["reason"]
     forget_contexts()
     assert found == answer_request(work(2), anew).payload
 

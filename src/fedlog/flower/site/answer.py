@@ -108,6 +108,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     if earlier is not None:
         cohort.load([earlier])
     _deliver_broadcast(context, cohort, request.payload)
+    _warn_of_changed_data(context, state)
     return replace(request, kind=kind, payload=finish_run(request, context, state, cohort))
 
 
@@ -231,6 +232,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     loaded = time.perf_counter()
     if earlier is None:
         context.log_warnings()
+    _warn_of_changed_data(context, state)
     opening, broadcast = None, request.payload
     if context.plan.secure is not None:
         opening, broadcast = context.make_secure_sums(state).open_sum(request.payload)
@@ -266,6 +268,19 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
         work_seconds=round(time.perf_counter() - loaded, 2),
     )
     return upload
+
+
+def _warn_of_changed_data(context: SiteContext, state: RunState) -> None:
+    """Log a warning if the data have changed during the run: other rows may be held out than before.
+
+    If single records are protected, each row stays in its part, and no run trains the body.
+    """
+    if not context.protects_records and state.store_data_digest(context.data_digest):
+        reason = (
+            "the data or --hold-out have changed since the last round: test rows may now be among those that the body "
+            "was trained on, and the figures of this run too good; a new run has figures that hold"
+        )
+        context.folder.log("warning", run=context.plan.name, reason=reason)
 
 
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:

@@ -88,6 +88,11 @@ class SiteContext:
             return make_empty_site(self.schema, self.config.name)
 
     @cached_property
+    def data_digest(self) -> str:
+        """A digest of the site's data, and of which of them are held out."""
+        return self.data.federation.content_digest()
+
+    @cached_property
     def protects_records(self) -> bool:
         """Whether the run protects single records; all sites then have the same body, and no run trains it."""
         return self.plan.promise is not None and self.plan.promise.needs_frozen_bodies

@@ -29,7 +29,7 @@ from fedlog.flower.protocol.plan import Plan, read_plan
 STEP = re.compile(r"step-(\d{10})-(\d{3})")
 KEPT_STEPS = 3
 STATE, REPLY, REQUEST = "state.safetensors", "answer.bin", "question.txt"
-HEADS, ANSWERS = "heads.json", "answers.txt"
+HEADS, ANSWERS, DATA = "heads.json", "answers.txt", "data.txt"
 StepNumber = tuple[int, int]
 
 
@@ -132,6 +132,14 @@ class RunState:
         write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
+
+    def store_data_digest(self, digest: str) -> bool:
+        """Store the digest of the site's data; return whether the data have changed since the last request."""
+        path = self.path / DATA
+        before = path.read_text() if path.exists() else None
+        if before != digest:
+            write_file(path, digest)
+        return before not in (None, digest)
 
     def count_answer(self, most: int | None) -> None:
         """Count one more answer in this run, before it is sent; raise FrameError if `most` answers were counted."""
