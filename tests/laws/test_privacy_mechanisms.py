@@ -23,7 +23,8 @@ from fedlog.privacy.accounting import (
     bound_distance_from_gaussian,
     compute_spending,
 )
-from fedlog.privacy.guarantee import Budget, Trust, Unit
+from fedlog.privacy.calibration import largest_mu
+from fedlog.privacy.guarantee import NEIGHBOURS, Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
     DiscreteSampler,
@@ -143,6 +144,27 @@ def release_of(mechanism: Mechanism, coordinates: int, sampler: Sampler) -> Rele
     return Protection(
         Budget(1.0, 1e-5), mechanism, ContributionBound(), 1, coordinates, lambda _: sampler
     ).make_release_event(1, "sums")
+
+
+def test_distributed_noise_does_not_claim_to_hide_who_takes_part() -> None:
+    """Ten clients, or nine: the squares of 10,100 noisy entries tell the two apart far better than epsilon 1 allows."""
+    coordinates, clients, budget = 10_100, 10, Budget(1.0, 1e-5)
+    mechanism = plan_noise(
+        budget,
+        releases=1,
+        sensitivity=compute_client_sensitivity(1.0, Trust.DISTRIBUTED),
+        coordinates=coordinates,
+        unit=Unit.CLIENT,
+        trust=Trust.DISTRIBUTED,
+        honest_survivors=6,
+    )
+    with_it, without = (mechanism.compute_std_of_sum(number) ** 2 for number in (clients, clients - 1))
+    # The mean of d squares of variance v has mean v and std v * sqrt(2 / d), and is nearly normal.
+    told_apart = (with_it - without) / (with_it * math.sqrt(2 / coordinates))
+    assert told_apart > 10 * largest_mu(budget)
+    told = NEIGHBOURS[Unit.CLIENT, Trust.DISTRIBUTED]
+    assert "known to take part" in told
+    assert "added or removed" not in told
 
 
 def test_the_discrete_sampler_stays_on_the_grid_and_says_where_it_comes_from() -> None:

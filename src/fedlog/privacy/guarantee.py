@@ -54,7 +54,11 @@ NEIGHBOURS = {
     (Unit.RECORD, Trust.DISTRIBUTED): "federations that differ by one record, added or removed",
     (Unit.CLIENT, Trust.CENTRAL): "federations that differ by one client, added or removed",
     (Unit.CLIENT, Trust.LOCAL): "any two data sets of one client",
-    (Unit.CLIENT, Trust.DISTRIBUTED): "federations that differ by one client, added or removed",
+    # A client that is absent adds no share of the noise, and the size of the noise in the sum tells that.
+    (
+        Unit.CLIENT,
+        Trust.DISTRIBUTED,
+    ): "federations in which one client, known to take part, has its statistics or zeros",
     (Unit.PAPER, Trust.CENTRAL): "data sets that differ by one record, bodies held fixed (they are not)",
     (Unit.PAPER, Trust.LOCAL): "data sets that differ by one record, bodies held fixed (they are not)",
     (Unit.PAPER, Trust.DISTRIBUTED): "data sets that differ by one record, bodies held fixed (they are not)",

@@ -144,14 +144,17 @@ class DiscreteSampler:
 def compute_client_sensitivity(norm: float, trust: Trust) -> float:
     """Compute how far (in L2 norm) one client can change a release if its message is clipped to norm `norm`.
 
-    Adding or removing a client changes a sum by one message. In local mode one message is replaced by another, so the
-    change can be twice as large.
+    Adding or removing a client changes a sum by one message; so does replacing its message by zeros, which is what
+    distributed noise hides. In local mode one message is replaced by another, so the change can be twice as large.
     """
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
 def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
-    """Count the noise draws that hide a client: one, or in a secure sum those of all other honest survivors."""
+    """Count the noise draws that hide a client: one, or in a secure sum those of all honest survivors but one.
+
+    The one is a client that looks at the sum and takes out its own draw. The hidden client's own draw counts.
+    """
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
 
