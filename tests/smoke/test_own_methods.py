@@ -13,10 +13,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import fedlog
 from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.one_exchange.solved_heads import FedNCM
 from fedlog.algorithms.registry import read_options
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
+from fedlog.core.stats import Moments
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
@@ -167,3 +170,17 @@ def test_a_run_goes_on_from_another_folder_with_its_body_s_file_named_anew(
     assert main(["run", "--resume", "../my run", "--quiet", "--body-file", "../start.safetensors"]) == 0
     assert main(["run", "--resume", "../my run", "--rounds", "3"]) == 2
     assert "--resume '../my run'" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class TooWide(FedNCM):
+    """A method whose head has a column too many."""
+
+    def solve(self, moments: Moments, noise_std: float = 0.0) -> torch.Tensor:
+        return torch.ones(moments.n_class, 2 + moments.width, dtype=torch.float64)
+
+
+def test_a_head_of_the_wrong_shape_is_refused_by_its_shape(own_module: ModuleType) -> None:
+    vars(own_module)["TooWide"] = TooWide
+    with pytest.raises(InputError, match=r"a head of 1 \+ 32 columns for the body's features, found shape: \(10, 34\)"):
+        fedlog.run("digits", method="fedlog_own_methods:TooWide", rounds=1)

@@ -106,7 +106,8 @@ def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, mon
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "trains body mlp:8": {**RECORD, "body_training": None},
+    "body mlp:8 is trained on it by fedlog": {**RECORD, "body_training": None},
+    "body mlp:8 may have been trained on it": {**RECORD, "method": "fed-ncm", "rounds": 1, "body_training": None},
     "needs a budget": {**RECORD, "delta": None},
     "delta must be": {**RECORD, "delta": 1.5},
     "needs a bound on each record": {**RECORD, "clip": None},

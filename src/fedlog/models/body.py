@@ -107,6 +107,12 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
     If the model has FedDBE's personal shift, it is first added to the features.
     """
     head = params[HEAD]
+    if head.shape[-1] != 1 + features.shape[-1]:
+        raise InputError(
+            f"expected a head of 1 + {features.shape[-1]} columns for the body's features, found shape: "
+            f"{tuple(head.shape)}",
+            hint="a method's head is (classes, 1 + features), with the bias in column 0",
+        )
     if SHIFT in params:
         features = features + params[SHIFT][..., None, :]
     linear = features @ head[..., 1:].mT + head[..., None, :, 0]

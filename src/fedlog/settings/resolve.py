@@ -227,9 +227,11 @@ def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
 
 def _check_record_privacy(spec: RunSpec) -> None:
     if spec.body_training is None:
+        never_trains = registry.find_method_rounds(spec.method) is not None
+        doubt = "may have been trained on it" if never_trains else f"is trained on it by {spec.method}"
         raise InputError(
-            f"--privacy record holds only for bodies that never saw the private data, and {spec.method} trains "
-            f"body {', '.join(spec.body)} on it",
+            f"--privacy record holds only for bodies that never saw the private data, and body {', '.join(spec.body)} "
+            f"{doubt}",
             hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
             "or --privacy client",
         )
