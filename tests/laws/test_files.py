@@ -32,7 +32,8 @@ path, code = Path(sys.argv[1]), sys.stdin.read()
 try:
     exec(code)
 except OSError as error:
-    sys.exit(error.errno if error.filename in (str(path), str(path.with_name('b'))) else 99)
+    named = str(error).endswith((f": '{{path}}'", f": '{{path.with_name('b')}}'"))
+    sys.exit(error.errno if named else 99)
 sys.exit(0)
 """
 EFBIG = 27
@@ -57,12 +58,21 @@ def limited(code: str, path: Path) -> int:
 
 @pytest.mark.parametrize(
     "call",
-    ["write_file(path, 'new' * 500)", "create_file(path.with_name('b'), b'new' * 500)", "append_line(path, 'n' * 999)"],
+    [
+        "write_file(path, 'new' * 500)",
+        "create_file(path.with_name('b'), b'new' * 500)",
+        "append_line(path, 'n' * 999)",
+        "log_event(path, 'n' * 999)",
+    ],
 )
 def test_a_write_that_does_not_fit_raises_and_leaves_what_was_there(tmp_path: Path, call: str) -> None:
     path = tmp_path / "a"
     path.write_text("old\n")
-    code = f"from fedlog.files.durable import write_file, create_file, append_line; {call}"
+    code = f"""
+from fedlog.files.durable import write_file, create_file, append_line
+from fedlog.flower.folders.folder import log_event
+{call}
+"""
     assert limited(code, path) == EFBIG
     assert path.read_text() == "old\n"
     assert list(tmp_path.iterdir()) == [path]

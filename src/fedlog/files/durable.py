@@ -114,7 +114,8 @@ def _name_file_in_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        error.filename = str(path)
+        del error.filename2  # with None in it, the message would end with "-> None"
         raise
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from fedlog.errors import InputError
+from fedlog.files.durable import append_line
 from fedlog.files.lock import LockTakenError, lock_file
 
 SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
@@ -93,8 +94,7 @@ def log_event(path: Path, event: str, **fields: Value) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     shown = {name: replace_control_characters(v) if isinstance(v, str) else v for name, v in fields.items()}
     line = {"time": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "event": event, **shown}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    append_line(path, json.dumps(line))  # whole or not at all: a part of a line would spoil the next one
 
 
 def replace_control_characters(text: str) -> str:
