@@ -22,8 +22,8 @@ from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.transforms import IDENTITY
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.protocol.secure_sums import SecureSums
 from fedlog.engine.protocol.server import Server
+from fedlog.engine.simulate.secure_sums import SecureSums
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine

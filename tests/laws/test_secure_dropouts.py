@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
+from fedlog.engine.simulate.secure_sums import SecureSums, SimulatedDropouts
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.secagg.encoding import RoundFailedError

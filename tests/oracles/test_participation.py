@@ -16,7 +16,7 @@ from fedlog.core.stats import Statistics
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import make_model_plan
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.protocol.secure_sums import SecureSums
+from fedlog.engine.simulate.secure_sums import SecureSums
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings

@@ -32,7 +32,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
 from fedlog.data.federation import Federation, Records
 from fedlog.engine.clients import list_clients, make_model_plan
-from fedlog.engine.protocol.secure_sums import UPLOAD_CODEC, SecureSums
+from fedlog.engine.simulate.secure_sums import UPLOAD_CODEC, SecureSums
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task

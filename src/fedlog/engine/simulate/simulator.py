@@ -35,7 +35,7 @@ from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
 
 if TYPE_CHECKING:
-    from fedlog.engine.protocol.secure_sums import SecureSums  # not at run time: only secure runs need cryptography
+    from fedlog.engine.simulate.secure_sums import SecureSums  # not at run time: only secure runs need cryptography
 
 # Rounding may bring a mean of 97 % over clients a little below 0.97; real differences are larger than this.
 ACCURACY_ROUNDING = 1e-11

@@ -20,7 +20,7 @@ from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
 
 if TYPE_CHECKING:
-    from fedlog.engine.protocol.secure_sums import SecureSums
+    from fedlog.engine.simulate.secure_sums import SecureSums
     from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 
 OUTSIDE_THE_PROTOCOL = "accuracies are measured by the simulator, outside the protocol; no guarantee covers them"
@@ -46,7 +46,7 @@ def make_secure_sums(run: ResolvedRun, protection: Protection | None, clients: i
     """Make the object that computes a run's secure sums; None if the run does not use secure sums."""
     if run.sums is None:
         return None
-    from fedlog.engine.protocol.secure_sums import SecureSums, SimulatedDropouts
+    from fedlog.engine.simulate.secure_sums import SecureSums, SimulatedDropouts
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else SimulatedDropouts(rate, Key(run.settings.seed).child("dropouts"))
