@@ -23,7 +23,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
 from fedlog.data.schema import dump_schema
-from fedlog.data.schema_draft import DraftOptions, draft_schema
+from fedlog.data.schema_draft import SCHEMA_FROM_ROWS, DraftOptions, draft_schema
 from fedlog.data.site import load_site, make_split_key
 from fedlog.errors import InputError
 
@@ -225,6 +225,12 @@ def test_record_privacy_prepares_each_row_alone(tmp_path: Path) -> None:
     assert federation.rows_alone
     for same in (Federation.from_csv(folder, rows_alone=True), Federation.from_arrays(wine(), rows_alone=True)):
         assert same.content_digest() == federation.content_digest()
+        # What was taken from all rows beside the statistics is named.
+        assert same.notes[-1] == SCHEMA_FROM_ROWS
+    drafted = federation.schema
+    assert drafted is not None
+    assert Federation.from_csv(folder, schema=drafted, rows_alone=True).notes == ()
+    assert Federation.from_arrays(wine(), class_names=federation.class_names, rows_alone=True).notes == ()
     with pytest.raises(
         InputError, match="rows_alone chooses test rows by a hash of each row, so no test records can be given"
     ):
@@ -346,7 +352,8 @@ def test_images_of_numbers_are_named_where_rows_are_prepared_alone_and_their_ran
         inputs = Key(4).child(name).numpy().random((40, 1, 3, 3))
         np.savez(tmp_path / f"{name}.npz", inputs=inputs, labels=np.arange(40) % 2)
     assert Federation.from_csv(tmp_path).notes == ()
-    notes = Federation.from_csv(tmp_path, rows_alone=True).notes
+    drafted, *notes = Federation.from_csv(tmp_path, rows_alone=True).notes
+    assert drafted == SCHEMA_FROM_ROWS
     assert [note.split(": ")[0] for note in notes] == ["site east", "site west"]
     assert all("are not whole numbers from 0 to 255" in note for note in notes)
     draft = draft_schema(tmp_path / "east.npz", DraftOptions())

@@ -20,7 +20,7 @@ from fedlog.data.arrays import Arrays, check_targets, to_tensor
 from fedlog.data.federation import Federation
 from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
-from fedlog.data.schema_draft import draft_features, sort_naturally
+from fedlog.data.schema_draft import SCHEMA_FROM_ROWS, draft_features, sort_naturally
 from fedlog.data.site import Preparation, Site, make_site, make_site_with_split, make_split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import HeldOutShares, Split
@@ -67,6 +67,8 @@ def make_federation_from_arrays(
     if number is None:
         classes = _ClassLabels.from_labels([part.labels for part in both], class_names)
     schema, notes = _make_schema([part.inputs for part in both], classes.names, number)
+    if rows_alone and (schema.features or (number is None and class_names is None)):
+        notes = (*notes, SCHEMA_FROM_ROWS)
     if tests and rows_alone:
         raise InputError(
             "rows_alone chooses test rows by a hash of each row, so no test records can be given, found: test",

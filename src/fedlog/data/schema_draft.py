@@ -22,6 +22,11 @@ MOST_CATEGORIES = 50
 # A column of whole numbers with at most this many different values is probably a code.
 FEW_CODES = 3
 MOST_CLASSES = 1000
+# Noted where single rows are protected.
+SCHEMA_FROM_ROWS = (
+    "classes, categories and ranges were taken from these rows, which no privacy guarantee covers; give a schema that "
+    "was agreed without them"
+)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.schema_draft import (
+    SCHEMA_FROM_ROWS,
     DraftOptions,
     draft_images,
     draft_npz,
@@ -132,6 +133,7 @@ def load_sites(
     notes: tuple[str, ...] = ()
     if given is None:
         agreed, notes = draft_sites_schema(sources, label)
+        notes = (*notes, SCHEMA_FROM_ROWS) if rows_alone else notes
     else:
         agreed = given if isinstance(given, Schema) else load_schema(given)
         if label is not None and label != agreed.label_column:
