@@ -67,7 +67,8 @@ def make_federation_from_arrays(
     if number is None:
         classes = _ClassLabels.from_labels([part.labels for part in both], class_names)
     schema, notes = _make_schema([part.inputs for part in both], classes.names, number)
-    if rows_alone and (schema.features or (number is None and class_names is None)):
+    from_rows = any(each.categories or each.range for each in schema.features)
+    if rows_alone and (from_rows or (number is None and class_names is None)):
         notes = (*notes, SCHEMA_FROM_ROWS)
     if tests and rows_alone:
         raise InputError(
