@@ -16,6 +16,7 @@ import torch
 import fedlog
 from fedlog.cli.main import main, parse_arguments
 from fedlog.experiments.compare.findings import Findings
+from fedlog.experiments.compare.reading import label_runs
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.client_files import project_means, read_class_means, read_client_descriptions
 from fedlog.experiments.run.execute import read_spec
@@ -23,6 +24,7 @@ from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.exported_tables import find_tables
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import make_headline, render_run
+from fedlog.report.pages.runs_page import write_runs_page
 from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
 from fedlog.report.parts.curves import Curve, make_curve_plots
 from fedlog.report.parts.plots import Plot, draw_horizontal_line
@@ -266,3 +268,46 @@ def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: 
     plot = bits_plot(found.findings)
     assert [len(one.points) for one in plot.series] == [1]
     assert plot.note == "Only the end of fedlog: the records of its rounds are no longer here."
+
+
+def test_runs_that_differ_by_their_seed_are_one_curve(runs: Path, tmp_path: Path) -> None:
+    """With one line for each seed, a comparison of six methods would show a legend of dozens of lines."""
+    for name in ("fedlog", "local", "another-seed"):
+        shutil.copytree(runs / name, tmp_path / name)
+    page = write_runs_page(tmp_path).read_text()
+    assert "local, mean of 2 seeds" in page
+    assert "local, seed" not in page
+
+
+def test_a_setting_that_is_not_set_is_no_part_of_a_label() -> None:
+    plain, private = RunSpec(method="fedlog"), RunSpec(method="fedlog", epsilon=2.0)
+    labels = label_runs({Path("a"): plain, Path("b"): private})
+    assert labels == {Path("a"): "fedlog", Path("b"): "fedlog epsilon=2.0"}
+
+
+def test_a_predicted_number_is_not_called_accuracy(tmp_path: Path) -> None:
+    fedlog.run("diabetes", "fed-regression", out=tmp_path / "number", progress=False)
+    everything = write_runs_page(tmp_path).read_text()
+    assert "Test accuracy" not in everything
+    assert re.search(r"Error \d+, \d+\.\d % inside their intervals", everything)
+    page = (tmp_path / "number" / "report.html").read_text()
+    assert "classes (records)" not in page
+    assert "--method local" not in page  # training alone does not predict numbers
+
+
+def test_names_of_close_horizontal_lines_do_not_cover_each_other() -> None:
+    nothing = (0.0,) * 4
+    curves = [
+        Curve("fedlog", find_style("fedlog"), (0.94, 0.944, 0.954, 0.945), (1e5, 2e5, 4e5, 8e5)),
+        Curve("local", find_style("local"), (0.9, 0.9, 0.9, 0.936), nothing),
+        Curve("pooled", find_style("pooled"), (0.9, 0.9, 0.9, 0.944), nothing),
+    ]
+    by_bits = make_curve_plots(curves)[1]
+    boxes = []
+    for rule in by_bits.rules:
+        drawn, wide = draw_horizontal_line(by_bits, rule), 6 * len(rule.label)
+        left = drawn.name_x - wide if drawn.anchor == "end" else drawn.name_x
+        top = drawn.y + 3 if drawn.below else drawn.y - 17
+        boxes.append((left, left + wide, top, top + 14))
+    (left, right, top, bottom), other = boxes
+    assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top

@@ -51,7 +51,14 @@ def label_runs(specs: Mapping[Path, RunSpec]) -> dict[Path, str]:
     for path, spec in specs.items():
         same = [other for other in specs.values() if other.method == spec.method]
         labels[path] = " ".join(
-            [spec.method, *(_describe_setting(spec, name) for name in _find_differing_settings(same))]
+            [
+                spec.method,
+                *(
+                    _describe_setting(spec, name)
+                    for name in _find_differing_settings(same)
+                    if getattr(spec, name) is not None
+                ),
+            ]
         )
     return labels
 

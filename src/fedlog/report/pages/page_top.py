@@ -39,7 +39,8 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
     if not gains:
         return []
     better, worse = sum(gain > SAME_ACCURACY for gain in gains), sum(gain < -SAME_ACCURACY for gain in gains)
-    note = f"points over training alone; {better} {who}s gain, {worse} lose"
+    gaining = f"1 {who} gains" if better == 1 else f"{better} {who}s gain"
+    note = f"points over training alone; {gaining}, {worse} {'loses' if worse == 1 else 'lose'}"
     return [Tile("gain", format_points(sum(gains) / len(gains)), note)]
 
 

@@ -45,6 +45,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         has={
             "alone": any(client.alone is not None for client in facts.clients),
             "descriptions": bool(facts.descriptions),
+            "classes": bool(facts.descriptions) and facts.mean_rmse is None,
             "bodies": len({description.body for description in facts.descriptions.values()}) > 1,
             "calibration": any(client.calibration_error is not None for client in facts.clients),
         },
@@ -132,7 +133,8 @@ def _list_notes(facts: RunFacts) -> list[str]:
             )
         if best.uploads_refused:
             found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
-    if facts.lines and not facts.baselines and facts.spec.method != "local":
+    # Training alone does not predict numbers.
+    if facts.lines and not facts.baselines and facts.spec.method != "local" and facts.mean_rmse is None:
         found.append(
             "Training alone was not run on these records. To see it here, run the command at the end with "
             "--method local and an --out beside this run's folder, and then fedlog report on this folder."

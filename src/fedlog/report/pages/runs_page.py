@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.compare.advice import advise
 from fedlog.experiments.compare.reading import label_runs, read_findings_below
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison_page import make_comparison_section
+from fedlog.report.pages import page_top
 from fedlog.report.pages.run_page import write_run_page
-from fedlog.report.parts.curves import Curve, make_curve, make_curve_plots
+from fedlog.report.parts.curves import Curve, average_curves, make_curve, make_curve_plots
 from fedlog.report.parts.plots import Plot
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
 from fedlog.report.parts.style import choose_styles, find_style
@@ -71,11 +74,15 @@ def _make_row(folder: Path, run: Path, link: str) -> RunRow:
     spec, summary = read_spec(run), read_finished_summary(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read_rounds(run / RECORDS)
+    accuracy = format_percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
     if summary is not None:
-        accuracy, rounds = format_percent(summary.accuracy_mean_over_clients, 2), str(summary.rounds)
-        bits = summary.bits_up + summary.bits_down
+        rounds, bits = str(summary.rounds), summary.bits_up + summary.bits_down
+        if summary.regression is None:
+            accuracy = format_percent(summary.accuracy_mean_over_clients, 2)
+        else:
+            error = summary.regression["rmse_mean_over_clients"]
+            accuracy = page_top.describe_result(summary.accuracy_mean_over_clients, error)
     else:
-        accuracy = format_percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
         rounds = f"{len(lines)} of {spec.rounds}, not finished"
         bits = sum(line.bits_up + line.bits_down for line in lines)
     return RunRow(name, link, method, spec.data, spec.seed, rounds, accuracy, describe_bits(bits) if bits else "none")
@@ -83,33 +90,46 @@ def _make_row(folder: Path, run: Path, link: str) -> RunRow:
 
 def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
     """Return (data set, plots) for each data set: accuracy curves of its newest runs, at most MOST_CURVES curves."""
-    by_data: dict[str, list[Path]] = {}
+    by_data: dict[str, dict[Path, Sequence[RoundRecord]]] = {}
     for run in find_run_folders(folder):
-        if records.count_rounds(run / RECORDS):
-            by_data.setdefault(read_spec(run).data, []).append(run)
+        lines = records.read_rounds(run / RECORDS)
+        if lines:
+            by_data.setdefault(read_spec(run).data, {})[run] = lines
     found = []
     for number, (data, runs) in enumerate(by_data.items(), 1):
-        newest = sorted(runs, key=lambda run: (run / RECORDS).stat().st_mtime)[-MOST_CURVES:]
-        plots = make_curve_plots(_read_curves(folder, [run for run in runs if run in newest]), name=f"data-{number}")
-        found.append((data, plots))
+        predicts_number = all(lines[-1].rmse_per_client for lines in runs.values())
+        measure = "share inside 90 % intervals" if predicts_number else "test accuracy"
+        found.append((data, make_curve_plots(_make_curves(runs), measure=measure, name=f"data-{number}")))
     return found
 
 
-def _read_curves(folder: Path, runs: list[Path]) -> list[Curve]:
-    """Read the accuracy curve of each run; each curve gets its own label and style."""
+def _make_curves(runs: Mapping[Path, Sequence[RoundRecord]]) -> list[Curve]:
+    """Make a curve for each variant of a method: the mean of its runs, which differ by their seeds.
+
+    Runs that have fewer rounds than another run of the variant, as those that are under way, are left out of its mean.
+    """
     specs = {run: read_spec(run) for run in runs}
-    named = label_runs(specs)
-    seeds = len({spec.seed for spec in specs.values()}) > 1
-    labels = {run: f"{named[run]}, seed {specs[run].seed}" if seeds else named[run] for run in runs}
-    twice = [label for label in labels.values() if list(labels.values()).count(label) > 1]
-    labels = {
-        run: f"{label} ({run.relative_to(folder).as_posix()})" if label in twice else label
-        for run, label in labels.items()
-    }
-    styles = choose_styles({labels[run]: specs[run].method for run in runs})
+    variants: dict[str, list[Path]] = {}
+    for run, label in label_runs(specs).items():
+        variants.setdefault(label, []).append(run)
+    newest = sorted(variants, key=lambda label: max((run / RECORDS).stat().st_mtime for run in variants[label]))
+    shown = [label for label in variants if label in newest[-MOST_CURVES:]]
+    seeds = {label: len({specs[run].seed for run in variants[label]}) for label in shown}
+    labels = {label: f"{label}, mean of {seeds[label]} seeds" if seeds[label] > 1 else label for label in shown}
+    styles = choose_styles({labels[label]: specs[variants[label][0]].method for label in shown})
     curves = []
-    for run in runs:
-        summary = read_finished_summary(run)
-        opening = 0 if summary is None else sum(summary.bits_opening.values())
-        curves.append(make_curve(labels[run], styles[labels[run]], records.read_rounds(run / RECORDS), opening))
+    for label, name in labels.items():
+        most = max(len(runs[run]) for run in variants[label])
+        whole = [
+            make_curve(name, styles[name], runs[run], _count_opening_bits(run))
+            for run in variants[label]
+            if len(runs[run]) == most
+        ]
+        curves.append(average_curves(name, styles[name], whole))
     return curves
+
+
+def _count_opening_bits(run: Path) -> int:
+    """Count the bits that were sent before round 1; 0 if the run is not finished."""
+    summary = read_finished_summary(run)
+    return 0 if summary is None else sum(summary.bits_opening.values())

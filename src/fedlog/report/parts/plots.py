@@ -157,6 +157,29 @@ class DrawnHorizontalLine:
 
 def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLine:
     """Place the name of the line at its left or right end, above or below it, where it covers the fewest points."""
+    return draw_horizontal_lines(plot)[plot.rules.index(line)]
+
+
+def draw_horizontal_lines(plot: Plot) -> list[DrawnHorizontalLine]:
+    """Place the names of all horizontal lines, one after another, so that no name covers an earlier one."""
+    found: list[DrawnHorizontalLine] = []
+    for line in plot.rules:
+        names = [place for other, drawn in zip(plot.rules, found, strict=False) for place in _sample_name(other, drawn)]
+        found.append(_place_name(plot, line, names))
+    return found
+
+
+def _sample_name(line: HorizontalLine, drawn: DrawnHorizontalLine) -> list[tuple[float, float]]:
+    """Return positions along the middle of the name of a line, several for each letter: they weigh more than points."""
+    wide = LETTER_WIDTH * len(line.label)
+    start = drawn.name_x - wide if drawn.anchor == "end" else drawn.name_x
+    middle = drawn.y + 3 + LINE_HEIGHT / 2 if drawn.below else drawn.y - 3 - LINE_HEIGHT / 2
+    heights = (middle - LINE_HEIGHT / 2, middle, middle + LINE_HEIGHT / 2)
+    return [(start + at, height) for at in range(0, int(wide), 2) for height in heights]
+
+
+def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[float, float]]) -> DrawnHorizontalLine:
+    """Place the name of one line, where it covers the fewest points, other lines and earlier names."""
     y = plot.find_position(plot.x.low, line.y)[1]
     wide = LETTER_WIDTH * len(line.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
@@ -167,6 +190,7 @@ def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLin
         if other is not line
         for x in (left, right)
     ]
+    drawn += earlier_names
 
     def rate_candidate(candidate: DrawnHorizontalLine) -> int:
         """Return how many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
@@ -183,12 +207,18 @@ def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLin
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Return positions along the line of a series; only the series' points if no line joins them."""
+    """Return positions along the intervals of a series, and along its line if its points are joined."""
+    steps = [at / 8 for at in range(8)]
     places = [plot.find_position(point.x, point.y) for point in series.points]
+    places += [
+        plot.find_position(point.x, point.low + t * (point.high - point.low))
+        for point in series.points
+        if point.low is not None and point.high is not None
+        for t in (*steps, 1)
+    ]
     if not series.joined:
         return places
-    steps = [at / 8 for at in range(8)]
-    pairs = list(itertools.pairwise(places))
+    pairs = list(itertools.pairwise(places[: len(series.points)]))
     return places + [(a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])) for a, b in pairs for t in steps]
 
 
