@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.data.schema import dump_schema
-from fedlog.errors import RunError
+from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import LineFollower, read_events
 from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
@@ -26,7 +26,7 @@ from fedlog.flower.ops import site_service
 from fedlog.flower.ops.event_text import describe_connection_event, describe_run_event, describe_site_event
 from fedlog.flower.ops.processes import Command, find_free_port, start_program, wait_for_port
 from fedlog.flower.ops.server import create_server, make_gate_command
-from fedlog.flower.ops.site import create_site
+from fedlog.flower.ops.site import create_site, replace_keys
 from fedlog.flower.ops.site_service import (
     LONG_LIFE_SECONDS,
     NOT_ACTIVATED,
@@ -90,6 +90,17 @@ def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerF
     server.remove_known_site("north")
     assert not check_in(site, SiteState.KILLED).registered  # and what a stranger says is not told at all
     assert len(gate_events(server, "news")) == count
+
+
+def test_a_damaged_key_or_certificate_is_named_with_what_to_do(site: SiteFolder) -> None:
+    site.private_key.write_text("no key\n")
+    with pytest.raises(InputError, match=r"expected a site's private key, found none in: .*site.key") as damaged_key:
+        check_in(site)
+    assert "fedlog federate rekey" in str(damaged_key.value.hint)
+    replace_keys(site)
+    site.authority.write_text("no certificate\n")
+    with pytest.raises(InputError, match=r"authority, found no certificate in: .*ca.crt"):
+        check_in(site)
 
 
 def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerFolder, site: SiteFolder) -> None:

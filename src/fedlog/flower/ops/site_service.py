@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import is_disk_nearly_full
 from fedlog.flower.folders.folder import LineFollower
+from fedlog.flower.folders.keys import check_certificate
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber
 from fedlog.flower.ops.processes import Say
@@ -59,6 +61,18 @@ class CertificateError(RunError):
     """The program at the server's address has no certificate that this federation's authority signed."""
 
 
+def _read_key(folder: SiteFolder) -> ec.EllipticCurvePrivateKey:
+    """Read the site's private key; raise InputError if the file does not hold one."""
+    hint = f"restore the file from a copy, or `fedlog federate rekey {folder.path}` makes a new key"
+    try:
+        key = serialization.load_ssh_private_key(folder.private_key.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # damaged, with a password, of an unknown kind
+        raise InputError(f"expected a site's private key, found none in: {folder.private_key}", hint=hint) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"expected an elliptic-curve key, found {type(key).__name__}: {folder.private_key}", hint=hint)
+    return key
+
+
 def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetime | None = None) -> CheckInAnswer:
     """Report the site's state to the server, and return the server's answer about the site's key and clock.
 
@@ -66,12 +80,8 @@ def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetim
     program that answers has no certificate of this federation.
     """
     server = folder.read_config().server
-    key = serialization.load_ssh_private_key(folder.private_key.read_bytes(), password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(
-            f"expected an elliptic-curve key, found {type(key).__name__}: {folder.private_key}",
-            hint=f"`fedlog federate rekey {folder.path}` makes a new key",
-        )
+    key = _read_key(folder)
+    check_certificate(folder.authority)
     trust = ssl.create_default_context(cafile=folder.authority)
     headers = sign_call(key, now or dt.datetime.now(dt.UTC))
     try:
