@@ -10,8 +10,8 @@ from typing import Any
 
 from fedlog.audit.finding import Audit
 from fedlog.cli.command import Subparsers, add_command
-from fedlog.core.clip import Clamp, Clip, L2Clip
-from fedlog.errors import InputError, RunError
+from fedlog.core.clip import parse_clip
+from fedlog.errors import InputError, RunError, add_default_hint
 from fedlog.privacy.accounting import Spending, TrainingRound, explain_missing_guarantee
 from fedlog.privacy.calibration import compute_sigma_by_paper_formula
 from fedlog.privacy.guarantee import (
@@ -29,6 +29,8 @@ from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, pla
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
 from fedlog.privacy.secagg.terms import FEWEST
 from fedlog.settings.fields import check_value, find_setting_types, list_choices
+
+MESSAGE = "message:"  # of a clip that bounds a client's whole message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -240,6 +242,7 @@ def print_calibration(args: argparse.Namespace) -> None:
     print(json.dumps(facts, indent=2) if args.json else _format_calibration(facts))
 
 
+@add_default_hint("--clip clamp:2")
 def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> float:
     if args.sensitivity is not None:
         return float(args.sensitivity)
@@ -247,40 +250,37 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
         raise InputError(
             "the sensitivity is unknown: neither --clip nor --sensitivity was given", hint="--clip clamp:2"
         )
-    kind, bound = _read_clip(args.clip, unit)
+    usual = "message" if unit is Unit.CLIENT else "clamp"
+    text = args.clip if ":" in args.clip else f"{usual}:{args.clip}"
     if unit is Unit.CLIENT:
-        if kind != "message":
+        if not text.startswith(MESSAGE):
             raise InputError(
                 f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
                 hint="--clip message:S",
             )
-        return compute_client_sensitivity(bound, trust)
-    if kind == "message":
+        return compute_client_sensitivity(_read_message_norm(text), trust)
+    if text.startswith(MESSAGE):
         raise InputError(
             f"--clip {args.clip} bounds clients, but --privacy {unit} protects records",
             hint="--clip clamp:B or --clip l2:R",
         )
+    clip = parse_clip(text)
     if args.features is None:
         raise InputError(
             "the sensitivity is unknown: --features was not given",
             hint="--features 51 for 50 features and the constant 1",
         )
-    clip: Clip = Clamp(bound) if kind == "clamp" else L2Clip(bound)
     return clip.sensitivity(args.features)
 
 
-def _read_clip(text: str, unit: Unit) -> tuple[str, float]:
-    kind, _, number = text.rpartition(":")
-    kind = kind or ("message" if unit is Unit.CLIENT else "clamp")
+def _read_message_norm(text: str) -> float:
     try:
-        bound = float(number)
+        norm = float(text.removeprefix(MESSAGE))
     except ValueError:
-        bound = -1.0
-    if kind not in ("clamp", "l2", "message") or not 0 < bound < float("inf"):
-        raise InputError(
-            f"--clip must be clamp:B, l2:R or message:S with a number above 0, found: {text}", hint="--clip clamp:2"
-        )
-    return kind, bound
+        norm = -1.0
+    if not 0 < norm < float("inf"):
+        raise InputError(f"--clip message:S needs a number above 0, found: {text}", hint="--clip message:20")
+    return norm
 
 
 def _make_calibration_json(
