@@ -68,8 +68,8 @@ def _made(name: str) -> tuple[Body, BlockNetwork, dict[str, Tensor], dict[str, T
         for site in body.dropout
     }
     records = torch.randn(CLIENTS * batch, *shape, generator=generator)
-    arranged = compiled.arrange(records)
-    inputs = compiled.gather(arranged, torch.arange(CLIENTS * batch).view(CLIENTS, batch))
+    arranged = compiled.training.arrange(records)
+    inputs = compiled.training.gather(arranged, torch.arange(CLIENTS * batch).view(CLIENTS, batch))
     return body, compiled.training, params, masks, inputs
 
 

@@ -138,23 +138,6 @@ class StackedBody:
     training: BlockNetwork
     evaluating: BlockNetwork
 
-    @property
-    def takes_maps(self) -> bool:
-        """Whether inputs are maps (channels, rows, columns) and not vectors."""
-        return self.training.takes_maps
-
-    def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
-        """The shape of a stacked batch."""
-        return self.training.compute_batch_shape(clients, batch)
-
-    def arrange(self, images: Tensor) -> Tensor:
-        """A pool of inputs in the layout from which batches are gathered."""
-        return self.training.arrange(images)
-
-    def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """The stacked batch of the records at these positions (clients, batch)."""
-        return self.training.gather(arranged, positions)
-
     def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """The features (clients, batch, width)."""
         network = self.evaluating if masks is None else self.training
@@ -162,13 +145,15 @@ class StackedBody:
 
 
 Stacked = StackedBody | VmapNetwork
-"""A body for stacked clients: a network of blocks, or any module through `vmap`."""
+"""A body for stacked clients: networks of blocks, or any module through `vmap`."""
+Layout = BlockNetwork | VmapNetwork
+"""What decides how batches lie in memory."""
 
 
 class PixelFeed:
     """Feeds batches from a pool of 8-bit images or signals, without converting the pool."""
 
-    def __init__(self, network: Stacked, pixels: PixelPool) -> None:
+    def __init__(self, network: Layout, pixels: PixelPool) -> None:
         self._network = network
         self._pixels = pixels
 
@@ -186,7 +171,7 @@ class ArrangedFeed:
     """Feeds batches to a network; the clients' records are put into the network's memory layout once, at the start."""
 
     def __init__(
-        self, network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
+        self, network: Layout, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
     ) -> None:
         self._network = network
         self._transform = transform
@@ -214,7 +199,8 @@ def choose_feed(
     network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
     """Choose the fastest way to gather batches from a pool; `held` are the positions of each client's records."""
+    layout = network.training if isinstance(network, StackedBody) else network  # the same in evaluation
     pixels = make_pixel_pool(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
     if pixels is not None:
-        return PixelFeed(network, pixels)
-    return ArrangedFeed(network, records, transform, held, settings)
+        return PixelFeed(layout, pixels)
+    return ArrangedFeed(layout, records, transform, held, settings)

@@ -65,9 +65,7 @@ class _Conv:
             maps = maps * multiplier
         return maps.squeeze(2) if stage.signals else maps, cls(stage, kept, multipliers)
 
-    def backward(
-        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
-    ) -> tuple[Tensor | None, Gradients]:
+    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
         if self.stage.signals:
             gradient = gradient.unsqueeze(2)
         for multiplier in reversed(self.multipliers):
@@ -103,9 +101,7 @@ class _Linear:
             units = units * multiplier
         return units, cls(stage, inputs, weight, outputs, multipliers)
 
-    def backward(
-        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
-    ) -> tuple[Tensor | None, Gradients]:
+    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
         if self.stage.rectify:
@@ -128,9 +124,7 @@ class _Flatten:
     def forward(cls, inputs: Tensor) -> tuple[Tensor, _Flatten]:
         return inputs.flatten(1, -2).mT, cls(inputs.shape)
 
-    def backward(
-        self, gradient: Tensor, moving: Collection[str], needs_inputs: bool
-    ) -> tuple[Tensor | None, Gradients]:
+    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
         if not needs_inputs:
             return None, {}
         turned = gradient.mT
