@@ -9,6 +9,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
+from fedlog.errors import InputError
 from fedlog.estimators import FedLinearHead, FedLogHead
 
 
@@ -71,3 +72,13 @@ def test_a_column_that_does_not_vary_has_no_say_in_a_regression(value: float) ->
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     one = FedLinearHead().fit(flat[:1], y[:1])
     np.testing.assert_allclose(one.predict(moved), y[0])
+
+
+def test_one_record_gives_no_interval() -> None:
+    """Nothing is known about the noise: an interval of zero width would claim certainty."""
+    head = FedLinearHead().fit([[1.0, 2.0]], [3.0])
+    assert head.predict([[1.0, 2.0]])[0] == pytest.approx(3.0)
+    with pytest.raises(InputError, match="at least 2 records"):
+        head.predict_interval([[1.0, 2.0]])
+    low, high = head.partial_fit([[2.0, 1.0]], [5.0]).predict_interval([[1.0, 2.0]])
+    assert low[0] < high[0]

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -338,3 +339,23 @@ def test_a_named_data_set_by_its_name_and_as_a_federation() -> None:
     assert by_name.per_client == given.per_client
     assert by_name.models["client-0"].predict(np.zeros((2, 1, 8, 8))).shape == (2,)
     assert DataSpec("digits").label is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fedlog.run("digits", out=5), "argument out must be a text or a path or None, found: 5"),
+        (lambda: fedlog.compare("digits", jobs="2"), "argument jobs must be a whole number, found: '2'"),
+        (lambda: fedlog.compare("digits", worth="1"), "argument worth must be a number, found: '1'"),
+        (lambda: fedlog.compare("digits", methods=5), "argument methods must be a list, found: 5"),
+        (lambda: fedlog.compare("digits", seeds=2.5), "argument seeds must be a whole number or a list or None"),
+        (lambda: fedlog.compare("digits", seeds="12"), "every seed must be a whole number, found: '1'"),
+        (lambda: fedlog.load(None), "argument folder must be a text or a path, found: None"),
+        (lambda: fedlog.Federation.from_csv("x", label=3), "argument label must be a text or None, found: 3"),
+        (lambda: fedlog.Federation.from_arrays({}, name=3), "argument name must be a text, found: 3"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)) as found:
+        call()
+    assert found.value.hint

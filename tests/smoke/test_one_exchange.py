@@ -83,8 +83,9 @@ def test_what_cannot_be_is_refused() -> None:
 
     with pytest.raises(InputError, match="cannot be used with secure sums"):
         prepared(method="fedcof", aggregation="secure")
-    with pytest.raises(InputError, match="cannot be used with --privacy"):
+    with pytest.raises(InputError, match="cannot be used with --privacy") as refused:
         prepared(method="fedpft", privacy="record", epsilon=1.0, delta=1e-5, clip="l2:1")
+    assert "fed-ridge" in str(refused.value.hint)  # not only fedlog and fedlog-c can be private
     with pytest.raises(InputError, match="all clients need the same body"):
         prepared(body=("identity", "mlp:4"))
     with pytest.raises(InputError, match="expects feature vectors"):

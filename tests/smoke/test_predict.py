@@ -85,6 +85,11 @@ def test_the_command_prints_labels_and_probabilities(
     assert [row[1] for row in told["probabilities"]] == [float(row["p_yes"]) for row in rows]
 
 
+def test_a_level_is_refused_for_classes(folder: Path, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(folder), "--data", str(new), "--level", "0.8"]) == 2
+    assert "--level is for a model that predicts a number" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused(folder: Path, new: Path, tmp_path: Path) -> None:
     for source in (str(tmp_path / "nothing.csv"), str(tmp_path), "new.npz"):
         with pytest.raises(InputError, match="expected"):

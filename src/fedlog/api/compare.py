@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from fedlog.experiments.compare.findings import Findings, VariantResults
 from fedlog.experiments.compare.reading import read_findings
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
+from fedlog.files.argument_types import check_argument_types
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, make_spec
@@ -148,6 +150,7 @@ class Comparison:
 
 
 @rewrite_flags_in_errors()
+@check_argument_types
 def compare(
     data: Federation | str,
     methods: Sequence[str | Factory] = variants.METHODS,
@@ -336,7 +339,10 @@ def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec
 
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
     """Return the seeds as a tuple; InputError if there is no seed or no method, or if a seed is given twice."""
-    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    chosen = tuple(range(int(seeds))) if isinstance(seeds, Integral) else tuple(seeds)  # type: ignore[arg-type]
+    wrong = [seed for seed in chosen if not isinstance(seed, Integral)]
+    if wrong:
+        raise InputError(f"every seed must be a whole number, found: {wrong[0]!r}", hint="--seeds 5, or --seeds 0,1,7")
     if not chosen or not methods or len(set(chosen)) < len(chosen):
         raise InputError(
             f"expected at least one method and different seeds, found: {len(methods)} methods, seeds {list(chosen)}",

@@ -24,6 +24,7 @@ from fedlog.experiments.run.execute import (
 )
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import PAGE_FILES
+from fedlog.files.argument_types import check_argument_types
 from fedlog.files.durable import write_file
 from fedlog.files.json_text import write_json
 from fedlog.files.python_errors import rewrite_flags_in_errors
@@ -235,6 +236,7 @@ class Result:
 
 
 @rewrite_flags_in_errors()
+@check_argument_types
 def load(folder: str | Path) -> Result:
     """Read a finished run from its folder.
 

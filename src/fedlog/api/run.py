@@ -21,6 +21,7 @@ from fedlog.errors import InputError
 from fedlog.experiments.compare.variants import check_options
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import execute
+from fedlog.files.argument_types import check_argument_types
 from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import find_setting_types
@@ -32,6 +33,7 @@ Body = str | nn.Module | Callable[..., nn.Module]
 
 
 @rewrite_flags_in_errors()
+@check_argument_types
 def run(
     data: Federation | str,
     method: str | registry.Factory = "fedlog",

@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level",
         type=float,
-        default=0.9,
         metavar="P",
         help="the probability of the intervals around predicted numbers (default: 0.9)",
     )
@@ -56,6 +55,11 @@ def predict_and_export(args: argparse.Namespace) -> None:
     if model.schema.number is not None:
         _print_predicted_numbers(model, args)
         return
+    if args.level is not None:
+        raise InputError(
+            f"--level is for a model that predicts a number, but {args.model} predicts classes",
+            hint="leave out --level",
+        )
     probabilities = model.predict_proba(args.data)
     classes = model.schema.label_values
     labels = [classes[best] for best in probabilities.argmax(axis=1).tolist()]
@@ -86,8 +90,11 @@ def _list_images(data: str) -> list[str]:
 
 def _print_predicted_numbers(model: Model, args: argparse.Namespace) -> None:
     """Print the predicted numbers with their intervals, as CSV or JSON."""
+    from fedlog.core.heads.regression import INTERVAL_LEVEL
+
     numbers = model.predict(args.data).tolist()
-    low, high = (ends.tolist() for ends in model.predict_interval(args.data, args.level))
+    level = INTERVAL_LEVEL if args.level is None else args.level
+    low, high = (ends.tolist() for ends in model.predict_interval(args.data, level))
     if args.json:
         print(json.dumps({"number": model.schema.label_column, "predicted": numbers, "low": low, "high": high}))
         return

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError, add_default_hint, prefix_errors
+from fedlog.files.argument_types import check_argument_types
 from fedlog.files.python_errors import rewrite_flags_in_errors
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Federation:
     split_again: Callable[[int], Federation] | None = None
 
     @classmethod
+    @check_argument_types
     def from_arrays(
         cls,
         train: Mapping[str, Sequence[Any]],
@@ -165,6 +167,7 @@ class Federation:
             )
 
     @classmethod
+    @check_argument_types
     def from_csv(
         cls,
         source: str | Path | Sequence[str | Path],

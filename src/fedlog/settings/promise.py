@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fedlog.algorithms.registry import freeze_bodies
+from fedlog.algorithms.registry import find_methods, freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
 from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
@@ -227,7 +227,7 @@ def plan_protection(
     if not algorithm.sends_statistics:
         raise InputError(
             f"method {algorithm.name} cannot be used with --privacy: it sends no statistics",
-            hint="use fedlog or fedlog-c",
+            hint=f"use one of: {', '.join(find_methods(lambda method: method.sends_statistics))}",
         )
     clip = None if promise.clip is None else parse_clip(promise.clip)
     if clip is not None and predicts_numbers(algorithm):

@@ -63,6 +63,11 @@ class LinearPosterior:
 
     def predict_interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
+        if self.records < 2:
+            raise InputError(
+                f"an interval needs at least 2 records to learn the noise from, found: {self.records:g}",
+                hint="fit more records, or use `predict`, which needs no interval",
+            )
         return compute_student_interval(*self.predict(features), self.degrees, level)
 
 
