@@ -29,7 +29,7 @@ from fedlog.privacy.accounting import (
 )
 from fedlog.privacy.calibration import compute_epsilon, compute_sigma_by_paper_formula, smallest_sigma
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence, choose_grid
-from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.release_log import (
     add_if_within_site_limit,
     compute_spending_across_runs,
@@ -357,3 +357,11 @@ def test_what_is_counted_after_a_cut_off_line_leaves_it_counted(tmp_path: Path) 
     with pytest.raises(BudgetSpentError):
         record_site_release(path, release(1000.0), budget, ())
     assert path.read_text().count("\n") == 4
+
+
+@given(st.floats(1e-6, 1e6))
+def test_the_epsilon_that_is_shown_is_never_below_the_one_that_was_spent(epsilon: float) -> None:
+    told = str(Guarantee(epsilon, 1e-5, Unit.RECORD, Trust.LOCAL, 1))
+    shown = float(told.split()[1])
+    assert epsilon <= shown * (1 + 1e-9)
+    assert shown <= epsilon * 1.001001  # the next number of four digits

@@ -23,6 +23,7 @@ from fedlog.privacy.guarantee import (
     Calibration,
     Trust,
     Unit,
+    format_epsilon,
     warn_of_large_delta,
 )
 from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, plan_noise
@@ -99,7 +100,7 @@ def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
     for release, epsilon in zip(spending.releases, spending.epsilons, strict=True):
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
         named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
-        lines.append(f"{release.round:>5}  {named:<14} {noise}  {epsilon:.5g}")
+        lines.append(f"{release.round:>5}  {named:<14} {noise}  {format_epsilon(epsilon, 5)}")
     return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.releases) or spending.guarantee}", budget])
 
 

@@ -109,6 +109,18 @@ def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
     )
 
 
+def format_epsilon(epsilon: float, digits: int = 4) -> str:
+    """Format a spent epsilon with this many digits, rounded up: what is shown must not be less than what was spent.
+
+    An excess of one part in 1e9, which is rounding in the computation itself, is not rounded up.
+    """
+    text = f"{epsilon:.{digits}g}"
+    if epsilon <= float(text) * (1 + 1e-9) or not math.isfinite(epsilon):
+        return text
+    last_place = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    return f"{epsilon + last_place / 2:.{digits}g}"
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """An (epsilon, delta) guarantee with its unit, trust model and releases; `epsilon` None means no guarantee."""
@@ -142,7 +154,7 @@ class Guarantee:
 
     def __str__(self) -> str:
         if self.epsilon is not None:
-            head = f"epsilon {self.epsilon:.4g} at delta {self.delta:g}"
+            head = f"epsilon {format_epsilon(self.epsilon)} at delta {self.delta:g}"
         elif self.unit is not Unit.PAPER:
             head = "no formal guarantee: epsilon is unbounded"
         elif self.nominal_epsilon is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlog.files.duration_text import describe_duration
+from fedlog.privacy.guarantee import format_epsilon
 from fedlog.report.parts.render import format_percent, format_points
 from fedlog.settings.differences import describe_value
 from fedlog.wire.bits_text import describe_bits
@@ -51,7 +52,7 @@ def make_bits_tile(bits: int, who: str, up: str) -> Tile:
 
 def make_privacy_tile(epsilon: float | None, budget: Mapping[str, float]) -> Tile:
     """Make a tile with the epsilon spent so far, and the budget."""
-    spent = "nothing released" if epsilon is None else f"ε = {epsilon:.3g}"
+    spent = "nothing released" if epsilon is None else f"ε = {format_epsilon(epsilon, 3)}"
     return Tile("privacy spent", spent, f"of {_describe_budget(budget)}")
 
 
