@@ -50,7 +50,7 @@ def check_argument_types(function: Callable[P, R]) -> Callable[P, R]:
             if types and not isinstance(value, tuple(each for each, _ in types)):
                 words = " or ".join(dict.fromkeys(text for _, text in types))
                 raise InputError(
-                    f"argument {name} must be {words}, found: {value!r} ({type(value).__name__})",
+                    f"argument {name} must be {words}, found: {value!r:.80} ({type(value).__name__})",
                     hint=f"help(fedlog.{function.__qualname__}) explains the arguments",
                 )
         return function(*args, **kwargs)
