@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 import test_codecs as codec_contract
@@ -23,6 +24,7 @@ from fedlog.data.data_spec import DataSpec
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.block.compile import compile_stacked
+from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
@@ -38,7 +40,10 @@ SHORT = ["--set", "epochs=1", "--train-records", "300"]
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
-    """A function that saves a page's code under the name that the page gives, and imports it."""
+    """A function that saves a page's code under the name that the page gives, and imports it.
+
+    Layers that the code registers are taken back after the test.
+    """
     saved: list[str] = []
 
     def followed(page: str) -> ModuleType:
@@ -51,7 +56,8 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield followed
+    with mock.patch.dict(BLOCKS):
+        yield followed
     for name in saved:
         sys.modules.pop(name, None)
 

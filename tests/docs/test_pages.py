@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -21,7 +22,9 @@ from page_blocks import PAGES, ROOT, Code, blocks, commands, spoken_commands
 from PIL import Image
 from sklearn.datasets import load_wine
 
+import fedlog.engine.training.block.compile  # noqa: F401  registers the blocks before they are copied
 from fedlog.cli.main import list_options, main, make_parser
+from fedlog.engine.training.block.registry import BLOCKS
 
 Follow = Callable[[str, bool], list[str]]
 
@@ -61,7 +64,10 @@ def write_public_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
-    """A function that does what a page says; it returns the commands that it typed."""
+    """A function that does what a page says; it returns the commands that it typed.
+
+    Layers that a page registers are taken back after the test.
+    """
     write_materials(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -84,7 +90,8 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
                 typed.append(block.text)
         return typed
 
-    yield followed
+    with mock.patch.dict(BLOCKS):
+        yield followed
     for name in set(sys.modules) - before:  # modules of this page, which another may call the same
         if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
             del sys.modules[name]
