@@ -155,13 +155,8 @@ class DrawnHorizontalLine:
     below: bool
 
 
-def draw_horizontal_line(plot: Plot, line: HorizontalLine) -> DrawnHorizontalLine:
-    """Place the name of the line at its left or right end, above or below it, where it covers the fewest points."""
-    return draw_horizontal_lines(plot)[plot.rules.index(line)]
-
-
 def draw_horizontal_lines(plot: Plot) -> list[DrawnHorizontalLine]:
-    """Place the names of all horizontal lines, one after another, so that no name covers an earlier one."""
+    """Place the plot's horizontal lines and their names, in the order of `rules`; later names avoid earlier ones."""
     found: list[DrawnHorizontalLine] = []
     for line in plot.rules:
         names = [place for other, drawn in zip(plot.rules, found, strict=False) for place in _sample_name(other, drawn)]
@@ -170,7 +165,7 @@ def draw_horizontal_lines(plot: Plot) -> list[DrawnHorizontalLine]:
 
 
 def _sample_name(line: HorizontalLine, drawn: DrawnHorizontalLine) -> list[tuple[float, float]]:
-    """Return positions along the middle of the name of a line, several for each letter: they weigh more than points."""
+    """Return positions all over the name of a line, many for each letter, so that covering it is the worst choice."""
     wide = LETTER_WIDTH * len(line.label)
     start = drawn.name_x - wide if drawn.anchor == "end" else drawn.name_x
     middle = drawn.y + 3 + LINE_HEIGHT / 2 if drawn.below else drawn.y - 3 - LINE_HEIGHT / 2
@@ -179,7 +174,7 @@ def _sample_name(line: HorizontalLine, drawn: DrawnHorizontalLine) -> list[tuple
 
 
 def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[float, float]]) -> DrawnHorizontalLine:
-    """Place the name of one line, where it covers the fewest points, other lines and earlier names."""
+    """Place one line, and its name at the left or right end, above or below the line: where it covers the least."""
     y = plot.find_position(plot.x.low, line.y)[1]
     wide = LETTER_WIDTH * len(line.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4

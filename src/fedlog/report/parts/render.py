@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedlog.report.parts.plots import draw_horizontal_line, draw_series, make_legend
+from fedlog.report.parts.plots import draw_horizontal_lines, draw_series, make_legend
 from fedlog.report.parts.style import COLOURS, DASHES, MARKERS
 from fedlog.wire.bits_text import describe_bits
 
@@ -48,7 +48,7 @@ def _make_template_environment() -> Environment:
         markers=MARKERS,
         legend_of=make_legend,
         draw_series=draw_series,
-        draw_horizontal_line=draw_horizontal_line,
+        draw_horizontal_lines=draw_horizontal_lines,
     )
     found.filters.update(percent=format_percent, points=format_points, bits=describe_bits)
     return found
