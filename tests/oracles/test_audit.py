@@ -118,7 +118,7 @@ DEFECTS = [
 def test_a_defect_of_the_product_is_caught(
     unit: Unit, trust: Trust, defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is planted in the audit here: what a run itself would use is broken."""
+    """Break what runs themselves use; the audit, which is as in use, must notice."""
     defect(monkeypatch)
     finding = run_audit(Audit(unit, BUDGET, trust, trials=400, confidence=0.999))
     assert finding.contradicted

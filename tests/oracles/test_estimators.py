@@ -75,7 +75,7 @@ def test_a_column_that_does_not_vary_has_no_say_in_a_regression(value: float) ->
 
 
 def test_one_record_gives_no_interval() -> None:
-    """Nothing is known about the noise: an interval of zero width would claim certainty."""
+    """One record says how large the number is, not how much it varies: an interval is refused."""
     head = FedLinearHead().fit([[1.0, 2.0]], [3.0])
     assert head.predict([[1.0, 2.0]])[0] == pytest.approx(3.0)
     with pytest.raises(InputError, match="at least 2 records"):

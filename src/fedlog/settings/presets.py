@@ -102,9 +102,9 @@ def find_preset(data: str) -> Preset:
     return PRESETS.get(data, OWN_DATA)
 
 
-# The options that a deployment sets unless the user does, and so does a comparison on the files of sites.
 FEWEST_RECORDS = 10
 """The fewest records for each of several Gaussians of a class: one of fewer would reveal single records."""
+# The options that a deployment sets unless the user does, and so does a comparison on the files of sites.
 DEPLOYED_OPTIONS: dict[str, METHOD_OPTIONS] = {
     # Sites choose their bodies, so their untrained features cannot be added up to a first head.
     "fedlog-c": {"first_head": "random"},
