@@ -22,6 +22,15 @@ PAGES_OF_THE_REPOSITORY = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages of their 
 COPIES = "repository"
 ITEM = re.compile(r"(\d+\.|[-*]) ")
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+CELL = re.compile(r"<(?P<tag>t[dh])(?P<attributes>[^>]*)>(?P<text>.*?)</(?P=tag)>", re.DOTALL)
+# A space at which no line may end: around a sign, before a unit, inside an interval, and in "(10 seeds)".
+TOGETHER = re.compile(
+    r" (?=[±→⇓%])|(?<=[±→]) |(?<=\d) (?=(?:[kMG]?bi?t?s?|[kMG]?B|bytes|seeds?|points?|ms|min|s|h)\b)"
+    r"|(?<=\d,) (?=[-+]?[\d.]+\])|(?<=\d) (?=\(\d+\))"
+)
+SHORT = 14  # characters of a cell that is never broken: `LG-FedAvg 1`, `+0.3 ± 12.5`
+CODE = re.compile(r"<code>([^<\n]{1,24})</code>")  # the name of an option, which would be broken after `--`
+PICTURE = re.compile(r'(?<!">)<img [^>]*src="(?P<file>[^"]+\.svg)"[^>]*>(?!</a>)')
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -92,6 +101,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{found[1]}{os.path.relpath(DOCS / _site_name(target), here)}{found[3]}"
 
     return LINK.sub(follow, as_python_markdown(markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Keep the figures of a table in one piece, and let a drawing be opened by itself, where it can be enlarged."""
+    html = CELL.sub(_keep_together, CODE.sub(r"<code data-short>\1</code>", html))
+    return PICTURE.sub(lambda found: f'<a href="{found["file"]}">{found[0]}</a>', html)
+
+
+def _keep_together(cell: re.Match[str]) -> str:
+    """The cell, with unbreakable spaces within figures; a short cell is not broken at all."""
+    tag, text = cell["tag"], TOGETHER.sub("\u00a0", cell["text"])
+    short = tag == "td" and len(re.sub(r"<[^>]+>", "", text)) <= SHORT
+    return f"<{tag}{cell['attributes']}{' data-short' if short else ''}>{text}</{tag}>"
 
 
 def as_python_markdown(text: str) -> str:

@@ -94,13 +94,36 @@ def assert_the_site_shows_it_as_a_code_host_does(page: Path, site: Path) -> None
         assert ours == theirs, f"{page.name}: {ours} <{tag}> on the site, {theirs} on a code host"
 
 
-LOOKED_AT = ("index.html", "getting-started.html", "methods/fedlog.html", "reproduction.html", "reference/python.html")
+LOOKED_AT = (
+    "index.html",
+    "getting-started.html",
+    "methods/fedlog.html",
+    "reproduction.html",
+    "reproduction/table-mnist.html",
+    "reference/python.html",
+)
 # What a reader would have to move the whole page for: tables and code scroll by themselves.
 TOO_WIDE = """
 return [...document.querySelectorAll("article *")].filter((each) =>
   each.getBoundingClientRect().right > innerWidth + 1
     && !each.closest(".md-typeset__scrollwrap, pre, code, .doc-heading")
 ).map((each) => each.outerHTML.slice(0, 80));
+"""
+# Figures in tables that a line break tears apart, such as `+0.3 ± 12.5`.
+TORN = r"""
+const torn = [];
+for (const cell of document.querySelectorAll("article td")) {
+  const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (words.nextNode()) {
+    for (const found of words.currentNode.data.matchAll(/[-+]?[\d.]+\s±\s[\d.]+(\s%)?/g)) {
+      const range = document.createRange();
+      range.setStart(words.currentNode, found.index);
+      range.setEnd(words.currentNode, found.index + found[0].length);
+      if (range.getClientRects().length > 1) torn.push(found[0]);
+    }
+  }
+}
+return torn;
 """
 SEARCH = """
 const field = document.querySelector(".md-search__input");
@@ -117,6 +140,7 @@ def test_read_from_a_disk_in_a_browser_pages_fit_and_the_search_finds(site: Path
             visit(chrome, site / page)
             assert chrome.execute_script("return document.documentElement.scrollWidth") <= width, page
             assert chrome.execute_script(TOO_WIDE) == [], page
+            assert chrome.execute_script(TORN) == [], page
             ground = chrome.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert (ground == "rgb(255, 255, 255)") == (width == DESKTOP)  # as the device has it
             assert read_console(chrome) == [], page
