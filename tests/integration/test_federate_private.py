@@ -14,7 +14,7 @@ from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make
 from fedlog.cli.federate_report import print_private_report
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
-from fedlog.data.site import Preparation
+from fedlog.data.site import RowPreparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import read_events
@@ -216,9 +216,9 @@ def test_single_records_are_protected_behind_equal_bodies_that_nobody_trained_an
         # Untrained: the second round's statistics are those of the first head's body, count by count.
         sums = find_codec("f32").decode(blob).arrays[0].double() * guard.mechanism.grid
         folder = equals.sites[name]
-        own = load_data(folder, folder.read_config(), Preparation.ALONE)
+        own = load_data(folder, folder.read_config(), RowPreparation.ALONE)
         assert sums[:, 0].tolist() == torch.bincount(own.federation.train.labels[own.shard.train], minlength=3).tolist()
-    scaled, public = (load_data(folder, folder.read_config(), preparation) for preparation in Preparation)
+    scaled, public = (load_data(folder, folder.read_config(), preparation) for preparation in RowPreparation)
     assert not torch.equal(scaled.federation.train.inputs, public.federation.train.inputs)
     assert public.encoder is not None
     assert set(public.encoder.mean) == {0.0}

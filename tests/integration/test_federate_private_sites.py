@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make_server, quick_clock
 
 from fedlog.core.keys import Key
-from fedlog.data.rows import BadRows
+from fedlog.data.rows import BadRowPolicy
 from fedlog.data.schema import Schema, dump_schema, parse_schema
-from fedlog.data.site import Preparation, load_site
+from fedlog.data.site import RowPreparation, load_site
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
@@ -71,7 +71,7 @@ def conduct(post: InProcess, server: ServerFolder, what: Plan) -> None:
 
 
 def training_rows(folder: SiteFolder) -> Counter[tuple[bytes, int]]:
-    site = load_data(folder, folder.read_config(), Preparation.ALONE)
+    site = load_data(folder, folder.read_config(), RowPreparation.ALONE)
     records = site.federation.train.at(site.shard.train)
     rows = zip(records.inputs.numpy(), records.labels.tolist(), strict=True)
     return Counter((row.tobytes(), label) for row, label in rows)
@@ -104,7 +104,7 @@ def test_where_records_are_protected_rows_are_not_held_out_by_time(equals: InPro
     east.schema_file.write_text(dump_schema(replace(SCHEMA, time_column="day")))
     assert len(load_data(east, east.read_config()).shard.test) == 12
     with pytest.raises(InputError, match=r"cannot be used with rows held out by time \(column day\)"):
-        load_data(east, east.read_config(), Preparation.ALONE)
+        load_data(east, east.read_config(), RowPreparation.ALONE)
 
 
 def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, server: ServerFolder) -> None:
@@ -114,7 +114,9 @@ def test_a_site_with_next_to_no_rows_answers_like_any_other(equals: InProcess, s
         path = Path(equals.sites[name].read_config().data or "")
         header = path.read_text().splitlines()[0]
         path.write_text(f"{header}\n{row}\n")
-        sizes.add(len(load_data(equals.sites[name], equals.sites[name].read_config(), Preparation.ALONE).shard.train))
+        sizes.add(
+            len(load_data(equals.sites[name], equals.sites[name].read_config(), RowPreparation.ALONE).shard.train)
+        )
     assert sizes == {0, 1}
     conduct(equals, server, plan(RECORD))
     assert [event["sites"] for event in events_named(server, "uploads")] == [sorted(BODIES)] * 2
@@ -297,14 +299,14 @@ def test_one_value_changes_no_other_row_by_changing_the_type_of_a_file(tmp_path:
     for inputs in (rows, wide, wide.astype(np.float64)):
         path = tmp_path / "rows.npz"
         np.savez(path, inputs=inputs, labels=np.zeros(len(inputs), dtype=np.int64))
-        site = load_site(str(path), pixels, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE)
+        site = load_site(str(path), pixels, "east", Key(1), HeldOutShares(1e-9, 1e-9), RowPreparation.ALONE)
         prepared = site.federation.transform.prepare(site.federation.train.inputs)
         found.append(prepared[:10])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     numbers = Schema("y", ("a", "b"), input_shape=(4,))
     np.savez(path, inputs=rows.reshape(10, 4), labels=np.zeros(10, dtype=np.int64))
-    site = load_site(str(path), numbers, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE)
+    site = load_site(str(path), numbers, "east", Key(1), HeldOutShares(1e-9, 1e-9), RowPreparation.ALONE)
     assert site.federation.train.inputs.dtype == torch.float32
 
 
@@ -334,7 +336,7 @@ def test_the_schema_and_no_image_decides_whether_an_encoder_takes_the_range(tmp_
     folder = fill_image_site(SiteFolder(tmp_path / "east"), schema, np.full((20, 1, 2, 2), brightest))
     config = replace(folder.read_config(), body="pretrained:efficientnet-lite0:32")
     with pytest.raises(InputError, match=r"found in the schema: range = \[0, 2\]"):
-        load_data(folder, config, Preparation.ALONE)
+        load_data(folder, config, RowPreparation.ALONE)
 
 
 @pytest.mark.parametrize(
@@ -376,8 +378,8 @@ def test_a_site_and_nobody_else_is_told_before_the_first_release_that_its_images
 def test_images_within_the_agreed_range_become_minus_1_to_1_each_value_by_itself(tmp_path: Path) -> None:
     rows = Key(5).numpy().random((10, 1, 2, 2))
     beyond = np.concatenate([rows, np.full((1, 1, 2, 2), 300.0)])
-    for preparation in Preparation:
-        shares = HeldOutShares(1e-9, 1e-9) if preparation is Preparation.ALONE else HeldOutShares()
+    for preparation in RowPreparation:
+        shares = HeldOutShares(1e-9, 1e-9) if preparation is RowPreparation.ALONE else HeldOutShares()
         for inputs in (rows, beyond):
             path = write_images(tmp_path / "rows.npz", inputs)
             federation = load_site(str(path), FROM_0_TO_1, "east", Key(1), shares, preparation).federation
@@ -464,7 +466,13 @@ def test_a_record_that_cannot_be_used_moves_no_other_one_in_arrays_and_images(tm
         np.savez(tmp_path / "rows.npz", inputs=inputs, labels=np.array(given))
         for source in (tmp_path / "rows.npz", folder):
             site = load_site(
-                str(source), IMAGES, "east", Key(1), HeldOutShares(1e-9, 1e-9), Preparation.ALONE, BadRows.LEFT_OUT
+                str(source),
+                IMAGES,
+                "east",
+                Key(1),
+                HeldOutShares(1e-9, 1e-9),
+                RowPreparation.ALONE,
+                BadRowPolicy.LEFT_OUT,
             )
             found.append(site)
         (folder / "a" / "broken.png").write_bytes(b"no image")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.rows import BadRows, BadRowsError, find_codes, number_groups, read_usable_rows, refuse_bad_rows
+from fedlog.data.rows import BadRowPolicy, BadRowsError, find_codes, number_groups, read_usable_rows, refuse_bad_rows
 from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError, add_default_hint
 
@@ -104,10 +104,13 @@ def read_arrays(
     groups: NDArray[Any] | None,
     schema: Schema,
     where: str,
-    bad_rows: BadRows,
+    bad_rows: BadRowPolicy,
 ) -> tuple[Arrays, str | None]:
     """The arrays checked against the schema, and a sentence about bad records that were left out, or None."""
-    if bad_rows is BadRows.REFUSED or len({len(part) for part in (inputs, labels, groups) if part is not None}) > 1:
+    if (
+        bad_rows is BadRowPolicy.REFUSED
+        or len({len(part) for part in (inputs, labels, groups) if part is not None}) > 1
+    ):
         return check_arrays(inputs, labels, groups, schema, where), None
 
     def read(kept: NDArray[np.int64]) -> Arrays:

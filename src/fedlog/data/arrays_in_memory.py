@@ -21,7 +21,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.rows import find_codes, number_groups
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.schema_draft import SCHEMA_FROM_ROWS, draft_features, sort_naturally
-from fedlog.data.site import Preparation, Site, make_site, make_site_with_split, make_split_key, split_rows
+from fedlog.data.site import RowPreparation, Site, make_site, make_site_with_split, make_split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import HeldOutShares, Split
 from fedlog.data.tables import Table, check_features
@@ -76,7 +76,7 @@ def make_federation_from_arrays(
             hint="leave out test, or rows_alone",
         )
     test_share = float(test) if isinstance(test, int | float) else 0.2
-    preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
+    preparation = RowPreparation.ALONE if rows_alone else RowPreparation.TOGETHER
 
     def split_again(seed: int) -> Federation:
         sites = []

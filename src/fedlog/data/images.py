@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fedlog.data.arrays import Arrays
-from fedlog.data.rows import BadRows, BadRowsError, read_usable_rows
+from fedlog.data.rows import BadRowPolicy, BadRowsError, read_usable_rows
 from fedlog.data.schema import Schema
 from fedlog.errors import InputError
 from fedlog.files.names import did_you_mean
@@ -37,13 +37,13 @@ def list_images(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES))
 
 
-def read_images(folder: Path, schema: Schema, bad_rows: BadRows) -> tuple[Arrays, str | None]:
+def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[Arrays, str | None]:
     """The images' pixels (n, channels, height, width) uint8 and labels, and a sentence about images left out, or None.
 
-    With BadRows.REFUSED, a folder whose name is not a label of the schema is also an error.
+    With BadRowPolicy.REFUSED, a folder whose name is not a label of the schema is also an error.
     """
     unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
-    if unknown and bad_rows is BadRows.REFUSED:
+    if unknown and bad_rows is BadRowPolicy.REFUSED:
         raise InputError(
             f"expected only folders with the names of the schema's labels in {folder}, found: {', '.join(unknown)}",
             hint=did_you_mean(

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 _Read = TypeVar("_Read")
 
 
-class BadRows(Enum):
+class BadRowPolicy(Enum):
     """How to treat rows that cannot be used (unknown label, text instead of a number, broken image)."""
 
     REFUSED = "refuse the source; the error names the first such row"
@@ -53,19 +53,19 @@ def number_groups(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, .
 
 
 def read_usable_rows(
-    read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRows
+    read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRowPolicy
 ) -> tuple[_Read, str | None]:
     """The result of `read`, and a sentence about bad rows that were left out, or None if all rows were read.
 
     `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad rows. With
-    BadRows.REFUSED that error is passed on; with BadRows.LEFT_OUT `read` is called again without the bad rows.
+    BadRowPolicy.REFUSED that error is passed on; with BadRowPolicy.LEFT_OUT `read` is called again without the bad rows.
     """
     kept, first = np.arange(rows), None
     while True:
         try:
             found = read(kept)
         except BadRowsError as error:
-            if error.bad is None or bad_rows is BadRows.REFUSED:
+            if error.bad is None or bad_rows is BadRowPolicy.REFUSED:
                 raise
             first = first or error.message
             kept = kept[~error.bad]

@@ -16,7 +16,7 @@ from fedlog.core.keys import Key
 from fedlog.data.arrays import Arrays, read_arrays, read_npz
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import MODES, read_images
-from fedlog.data.rows import BadRows
+from fedlog.data.rows import BadRowPolicy
 from fedlog.data.schema import FeatureKind, Schema
 from fedlog.data.split import HeldOutShares, Split, split_by_class, split_by_content, split_by_group, split_by_time
 from fedlog.data.tables import TABLE_SUFFIXES, Table, TableEncoder, fit_encoder, read_table
@@ -40,7 +40,7 @@ class Site:
         return self.federation.shards[0]
 
 
-class Preparation(Enum):
+class RowPreparation(Enum):
     """Whether other rows may decide how a row is scaled and whether it is held out."""
 
     TOGETHER = "scaled with the site's training rows; held out by class, group or time"
@@ -62,8 +62,8 @@ def load_site(
     name: str,
     key: Key,
     shares: HeldOutShares | None = None,
-    preparation: Preparation = Preparation.TOGETHER,
-    bad_rows: BadRows = BadRows.REFUSED,
+    preparation: RowPreparation = RowPreparation.TOGETHER,
+    bad_rows: BadRowPolicy = BadRowPolicy.REFUSED,
 ) -> Site:
     """The data of a site: `source` is a table (.csv, .tsv, .parquet), folder of images, .npz or `module:function`.
 
@@ -95,7 +95,7 @@ def load_site(
         )
     converted = _convert_by_schema(arrays.inputs, schema)
     warning = _describe_changed_values(arrays.inputs, converted, schema)
-    if preparation is Preparation.ALONE or schema.input_range is not None:
+    if preparation is RowPreparation.ALONE or schema.input_range is not None:
         arrays = replace(arrays, inputs=converted)
     site = make_site(arrays, schema, name, key, shares, preparation)
     return replace(site, left_out=left_out, warning=warning)
@@ -130,10 +130,10 @@ def make_site(
     name: str,
     key: Key,
     shares: HeldOutShares,
-    preparation: Preparation = Preparation.TOGETHER,
+    preparation: RowPreparation = RowPreparation.TOGETHER,
 ) -> Site:
     """The site with these rows, split by group, time or class as the schema says, with randomness from the key."""
-    if preparation is Preparation.ALONE:
+    if preparation is RowPreparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
         split, transform = _split_by_hash(arrays, shares, key), _make_public_transform(arrays.inputs, schema)

@@ -21,7 +21,7 @@ from fedlog.data.schema_draft import (
     find_label_column,
     sort_naturally,
 )
-from fedlog.data.site import Preparation, Site, load_site, make_site, make_split_key
+from fedlog.data.site import RowPreparation, Site, load_site, make_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.data.tables import TABLE_SUFFIXES, check_table, read_frame
 from fedlog.data.transforms import IDENTITY
@@ -141,7 +141,7 @@ def load_sites(
                 f"the label column in the schema is {agreed.label_column}, but --label is: {label}",
                 hint="leave out --label, or change the schema",
             )
-    preparation = Preparation.ALONE if rows_alone else Preparation.TOGETHER
+    preparation = RowPreparation.ALONE if rows_alone else RowPreparation.TOGETHER
 
     def split_again(seed: int) -> Federation:
         names = sources.frames or sources.paths
@@ -155,7 +155,7 @@ def load_sites(
     return split_again(split_seed)
 
 
-def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: Preparation) -> Site:
+def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: RowPreparation) -> Site:
     key, shares = make_split_key(name), HeldOutShares(repetition=split_seed)
     with prefix_errors(f"site {name}"):
         if name not in sources.frames:

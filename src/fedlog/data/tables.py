@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.data.csv_checks import SAVE_AS_UTF_8, check_rows, empty_unusable_lines, read_header, shorten_list
-from fedlog.data.rows import BadRows, BadRowsError, find_codes, read_usable_rows
+from fedlog.data.rows import BadRowPolicy, BadRowsError, find_codes, read_usable_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
 from fedlog.files.json_text import parse_json
@@ -48,7 +48,7 @@ def read_frame(path: Path, needed: Collection[str] = ()) -> pl.DataFrame:
 
     `needed` are the columns that will be read (empty: all); see `read_header`.
     """
-    frame = _read_with_short_rows(path, needed, BadRows.REFUSED)
+    frame = _read_with_short_rows(path, needed, BadRowPolicy.REFUSED)
     # A short row has no value in the last column; only if there is such a row, all rows have to be checked.
     if path.suffix != ".parquet" and frame.width > 1 and frame.height and frame[:, -1].null_count():
         check_rows(path, _find_separator(path), frame.width)
@@ -59,17 +59,19 @@ def _find_separator(path: Path) -> str:
     return "\t" if path.suffix == ".tsv" else ","
 
 
-def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRows) -> pl.DataFrame:
+def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowPolicy) -> pl.DataFrame:
     """The file as a data frame of texts; the fields that a short row lacks are missing values.
 
-    With BadRows.LEFT_OUT each line of a text file is a row, and a line that cannot be read has missing values only.
+    With BadRowPolicy.LEFT_OUT each line of a text file is a row, and a line that cannot be read has missing values only.
     """
     separator = _find_separator(path)
     try:
         if path.suffix == ".parquet":
             return pl.read_parquet(path)
         names = read_header(path, separator, needed)
-        source = path if bad_rows is BadRows.REFUSED else empty_unusable_lines(path.read_bytes(), separator, len(names))
+        source = (
+            path if bad_rows is BadRowPolicy.REFUSED else empty_unusable_lines(path.read_bytes(), separator, len(names))
+        )
         return pl.read_csv(source, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
     except FileNotFoundError:
         raise InputError(f"expected a table, found no file: {path}", hint="is the path right?") from None
@@ -84,14 +86,14 @@ def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRows
         ) from None
 
 
-def read_table(path: Path, schema: Schema, bad_rows: BadRows = BadRows.REFUSED) -> tuple[Table, str | None]:
+def read_table(path: Path, schema: Schema, bad_rows: BadRowPolicy = BadRowPolicy.REFUSED) -> tuple[Table, str | None]:
     """The labelled rows of a file, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    With BadRows.REFUSED a bad or short row is an InputError, which names the row. With BadRows.LEFT_OUT bad rows are
+    With BadRowPolicy.REFUSED a bad or short row is an InputError, which names the row. With BadRowPolicy.LEFT_OUT bad rows are
     left out, and the cells that a short row lacks count as missing. A missing column is always an InputError.
     """
     needed = _list_columns(schema)
-    refuses = bad_rows is BadRows.REFUSED
+    refuses = bad_rows is BadRowPolicy.REFUSED
     frame = read_frame(path, needed) if refuses else _read_with_short_rows(path, needed, bad_rows)
     return read_usable_rows(lambda kept: check_table(frame[kept], schema, str(path)), frame.height, bad_rows)
 

@@ -38,7 +38,7 @@ from fedlog.core.stats import Detail, Statistics
 from fedlog.data.federation import Records
 from fedlog.data.partition import divide_by_dirichlet
 from fedlog.data.schema import Feature, FeatureKind, Schema
-from fedlog.data.site import Preparation
+from fedlog.data.site import RowPreparation
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
 from fedlog.flower.folders.keys import format_roster_entry, write_roster
@@ -194,7 +194,7 @@ class PooledRecords:
 def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
     """Read the images of all sites, and sum the features of all training images, without noise."""
     folders = list(federation.sites.values())
-    sites = [load_data(folder, folder.read_config(), Preparation.ALONE) for folder in folders]
+    sites = [load_data(folder, folder.read_config(), RowPreparation.ALONE) for folder in folders]
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.build_protection(len(CLASSES), body.width)
     if guard is None:

@@ -17,9 +17,9 @@ from typing import Any
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import Algorithm, Phase
 from fedlog.core.keys import Key
-from fedlog.data.rows import BadRows
+from fedlog.data.rows import BadRowPolicy
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Preparation, Site, make_empty_site
+from fedlog.data.site import RowPreparation, Site, make_empty_site
 from fedlog.engine.clients import Client, check_method_fits_labels
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
@@ -78,7 +78,7 @@ class SiteContext:
             return load_data(self.folder, self.config)
         try:
             if self.protects_records:
-                return load_data(self.folder, self.config, Preparation.ALONE, BadRows.LEFT_OUT)
+                return load_data(self.folder, self.config, RowPreparation.ALONE, BadRowPolicy.LEFT_OUT)
             return load_data(self.folder, self.config)
         except Exception as error:  # any error: a failed answer would tell the server something about the rows
             reason = error.message if isinstance(error, InputError) else f"{type(error).__name__} while reading"

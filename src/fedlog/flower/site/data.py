@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedlog.core.keys import Key
-from fedlog.data.rows import BadRows
+from fedlog.data.rows import BadRowPolicy
 from fedlog.data.schema import Schema, load_schema
-from fedlog.data.site import Preparation, Site, load_site, make_split_key
+from fedlog.data.site import RowPreparation, Site, load_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
@@ -30,8 +30,8 @@ DEFAULT_BODY = "mlp:64,64"
 def load_data(
     folder: SiteFolder,
     config: SiteConfig,
-    preparation: Preparation = Preparation.TOGETHER,
-    bad_rows: BadRows = BadRows.REFUSED,
+    preparation: RowPreparation = RowPreparation.TOGETHER,
+    bad_rows: BadRowPolicy = BadRowPolicy.REFUSED,
 ) -> Site:
     """Load the site's data, split and scaled; an encoder's features replace the inputs if the body is an encoder."""
     if config.data is None:
@@ -143,7 +143,7 @@ def check_site(folder: SiteFolder, config: SiteConfig) -> str:
     """
     limit = read_privacy_requirement(config)
     alone = limit is not None and limit.unit is Unit.RECORD
-    site = load_data(folder, config, Preparation.ALONE if alone else Preparation.TOGETHER)
+    site = load_data(folder, config, RowPreparation.ALONE if alone else RowPreparation.TOGETHER)
     body = load_body(config, load_schema(folder.schema_file).shape)
     shard = site.shard
     present = len(set(site.federation.train.labels.tolist()))
