@@ -9,13 +9,13 @@ import torch
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.pools import load_cifar10, load_cifar100, load_har, load_mnist
-from fedlog.data.sources import SOURCES, find_data_folder, find_file_state
+from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder, find_file_state
 
 pytestmark = pytest.mark.slow
 
 
 def needs(name: str) -> None:
-    if not all(find_file_state(file, find_data_folder()).usable for file in SOURCES[name].files):
+    if not all(find_file_state(file, find_data_folder()).usable for file in PUBLIC_DATA_SETS[name].files):
         pytest.skip(f"{name} is not in {find_data_folder()}")
 
 

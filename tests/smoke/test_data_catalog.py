@@ -17,8 +17,8 @@ from fedlog.data.catalog import DEFAULTS, load_federation, resolve_data
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, check_federation
 from fedlog.data.pools import CIFAR100_NAMES
+from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder
 from fedlog.data.readers import HAR_SIGNALS
-from fedlog.data.sources import SOURCES, find_data_folder
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError
 
@@ -227,13 +227,13 @@ def test_what_cannot_be_is_refused_with_the_reason(spec: DataSpec, says: str) ->
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "har"])
 def test_missing_and_corrupt_files_are_named_with_the_command_that_fetches_them(name: str, tmp_path: Path) -> None:
-    first = tmp_path / SOURCES[name].files[0].path
+    first = tmp_path / PUBLIC_DATA_SETS[name].files[0].path
     with pytest.raises(InputError, match="missing file") as failure:
         load_federation(DataSpec(name, data_dir=tmp_path))
     assert str(first) in failure.value.message
     assert f"fedlog data fetch {name}" in str(failure.value.hint)
     assert "FEDLOG_DATA" in str(failure.value.hint)
-    if SOURCES[name].files[0].sha256 is not None:
+    if PUBLIC_DATA_SETS[name].files[0].sha256 is not None:
         first.parent.mkdir(parents=True)
         first.write_bytes(b"not this")
         with pytest.raises(InputError, match="wrong sha256"):

@@ -19,7 +19,7 @@ import pytest
 from fedlog.cli import data as cli
 from fedlog.data.catalog import DEFAULTS
 from fedlog.data.fetch import fetch_data_set
-from fedlog.data.sources import DataFile, Download, Source
+from fedlog.data.public_data_sets import DataFile, Download, PublicDataSet
 from fedlog.errors import InputError, RunError
 
 CONTENT = bytes(range(256)) * 2000  # 512 kB: several chunks
@@ -83,14 +83,14 @@ def silent(name: str) -> object:
     return lambda done, total: None
 
 
-def source_of(*downloads: Download) -> Source:
-    return Source("toy", "Toy", "https://example.org", "none", "nobody", downloads)
+def data_set_of(*downloads: Download) -> PublicDataSet:
+    return PublicDataSet("toy", "Toy", "https://example.org", "none", "nobody", downloads)
 
 
-def plain(server: Served, content: bytes = CONTENT) -> Source:
-    """A source of one file whose checksum is that of the content given."""
+def plain(server: Served, content: bytes = CONTENT) -> PublicDataSet:
+    """A data set of one file, with the checksum of this content."""
     name, checksum = "toy.gz", sha256(content)
-    return source_of(Download(f"{server.url}/{name}", name, checksum, (DataFile(f"TOY/raw/{name}", checksum),)))
+    return data_set_of(Download(f"{server.url}/{name}", name, checksum, (DataFile(f"TOY/raw/{name}", checksum),)))
 
 
 def tar_gz(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
@@ -190,7 +190,7 @@ def test_a_tar_archive_gives_its_expected_members_and_nothing_else(server: Serve
     files = (DataFile("toy/a.bin", sha256(b"first")), DataFile("toy/b.bin", sha256(b"second")))
     url = f"{server.url}/toy.tar.gz"
     folder = tmp_path / "inner"
-    fetch_data_set(source_of(Download(url, "toy.tar.gz", sha256(archive), files, "tar.gz")), folder, silent)
+    fetch_data_set(data_set_of(Download(url, "toy.tar.gz", sha256(archive), files, "tar.gz")), folder, silent)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == ["inner/toy/a.bin", "inner/toy/b.bin"]
     assert (folder / "toy/b.bin").read_bytes() == b"second"
@@ -213,22 +213,22 @@ def test_an_archive_with_other_content_is_refused(server: Served, tmp_path: Path
     files = (DataFile("toy/a.bin", sha256(b"first")),)
     with pytest.raises(RunError, match=says):
         fetch_data_set(
-            source_of(Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, files, "tar.gz")), tmp_path, silent
+            data_set_of(Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, files, "tar.gz")), tmp_path, silent
         )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_folder_that_cannot_be_unpacked_into_is_named_and_the_archive_kept(server: Served, tmp_path: Path) -> None:
     server.files["/toy.tar.gz"] = tar_gz({"toy/a.bin": b"first"})
-    source = source_of(
+    data_set = data_set_of(
         Download(f"{server.url}/toy.tar.gz", "toy.tar.gz", None, (DataFile("toy/a.bin", None),), "tar.gz")
     )
     (tmp_path / "toy").touch()
     with pytest.raises(InputError, match=f"cannot write to {tmp_path / 'toy'}: "):
-        fetch_data_set(source, tmp_path, silent)
+        fetch_data_set(data_set, tmp_path, silent)
     (tmp_path / "toy").unlink()
     server.files.clear()  # what has arrived is enough
-    assert fetch_data_set(source, tmp_path, silent)[0].read_bytes() == b"first"
+    assert fetch_data_set(data_set, tmp_path, silent)[0].read_bytes() == b"first"
 
 
 def test_a_folder_that_cannot_be_written_is_named(server: Served, tmp_path: Path) -> None:
@@ -242,17 +242,17 @@ def test_a_zip_inside_a_zip_is_unpacked_without_a_checksum(server: Served, tmp_p
     inner = zipped({"Toy Set/train/y.txt": b"1\n2\n", "Toy Set/unasked.txt": b"x"})
     server.files["/toy.zip"] = zipped({"Toy Set.zip": inner, "Toy Set.names": b"about"})
     files = (DataFile("Toy Set/train/y.txt", None),)
-    source = source_of(Download(f"{server.url}/toy.zip", "toy.zip", None, files, "zip", inside="Toy Set.zip"))
-    (path,) = fetch_data_set(source, tmp_path, silent)
+    data_set = data_set_of(Download(f"{server.url}/toy.zip", "toy.zip", None, files, "zip", inside="Toy Set.zip"))
+    (path,) = fetch_data_set(data_set, tmp_path, silent)
     assert path.read_bytes() == b"1\n2\n"
     assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == ["y.txt"]
 
 
 def test_a_truncated_zip_is_refused(server: Served, tmp_path: Path) -> None:
     server.files["/toy.zip"] = zipped({"y.txt": b"1\n2\n"})[:-10]
-    source = source_of(Download(f"{server.url}/toy.zip", "toy.zip", None, (DataFile("y.txt", None),), "zip"))
+    data_set = data_set_of(Download(f"{server.url}/toy.zip", "toy.zip", None, (DataFile("y.txt", None),), "zip"))
     with pytest.raises(RunError, match="archive cannot be read"):
-        fetch_data_set(source, tmp_path, silent)
+        fetch_data_set(data_set, tmp_path, silent)
     assert not (tmp_path / "y.txt").exists()
 
 
@@ -270,7 +270,7 @@ def test_the_commands_fetch_check_and_list(
 ) -> None:
     server.files["/toy.gz"] = CONTENT
     monkeypatch.setenv("FEDLOG_DATA", str(tmp_path))
-    monkeypatch.setitem(cli.SOURCES, "toy", plain(server))
+    monkeypatch.setitem(cli.PUBLIC_DATA_SETS, "toy", plain(server))
 
     assert run("check", "toy") == 2
     said = capsys.readouterr()
@@ -302,5 +302,5 @@ def test_the_commands_fetch_check_and_list(
 
 
 def test_the_list_has_every_data_set_that_a_run_takes() -> None:
-    listed = {name for name, *_ in cli.NOT_DOWNLOADED} | set(cli.SOURCES)
+    listed = {name for name, *_ in cli.NOT_DOWNLOADED} | set(cli.PUBLIC_DATA_SETS)
     assert listed == set(DEFAULTS) - {"mnist-selection"}  # which is for choosing settings

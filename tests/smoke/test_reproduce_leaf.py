@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fedlog.core.keys import Key
-from fedlog.data.sources import DATA_VARIABLE
+from fedlog.data.public_data_sets import DATA_VARIABLE
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells

@@ -12,7 +12,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedlog.cli.command import add_command, say
-from fedlog.data.sources import SOURCES, Source, find_data_folder, find_file_state, find_source
+from fedlog.data.public_data_sets import (
+    PUBLIC_DATA_SETS,
+    PublicDataSet,
+    find_data_folder,
+    find_file_state,
+    find_public_data_set,
+)
 from fedlog.errors import InputError
 
 # Data sets that are not downloaded: name, title, and where they come from.
@@ -32,6 +38,7 @@ DIGITS_TERMS = "UCI optical recognition of handwritten digits, CC BY 4.0"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fedlog data`."""
     commands = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    known = ", ".join(PUBLIC_DATA_SETS)
 
     listing = add_command(commands, "list", "list the data sets, and which of them are downloaded", list_data_sets)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
@@ -39,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fetch = add_command(
         commands, "fetch", "download data sets and verify them; continues an interrupted download", fetch_data_sets
     )
-    fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {', '.join(SOURCES)}")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of: {known}")
     fetch.add_argument("--quiet", action="store_true", help="show no progress bar")
 
     check = add_command(
         commands, "check", "verify the downloaded files; exit code 2 if one is missing or corrupt", check_data_sets
     )
-    check.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(SOURCES)} (default: all)")
+    check.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {known} (default: all)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
     for verb in (listing, fetch, check):
@@ -61,10 +68,10 @@ def list_data_sets(args: argparse.Namespace) -> None:
     for name, title, state in NOT_DOWNLOADED:
         terms = DIGITS_TERMS if name == "digits" else ""
         rows.append({"name": name, "title": title, "state": state, "terms": terms, "citation": "", "homepage": ""})
-    for source in SOURCES.values():
-        state = _describe_download_state(source, folder)
-        known = {name: getattr(source, name) for name in ("terms", "citation", "homepage")}
-        rows.append({"name": source.name, "title": source.title, "state": state, **known})
+    for data_set in PUBLIC_DATA_SETS.values():
+        state = _describe_download_state(data_set, folder)
+        known = {name: getattr(data_set, name) for name in ("terms", "citation", "homepage")}
+        rows.append({"name": data_set.name, "title": data_set.title, "state": state, **known})
     if args.json:
         print(json.dumps({"data_dir": str(folder), "data_sets": rows}, indent=2))
         return
@@ -83,7 +90,7 @@ def fetch_data_sets(args: argparse.Namespace) -> None:
     from fedlog.data.fetch import ReportProgress, fetch_data_set
 
     folder = find_data_folder(args.data_dir)
-    sources = _find_sources(args.names)
+    data_sets = _find_data_sets(args.names)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=args.quiet) as progress:
 
@@ -92,45 +99,45 @@ def fetch_data_sets(args: argparse.Namespace) -> None:
             return lambda done, total: progress.update(task, completed=done, total=total)
 
         try:
-            for source in sources:
-                fetch_data_set(source, folder, add_bar)
+            for data_set in data_sets:
+                fetch_data_set(data_set, folder, add_bar)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("to continue the download, run the same command again") from None
     if not args.quiet:
-        for source in sources:
-            unverified = any(file.sha256 is None for file in source.files)
+        for data_set in data_sets:
+            unverified = any(file.sha256 is None for file in data_set.files)
             checked = "downloaded; no checksum is published for it" if unverified else "downloaded and verified"
-            say(f"{source.name}: {checked}")
+            say(f"{data_set.name}: {checked}")
     print(folder)
 
 
 def check_data_sets(args: argparse.Namespace) -> int:
     """Print the state of each downloaded file; return exit code 0 if all are complete and correct, else 2."""
     folder = find_data_folder(args.data_dir)
-    sources: Sequence[Source] = _find_sources(args.names) or list(SOURCES.values())
-    states = [(source, file, find_file_state(file, folder)) for source in sources for file in source.files]
-    bad = [(source, file, state) for source, file, state in states if not state.usable]
+    data_sets: Sequence[PublicDataSet] = _find_data_sets(args.names) or list(PUBLIC_DATA_SETS.values())
+    states = [(data_set, file, find_file_state(file, folder)) for data_set in data_sets for file in data_set.files]
+    bad = [(data_set, file, state) for data_set, file, state in states if not state.usable]
     if args.json:
         files = [{"name": s.name, "file": file.path, "state": state.name.lower()} for s, file, state in states]
         print(json.dumps({"data_dir": str(folder), "ok": not bad, "files": files}, indent=2))
     else:
-        for source, file, state in states:
-            print(f"{source.name}\t{state.value}\t{folder / file.path}")
-    for name in dict.fromkeys(source.name for source, _, _ in bad):
-        faults = [f"{file.path} ({state.value})" for source, file, state in bad if source.name == name]
+        for data_set, file, state in states:
+            print(f"{data_set.name}\t{state.value}\t{folder / file.path}")
+    for name in dict.fromkeys(data_set.name for data_set, _, _ in bad):
+        faults = [f"{file.path} ({state.value})" for data_set, file, state in bad if data_set.name == name]
         others = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         say(f"error: {name}: {faults[0]}{others} in {folder}\nhint: fedlog data fetch {name}")
     return 2 if bad else 0
 
 
-def _find_sources(names: Sequence[str]) -> list[Source]:
+def _find_data_sets(names: Sequence[str]) -> list[PublicDataSet]:
     """Find where these data sets are downloaded from; InputError for a data set that needs no download."""
     for name, _, origin in NOT_DOWNLOADED:
         if name in names:
             raise InputError(f"{name} needs no download: {origin}", hint=f"fedlog run --data {name}")
-    return [find_source(name) for name in names]
+    return [find_public_data_set(name) for name in names]
 
 
-def _describe_download_state(source: Source, folder: Path) -> str:
-    here = sum((folder / file.path).is_file() for file in source.files)
-    return "fetched" if here == len(source.files) else "partly here" if here else "not fetched"
+def _describe_download_state(data_set: PublicDataSet, folder: Path) -> str:
+    here = sum((folder / file.path).is_file() for file in data_set.files)
+    return "fetched" if here == len(data_set.files) else "partly here" if here else "not fetched"

@@ -122,12 +122,16 @@ def _check_space() -> Iterator[Check]:
 
 def _check_data() -> Check:
     """Check which data sets are downloaded."""
-    from fedlog.data.sources import SOURCES, find_data_folder
+    from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder
 
     try:
         folder = find_data_folder(None)
     except InputError as error:
         return Check("data folder", error.message, error.hint)
-    here = [name for name, source in SOURCES.items() if all((folder / file.path).exists() for file in source.files)]
+    here = [
+        name
+        for name, data_set in PUBLIC_DATA_SETS.items()
+        if all((folder / file.path).exists() for file in data_set.files)
+    ]
     hint = None if here else "fedlog data fetch mnist; digits and your own files need nothing"
     return Check("data folder", f"{folder}: {', '.join(here) or 'empty'}", hint)

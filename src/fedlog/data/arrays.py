@@ -107,10 +107,8 @@ def read_arrays(
     bad_rows: BadRowPolicy,
 ) -> tuple[Arrays, str | None]:
     """The arrays checked against the schema, and a sentence about bad records that were left out, or None."""
-    if (
-        bad_rows is BadRowPolicy.REFUSED
-        or len({len(part) for part in (inputs, labels, groups) if part is not None}) > 1
-    ):
+    lengths = {len(part) for part in (inputs, labels, groups) if part is not None}
+    if bad_rows is BadRowPolicy.REFUSED or len(lengths) > 1:
         return check_arrays(inputs, labels, groups, schema, where), None
 
     def read(kept: NDArray[np.int64]) -> Arrays:

@@ -26,7 +26,7 @@ from fedlog.data.partition import (
     hold_out_records,
 )
 from fedlog.data.pools import UndividedData, number_recordings
-from fedlog.data.sources import find_data_folder
+from fedlog.data.public_data_sets import find_data_folder
 from fedlog.data.user_function import call_user_function
 from fedlog.errors import InputError, add_default_hint
 

@@ -21,7 +21,7 @@ from typing import IO
 import pooch
 import requests
 
-from fedlog.data.sources import Download, Source, find_file_state
+from fedlog.data.public_data_sets import Download, PublicDataSet, find_file_state
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import move_file, write_file
 
@@ -82,12 +82,12 @@ class ResumableDownloader:
         return True
 
 
-def fetch_data_set(source: Source, folder: Path, report: Callable[[str], ReportProgress]) -> tuple[Path, ...]:
+def fetch_data_set(data_set: PublicDataSet, folder: Path, report: Callable[[str], ReportProgress]) -> tuple[Path, ...]:
     """Download the files of the data set that are missing or corrupt, and return the paths of all.
 
     `report(name)` is called once for each download; the function it returns is called with the progress.
     """
-    for download in source.downloads:
+    for download in data_set.downloads:
         if all(find_file_state(file, folder).usable for file in download.files):
             continue
         if download.archive == "none":
@@ -101,7 +101,7 @@ def fetch_data_set(source: Source, folder: Path, report: Callable[[str], ReportP
             archive.unlink()
             raise
         archive.unlink()
-    return tuple(folder / file.path for file in source.files)
+    return tuple(folder / file.path for file in data_set.files)
 
 
 def _download_file(download: Download, target: Path, report: ReportProgress) -> None:

@@ -40,7 +40,7 @@ def list_images(folder: Path) -> tuple[Path, ...]:
 def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[Arrays, str | None]:
     """The images' pixels (n, channels, height, width) uint8 and labels, and a sentence about images left out, or None.
 
-    With BadRowPolicy.REFUSED, a folder whose name is not a label of the schema is also an error.
+    REFUSED also refuses a folder whose name is not a label of the schema.
     """
     unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
     if unknown and bad_rows is BadRowPolicy.REFUSED:

@@ -20,7 +20,7 @@ from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import read_image
 from fedlog.data.partition import hold_out_records
-from fedlog.data.sources import hash_file
+from fedlog.data.public_data_sets import hash_file
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError, add_default_hint
 from fedlog.files.json_text import parse_json

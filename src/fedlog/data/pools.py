@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.data.federation import Records
+from fedlog.data.public_data_sets import CIFAR10, CIFAR100, HAR, MNIST, require_files
 from fedlog.data.readers import read_cifar10, read_cifar100, read_digits, read_har, read_idx
-from fedlog.data.sources import CIFAR10, CIFAR100, HAR, MNIST, require_files
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.errors import InputError
 

@@ -43,7 +43,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicDataSet:
     """A public data set: its downloads, terms of use and citation."""
 
     name: str
@@ -94,19 +94,19 @@ def find_file_state(file: DataFile, folder: Path) -> FileState:
     return FileState.VERIFIED if hash_file(path) == file.sha256 else FileState.CORRUPT
 
 
-def require_files(source: Source, folder: Path) -> None:
+def require_files(data_set: PublicDataSet, folder: Path) -> None:
     """Raise an InputError if a file of the data set is missing or corrupt."""
-    for file in source.files:
+    for file in data_set.files:
         state = find_file_state(file, folder)
         if state is FileState.MISSING:
             raise InputError(
-                f"{source.title}: missing file: {folder / file.path}",
-                hint=f"run `fedlog data fetch {source.name}`, or point {DATA_VARIABLE} (or --data-dir) at its folder",
+                f"{data_set.title}: missing file: {folder / file.path}",
+                hint=f"run `fedlog data fetch {data_set.name}`, or point {DATA_VARIABLE} (or --data-dir) at its folder",
             )
         if state is FileState.CORRUPT:
             raise InputError(
-                f"{source.title}: wrong sha256, the file is corrupt: {folder / file.path}",
-                hint=f"run `fedlog data fetch {source.name}` to replace it",
+                f"{data_set.title}: wrong sha256, the file is corrupt: {folder / file.path}",
+                hint=f"run `fedlog data fetch {data_set.name}` to replace it",
             )
 
 
@@ -116,7 +116,7 @@ _MNIST_FILES = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-MNIST = Source(
+MNIST = PublicDataSet(
     name="mnist",
     title="MNIST",
     homepage="https://yann.lecun.com/exdb/mnist/",
@@ -135,9 +135,9 @@ MNIST = Source(
 )
 
 
-def _describe_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> Source:
+def _make_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> PublicDataSet:
     archive = f"cifar-{classes}-binary.tar.gz"
-    return Source(
+    return PublicDataSet(
         name=f"cifar{classes}",
         title=f"CIFAR-{classes} (binary version)",
         homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -155,7 +155,7 @@ def _describe_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[s
     )
 
 
-CIFAR10 = _describe_cifar(
+CIFAR10 = _make_cifar(
     10,
     "cifar-10-batches-bin",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -168,7 +168,7 @@ CIFAR10 = _describe_cifar(
         ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
 )
-CIFAR100 = _describe_cifar(
+CIFAR100 = _make_cifar(
     100,
     "cifar-100-binary",
     "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
@@ -178,7 +178,7 @@ CIFAR100 = _describe_cifar(
     ),
 )
 
-HAR = Source(
+HAR = PublicDataSet(
     name="har",
     title="UCI HAR (human activity recognition using smartphones)",
     homepage="https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
@@ -201,12 +201,12 @@ HAR = Source(
     ),
 )
 
-SOURCES = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, HAR)}
+PUBLIC_DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10, CIFAR100, HAR)}
 
 
-def find_source(name: str) -> Source:
+def find_public_data_set(name: str) -> PublicDataSet:
     """The public data set of that name; InputError for an unknown name."""
-    if name not in SOURCES:
-        hint = did_you_mean(name, SOURCES, f"one of: {', '.join(SOURCES)}; see fedlog data list")
+    if name not in PUBLIC_DATA_SETS:
+        hint = did_you_mean(name, PUBLIC_DATA_SETS, f"one of: {', '.join(PUBLIC_DATA_SETS)}; see fedlog data list")
         raise InputError(f"no data set of this name can be downloaded: {name}", hint=hint)
-    return SOURCES[name]
+    return PUBLIC_DATA_SETS[name]

@@ -15,7 +15,7 @@ _Read = TypeVar("_Read")
 
 
 class BadRowPolicy(Enum):
-    """How to treat rows that cannot be used (unknown label, text instead of a number, broken image)."""
+    """What to do about rows that cannot be used (unknown label, text instead of a number, broken image)."""
 
     REFUSED = "refuse the source; the error names the first such row"
     LEFT_OUT = "leave out these rows; the others do not change"
@@ -57,8 +57,8 @@ def read_usable_rows(
 ) -> tuple[_Read, str | None]:
     """The result of `read`, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad rows. With
-    BadRowPolicy.REFUSED that error is passed on; with BadRowPolicy.LEFT_OUT `read` is called again without the bad rows.
+    `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad rows. REFUSED passes
+    that error on; LEFT_OUT calls `read` again without the bad rows.
     """
     kept, first = np.arange(rows), None
     while True:

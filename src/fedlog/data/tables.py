@@ -62,7 +62,7 @@ def _find_separator(path: Path) -> str:
 def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowPolicy) -> pl.DataFrame:
     """The file as a data frame of texts; the fields that a short row lacks are missing values.
 
-    With BadRowPolicy.LEFT_OUT each line of a text file is a row, and a line that cannot be read has missing values only.
+    LEFT_OUT makes each line of a text file a row; a line that cannot be read becomes a row of missing values.
     """
     separator = _find_separator(path)
     try:
@@ -89,8 +89,8 @@ def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowP
 def read_table(path: Path, schema: Schema, bad_rows: BadRowPolicy = BadRowPolicy.REFUSED) -> tuple[Table, str | None]:
     """The labelled rows of a file, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    With BadRowPolicy.REFUSED a bad or short row is an InputError, which names the row. With BadRowPolicy.LEFT_OUT bad rows are
-    left out, and the cells that a short row lacks count as missing. A missing column is always an InputError.
+    REFUSED raises an InputError that names the first bad or short row. LEFT_OUT leaves bad rows out, and takes the
+    cells that a short row lacks as missing. A missing column is always an InputError.
     """
     needed = _list_columns(schema)
     refuses = bad_rows is BadRowPolicy.REFUSED

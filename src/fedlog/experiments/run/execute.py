@@ -21,7 +21,7 @@ from fedlog.core.heads.regression import INTERVAL_LEVEL
 from fedlog.data.catalog import can_data_change, hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation
-from fedlog.data.sources import find_data_folder
+from fedlog.data.public_data_sets import find_data_folder
 from fedlog.engine.clients import POOLED_CLIENT
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation

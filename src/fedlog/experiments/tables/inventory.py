@@ -19,7 +19,7 @@ from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.leaf import find_leaf_folders
-from fedlog.data.sources import SOURCES, find_data_folder
+from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder
 from fedlog.data.transforms import IDENTITY, Transform
 from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
@@ -90,9 +90,9 @@ def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
                 find_leaf_folders(folder)
             except InputError as error:
                 return error.one_line
-        source = SOURCES.get(name.removesuffix("-selection"))
-        if source is not None and not all((folder / file.path).is_file() for file in source.files):
-            return f"{source.title} is not in {folder}; run `fedlog data fetch {source.name}`"
+        data_set = PUBLIC_DATA_SETS.get(name.removesuffix("-selection"))
+        if data_set is not None and not all((folder / file.path).is_file() for file in data_set.files):
+            return f"{data_set.title} is not in {folder}; run `fedlog data fetch {data_set.name}`"
     return None
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 import torch
 
 from fedlog.data.catalog import load_federation
-from fedlog.data.sources import DATA_VARIABLE
+from fedlog.data.public_data_sets import DATA_VARIABLE
 from fedlog.errors import FedlogError
 from fedlog.experiments.run.execute import KeptFiles, execute, lock_run_folder
 from fedlog.experiments.run.scores import execute_and_score

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedlog.data.catalog import digest_data
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.sources import find_data_folder
+from fedlog.data.public_data_sets import find_data_folder
 from fedlog.errors import InputError
 from fedlog.experiments.run.execute import read_spec
 from fedlog.experiments.tables.cells import Cell, CellState

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedlog.data.sources import hash_file
+from fedlog.data.public_data_sets import hash_file
 from fedlog.errors import InputError
 from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedlog.data.public_data_sets import hash_file
 from fedlog.data.schema import TEXT_BYTES
-from fedlog.data.sources import hash_file
 from fedlog.errors import InputError
 from fedlog.files.json_text import digest_json
 
