@@ -242,7 +242,7 @@ def test_a_zip_inside_a_zip_is_unpacked_without_a_checksum(server: Served, tmp_p
     inner = zipped({"Toy Set/train/y.txt": b"1\n2\n", "Toy Set/unasked.txt": b"x"})
     server.files["/toy.zip"] = zipped({"Toy Set.zip": inner, "Toy Set.names": b"about"})
     files = (DataFile("Toy Set/train/y.txt", None),)
-    data_set = data_set_of(Download(f"{server.url}/toy.zip", "toy.zip", None, files, "zip", inside="Toy Set.zip"))
+    data_set = data_set_of(Download(f"{server.url}/toy.zip", "toy.zip", None, files, "zip", inner_zip="Toy Set.zip"))
     (path,) = fetch_data_set(data_set, tmp_path, silent)
     assert path.read_bytes() == b"1\n2\n"
     assert [found.name for found in tmp_path.rglob("*") if found.is_file()] == ["y.txt"]

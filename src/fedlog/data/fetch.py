@@ -163,10 +163,10 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
             yield lambda name: _open_tar_member(tar, name)
         return
     with zipfile.ZipFile(archive) as outer:
-        if download.inside is None:
+        if download.inner_zip is None:
             yield outer.open
             return
-        with outer.open(download.inside) as stream, zipfile.ZipFile(BytesIO(_read_limited(stream))) as inner:
+        with outer.open(download.inner_zip) as stream, zipfile.ZipFile(BytesIO(_read_limited(stream))) as inner:
             yield inner.open
 
 

@@ -30,8 +30,8 @@ class DataFile:
 class Download:
     """One address, and the files that come from it: the file itself, or members of a tar.gz or zip archive.
 
-    A member has the same path in the archive and in the data folder. `inside` names a zip in the archive that holds
-    the members.
+    A member has the same path in the archive and in the data folder. If `inner_zip` is set, the archive holds a zip
+    file of that name, and the members are in this inner file.
     """
 
     url: str
@@ -39,7 +39,7 @@ class Download:
     sha256: str | None
     files: tuple[DataFile, ...]
     archive: str = "none"  # none, tar.gz or zip
-    inside: str | None = None
+    inner_zip: str | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ HAR = PublicDataSet(
             name="human+activity+recognition+using+smartphones.zip",
             sha256=None,
             archive="zip",
-            inside="UCI HAR Dataset.zip",
+            inner_zip="UCI HAR Dataset.zip",
             files=tuple(
                 DataFile(f"UCI HAR Dataset/{split}/{name}_{split}.txt", None)
                 for split in ("train", "test")
