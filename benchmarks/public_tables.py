@@ -22,9 +22,9 @@ import polars as pl
 from sklearn import datasets
 
 from fedlog.core.keys import Key
-from fedlog.data.pools import load_har
 from fedlog.data.public_data_sets import find_data_folder
 from fedlog.data.schema_draft import DraftOptions, draft_schema
+from fedlog.data.undivided_data import load_har
 from fedlog.engine.software import list_software_versions
 
 OUT = Path("results/worth-federating")

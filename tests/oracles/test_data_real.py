@@ -8,8 +8,8 @@ import torch
 
 from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
-from fedlog.data.pools import load_cifar10, load_cifar100, load_har, load_mnist
 from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder, find_file_state
+from fedlog.data.undivided_data import load_cifar10, load_cifar100, load_har, load_mnist
 
 pytestmark = pytest.mark.slow
 

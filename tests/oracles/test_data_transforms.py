@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from fedlog.core.keys import Key
-from fedlog.data.pools import CIFAR10_TRANSFORM
 from fedlog.data.transforms import IDENTITY, Transform, draw_augmentation
+from fedlog.data.undivided_data import CIFAR10_TRANSFORM
 
 
 def by_pillow(image: np.ndarray, transform: Transform, row: int, column: int, flip: bool) -> np.ndarray:

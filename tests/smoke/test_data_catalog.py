@@ -16,10 +16,10 @@ from torch import Tensor
 from fedlog.data.catalog import DEFAULTS, load_federation, resolve_data
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, check_federation
-from fedlog.data.pools import CIFAR100_NAMES
 from fedlog.data.public_data_sets import PUBLIC_DATA_SETS, find_data_folder
 from fedlog.data.readers import HAR_SIGNALS
 from fedlog.data.transforms import Transform
+from fedlog.data.undivided_data import CIFAR100_NAMES
 from fedlog.errors import InputError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedlog.core.keys import Key
-from fedlog.data import pools
+from fedlog.data import undivided_data
 from fedlog.data.data_spec import DIVISION, SITES, DataSpec, Partition, refuse_settings
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.leaf import digest_leaf_folder, read_leaf
@@ -25,8 +25,8 @@ from fedlog.data.partition import (
     hold_out_recordings,
     hold_out_records,
 )
-from fedlog.data.pools import UndividedData, number_recordings
 from fedlog.data.public_data_sets import find_data_folder
+from fedlog.data.undivided_data import UndividedData, number_recordings
 from fedlog.data.user_function import call_user_function
 from fedlog.errors import InputError, add_default_hint
 
@@ -177,13 +177,13 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
 
         return divide_public_table(spec.name, spec.clients or 0, key)
     readers: dict[str, Callable[[], UndividedData]] = {
-        "digits": pools.load_sklearn_digits,
-        "circle": partial(pools.make_circle, spec.train_records, key.child("pools")),
-        "mnist": partial(pools.load_mnist, folder),
-        "mnist-selection": partial(pools.load_mnist_selection, folder),
-        "cifar10": partial(pools.load_cifar10, folder),
-        "cifar100": partial(pools.load_cifar100, folder),
-        "har": partial(pools.load_har, folder),
+        "digits": undivided_data.load_sklearn_digits,
+        "circle": partial(undivided_data.make_circle, spec.train_records, key.child("pools")),
+        "mnist": partial(undivided_data.load_mnist, folder),
+        "mnist-selection": partial(undivided_data.load_mnist_selection, folder),
+        "cifar10": partial(undivided_data.load_cifar10, folder),
+        "cifar100": partial(undivided_data.load_cifar100, folder),
+        "har": partial(undivided_data.load_har, folder),
     }
     found = readers[spec.name]()
     found = replace(
