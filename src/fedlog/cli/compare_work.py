@@ -168,7 +168,7 @@ def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
     spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "schema.toml", dump_schema(federation.describe_schema(), (REVIEW_NOTE,)))
+    write_file(folder / "schema.toml", dump_schema(federation.make_schema(), (REVIEW_NOTE,)))
     tables = _write_site_tables(folder, found.data.removeprefix(SITES), site_column)
     text = (
         "\n".join([*_explain_method_to_deploy(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.rows import BadRowPolicy, BadRowsError, find_codes, number_groups, read_usable_rows, refuse_bad_rows
+from fedlog.data.rows import BadRowPolicy, BadRowsError, find_codes, find_group_codes, read_usable_rows, refuse_bad_rows
 from fedlog.data.schema import Schema, scale_targets
 from fedlog.errors import InputError, add_default_hint
 
@@ -86,9 +86,9 @@ def check_arrays(
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
-    targets = None if schema.number is None else check_targets(labels, schema.number, where)
+    targets = None if schema.number is None else convert_labels_to_targets(labels, schema.number, where)
     codes = _find_label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
-    numbers, names = (None, ()) if groups is None else number_groups(groups)
+    numbers, names = (None, ()) if groups is None else find_group_codes(groups)
     return Arrays(to_tensor(inputs), codes, numbers, names, targets)
 
 
@@ -98,7 +98,7 @@ def to_tensor(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(typed))
 
 
-def read_arrays(
+def check_usable_arrays(
     inputs: NDArray[Any],
     labels: NDArray[Any],
     groups: NDArray[Any] | None,
@@ -117,7 +117,7 @@ def read_arrays(
     return read_usable_rows(read, len(labels), bad_rows)
 
 
-def check_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
+def convert_labels_to_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
     """The labels as numbers, scaled so that the agreed range is -1..1; InputError for one that is no finite number."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import Arrays, check_targets, to_tensor
+from fedlog.data.arrays import Arrays, convert_labels_to_targets, to_tensor
 from fedlog.data.federation import Federation
-from fedlog.data.rows import find_codes, number_groups
+from fedlog.data.rows import find_codes, find_group_codes
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_range, check_schema
 from fedlog.data.schema_draft import SCHEMA_FROM_ROWS, draft_features, sort_naturally
 from fedlog.data.site import RowPreparation, Site, make_site, make_site_with_split, make_split_key, split_rows
 from fedlog.data.sites import join_sites
 from fedlog.data.split import HeldOutShares, Split
-from fedlog.data.tables import Table, check_features
+from fedlog.data.tables import Table, select_features
 from fedlog.errors import InputError, prefix_errors
 
 Inputs = NDArray[Any] | pl.DataFrame
@@ -140,7 +140,7 @@ def select_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.S
             )
         names = [feature.column for feature in schema.features]
         frame = pl.DataFrame([pl.Series(name, frame[:, at].astype(np.float64)) for at, name in enumerate(names)])
-    return check_features(frame, schema, where)
+    return select_features(frame, schema, where)
 
 
 def _to_series(name: str, values: NDArray[Any]) -> pl.Series:
@@ -302,10 +302,10 @@ def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabe
         targets = None
         codes = np.concatenate([classes.codes(part.labels, part.where) for part in parts])
     else:
-        targets = np.concatenate([check_targets(part.labels, schema.number, part.where) for part in parts])
+        targets = np.concatenate([convert_labels_to_targets(part.labels, schema.number, part.where) for part in parts])
         codes = np.zeros(len(targets), dtype=np.int64)
     groups = [part.groups for part in parts if part.groups is not None]
-    numbers, names = number_groups(np.concatenate(groups)) if len(groups) == len(parts) else (None, ())
+    numbers, names = find_group_codes(np.concatenate(groups)) if len(groups) == len(parts) else (None, ())
     if not schema.features:
         inputs = to_tensor(np.concatenate([np.asarray(part.inputs) for part in parts]))
         return Arrays(inputs, codes, numbers, names, targets)

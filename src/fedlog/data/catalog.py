@@ -26,7 +26,7 @@ from fedlog.data.partition import (
     hold_out_records,
 )
 from fedlog.data.public_data_sets import find_data_folder
-from fedlog.data.undivided_data import UndividedData, number_recordings
+from fedlog.data.undivided_data import UndividedData, find_recordings
 from fedlog.data.user_function import call_user_function
 from fedlog.errors import InputError, add_default_hint
 
@@ -96,7 +96,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     if spec.validation_fraction == 0:
         return federation
     train, fraction, shards = federation.train, spec.validation_fraction, []
-    of_recording = number_recordings(train.inputs) if spec.partition == "person" else None
+    of_recording = find_recordings(train.inputs) if spec.partition == "person" else None
     for index, shard in enumerate(federation.shards):
         key = Key(spec.seed).child("data", "validation", index)
         # Windows of one person overlap, so they must not be on both sides of the split.
@@ -257,7 +257,7 @@ def _separate_pools(found: UndividedData, division: Division) -> tuple[Undivided
 
 def _divide_recordings(pool: Records, persons: int, key: Key) -> Division:
     """Make each of the first `persons` people a client, trained on some of its recordings and tested on others."""
-    of_recording = number_recordings(pool.inputs)
+    of_recording = find_recordings(pool.inputs)
     split = []
     for person in range(1, persons + 1):
         own = (pool.known_users == person).nonzero()[:, 0]

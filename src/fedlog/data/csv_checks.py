@@ -79,17 +79,17 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
                 )
 
 
-def empty_unusable_lines(content: bytes, separator: str, columns: int) -> bytes:
+def blank_unusable_lines(content: bytes, separator: str, columns: int) -> bytes:
     """Return the text of a table in which each line is a row of its own, whatever the other lines hold.
 
     A line becomes empty if it is not UTF-8, has more fields than the header, or has a quotation mark that does not end
     in it. Any of these would otherwise make other rows unreadable. The header, the first line, is not changed.
     """
     header, *lines = content.split(b"\n")
-    return b"\n".join([header, *(_read_line_alone(line, separator, columns) for line in lines)])
+    return b"\n".join([header, *(_requote_line(line, separator, columns) for line in lines)])
 
 
-def _read_line_alone(line: bytes, separator: str, columns: int) -> bytes:
+def _requote_line(line: bytes, separator: str, columns: int) -> bytes:
     """Return the line with its fields quoted in the usual way; empty if it cannot be read as one row."""
     try:
         text = line.decode()

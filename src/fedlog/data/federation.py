@@ -262,7 +262,7 @@ class Federation:
         """
         return self.encodings[client] if self.encodings else Encoding(self.transform)
 
-    def describe_schema(self) -> Schema:
+    def make_schema(self) -> Schema:
         """The schema of the records; for named data sets, one with the classes and the shape of the inputs."""
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 

@@ -81,7 +81,7 @@ def divide_by_dirichlet(
         proportions = generator.dirichlet(np.full(clients, alpha), size=n_class)  # (n_class, clients)
         if not np.isfinite(proportions).all():  # tiny alphas underflow to 0 / 0
             continue
-        train, test = (_deal_proportions(pool, proportions) for pool in pools)
+        train, test = (_divide_in_proportions(pool, proportions) for pool in pools)
         if all(len(positions) for positions in (*train, *test)):
             return Division(train, test)
     raise InputError(
@@ -225,7 +225,7 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
     )
 
 
-def _deal_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
+def _divide_in_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
     parts: list[list[Positions]] = [[] for _ in range(proportions.shape[1])]
     for positions, shares in zip(pool, proportions, strict=True):
         borders = np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64)

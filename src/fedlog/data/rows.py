@@ -46,7 +46,7 @@ def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]
     return np.array([place.get(value, -1) for value in values], dtype=np.int64)
 
 
-def number_groups(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def find_group_codes(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The number of each row's group, and the sorted names of the groups; a number is a position in these names."""
     names, places = np.unique(groups, return_inverse=True)
     return places.astype(np.int64), tuple(str(name) for name in names.tolist())

@@ -44,9 +44,9 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
     """The text of a schema file for this table, folder of images or .npz file, with a request to review it."""
     notes: tuple[str, ...] = ()
     if source.is_dir():
-        schema = draft_images(source)
+        schema = draft_image_schema(source)
     elif source.suffix == ".npz":
-        schema = draft_npz(source)
+        schema = draft_array_schema(source)
     elif source.suffix in TABLE_SUFFIXES:
         frame = read_frame(source)
         label = options.label or find_label_column(frame) or frame.columns[-1]
@@ -184,7 +184,7 @@ def _natural_sort_key(text: str) -> tuple[float, str]:
         return (float("inf"), text)
 
 
-def draft_images(folder: Path) -> Schema:
+def draft_image_schema(folder: Path) -> Schema:
     """A schema for a folder of images by class: the names of the classes, and the shape of the first image."""
     classes = list_class_folders(folder)
     first = next((path for name in classes for path in list_images(folder / name)), None)
@@ -196,7 +196,7 @@ def draft_images(folder: Path) -> Schema:
     return Schema("folder", classes, input_shape=read_image_shape(first))
 
 
-def draft_npz(path: Path) -> Schema:
+def draft_array_schema(path: Path) -> Schema:
     """A schema for an .npz file: the label values, and the shape of one input."""
     stored = read_npz(path, ("inputs", "labels"))
     inputs, labels = stored["inputs"], stored["labels"]

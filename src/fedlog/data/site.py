@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import Arrays, read_arrays, read_npz
+from fedlog.data.arrays import Arrays, check_usable_arrays, read_npz
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import MODES, read_images
 from fedlog.data.rows import BadRowPolicy
@@ -82,11 +82,11 @@ def load_site(
     if path.suffix == ".npz":
         stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
         parts = stored["inputs"], stored["labels"], stored.get("groups")
-        arrays, left_out = read_arrays(*parts, schema, str(path), bad_rows)
+        arrays, left_out = check_usable_arrays(*parts, schema, str(path), bad_rows)
     elif path.is_dir():
         arrays, left_out = read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays, left_out = read_arrays(*_call_user_function(source), schema, source, bad_rows)
+        arrays, left_out = check_usable_arrays(*_load_user_arrays(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "
@@ -110,7 +110,7 @@ def make_empty_site(schema: Schema, name: str) -> Site:
     targets = None if schema.number is None else none.astype(np.float32)
     arrays = Arrays(inputs, none.astype(np.int64), targets=targets)
     return Site(
-        _make_federation(name, schema, arrays, Split(none, none, none), _make_public_transform(inputs, schema)), encoder
+        _make_federation(name, schema, arrays, Split(none, none, none), _make_fixed_transform(inputs, schema)), encoder
     )
 
 
@@ -136,7 +136,7 @@ def make_site(
     if preparation is RowPreparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
-        split, transform = _split_by_hash(arrays, shares, key), _make_public_transform(arrays.inputs, schema)
+        split, transform = _split_by_hash(arrays, shares, key), _make_fixed_transform(arrays.inputs, schema)
         return Site(_make_federation(name, schema, arrays, split, transform), encoder)
     times = data.times if isinstance(data, Table) else None
     return make_site_with_split(data, schema, name, split_rows(data.labels, data.groups, times, shares, key))
@@ -152,7 +152,7 @@ def make_site_with_split(data: Table | Arrays, schema: Schema, name: str, split:
     if schema.input_range is None:
         transform = _fit_image_transform(arrays.inputs, split)
     else:
-        transform = _make_public_transform(arrays.inputs, schema)
+        transform = _make_fixed_transform(arrays.inputs, schema)
     return Site(check_federation(_make_federation(name, schema, arrays, split, transform)), encoder)
 
 
@@ -258,7 +258,7 @@ def _describe_changed_values(inputs: Tensor, converted: Tensor, schema: Schema) 
     )
 
 
-def _make_public_transform(inputs: Tensor, schema: Schema) -> Transform:
+def _make_fixed_transform(inputs: Tensor, schema: Schema) -> Transform:
     """The scaling to -1..1 from the schema's range, or from 0..255 for bytes; no scaling for floats without a range."""
     if schema.input_range is not None:
         low, high = schema.input_range
@@ -282,7 +282,7 @@ def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
     return Transform(mean=tuple(pixels.mean(dim=dims).tolist()), std=tuple(std.tolist()))
 
 
-def _call_user_function(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+def _load_user_arrays(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Inputs, labels and groups (or None) from a user's function, which may return a tuple of them or Records."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):

@@ -15,8 +15,8 @@ from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.schema_draft import (
     SCHEMA_FROM_ROWS,
     DraftOptions,
-    draft_images,
-    draft_npz,
+    draft_array_schema,
+    draft_image_schema,
     draft_table_schema,
     find_label_column,
     sort_naturally,
@@ -179,7 +179,7 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
         return _draft_tables({path.name: read_frame(path) for path in paths}, label)
     if label is not None:
         raise InputError(f"--label is only for tables, found: {paths[0].name}", hint="leave out --label")
-    drafts = [draft_images(path) if path.is_dir() else draft_npz(path) for path in paths]
+    drafts = [draft_image_schema(path) if path.is_dir() else draft_array_schema(path) for path in paths]
     values = sort_naturally({value for draft in drafts for value in draft.label_values})
     schema = check_schema(replace(drafts[0], label_values=tuple(values)), f"the drafted schema of {sources.name}")
     return schema, _find_mistyped_classes(dict(zip(sources.paths, drafts, strict=True)))

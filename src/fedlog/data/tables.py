@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlog.data.csv_checks import SAVE_AS_UTF_8, check_rows, empty_unusable_lines, read_header, shorten_list
+from fedlog.data.csv_checks import SAVE_AS_UTF_8, blank_unusable_lines, check_rows, read_header, shorten_list
 from fedlog.data.rows import BadRowPolicy, BadRowsError, find_codes, read_usable_rows
 from fedlog.data.schema import TEXT_BYTES, Feature, FeatureKind, Schema, scale_targets
 from fedlog.errors import InputError
@@ -70,7 +70,7 @@ def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowP
             return pl.read_parquet(path)
         names = read_header(path, separator, needed)
         source = (
-            path if bad_rows is BadRowPolicy.REFUSED else empty_unusable_lines(path.read_bytes(), separator, len(names))
+            path if bad_rows is BadRowPolicy.REFUSED else blank_unusable_lines(path.read_bytes(), separator, len(names))
         )
         return pl.read_csv(source, separator=separator, infer_schema=False, null_values=list(MISSING_TEXTS))
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def read_table(path: Path, schema: Schema, bad_rows: BadRowPolicy = BadRowPolicy
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The rows of a data frame with labels, checked against the schema; `where` names the frame in errors."""
     wanted = _list_other_columns(schema)
-    columns = check_features(frame, schema, where, tuple(wanted))
+    columns = select_features(frame, schema, where, tuple(wanted))
     targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
     labels = (
         _read_labels(frame[schema.label_column], schema, where)
@@ -115,7 +115,7 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     """The feature columns of a file that may have no labels, for predictions of a trained model."""
-    return check_features(read_frame(path, _list_columns(schema)), schema, str(path))
+    return select_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
 def _list_other_columns(schema: Schema) -> list[str]:
@@ -213,7 +213,9 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
     return TableEncoder(schema, medians, means, stds)
 
 
-def check_features(frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()) -> dict[str, pl.Series]:
+def select_features(
+    frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()
+) -> dict[str, pl.Series]:
     """The feature columns of a data frame; `where` names the data frame in errors.
 
     InputError if a feature column, or one of the columns `also`, is missing.

@@ -135,7 +135,7 @@ def load_har(folder: Path) -> UndividedData:
     return UndividedData(train, test, HAR_TRANSFORM, HAR_NAMES)
 
 
-def number_recordings(windows: Tensor) -> Tensor:
+def find_recordings(windows: Tensor) -> Tensor:
     """The number of the recording that each window belongs to, (n,); the order of windows does not matter.
 
     Windows overlap by half. Windows that share a half, directly or through others, are one recording.

@@ -285,7 +285,7 @@ def _write_model_descriptions(spec: RunSpec, simulation: Simulation, folder: Pat
         encoding = federation.encoding_of(at)
         plain = replace(encoding.transform, crop_padding=0, flip=False)  # no random crops when predicting
         models[client] = Model(
-            body, {}, federation.describe_schema(), encoding.encoder, plain, provenance, federation.labels
+            body, {}, federation.make_schema(), encoding.encoder, plain, provenance, federation.labels
         )
         weights_of[client] = POOLED_CLIENT if pooled else client
     write_run_description(folder, models, weights_of)

@@ -35,7 +35,7 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
         test=replace(federation.test, inputs=cache.features(test, progress)),
         transform=IDENTITY,
         # A model gets raw records, and its encoder scales them.
-        schema=federation.describe_schema(),
+        schema=federation.make_schema(),
         encodings=tuple(replace(each, transform=IDENTITY) for each in federation.encodings),
         raw_images=None,
     )
