@@ -78,7 +78,7 @@ def compare(
     training = {name: np.bincount(labels, minlength=CLASSES).tolist() for name, (_, labels) in sites.items()}
     for seed in range(seeds):
         splits = {
-            name: split_by_class(labels, HeldOutShares(repetition=seed), Key(number).child("site", name))
+            name: split_by_class(labels, HeldOutShares(split_seed=seed), Key(number).child("site", name))
             for name, (_, labels) in sites.items()
         }
         for learner in true:

@@ -157,7 +157,7 @@ def covers(number: int) -> bool:
     seen: list[list[np.ndarray]] = [[] for _ in sites]
     true = []
     for seed in range(4):
-        splits = [split_by_class(labels, HeldOutShares(repetition=seed), Key(number).child(at)) for at in range(5)]
+        splits = [split_by_class(labels, HeldOutShares(split_seed=seed), Key(number).child(at)) for at in range(5)]
         everyone = np.stack([mean_of_class(sites, splits, c) for c in range(3)])
         for at, (rows, split) in enumerate(zip(sites, splits, strict=True)):
             own = np.stack([rows[split.train][labels[split.train] == c].mean(0) for c in range(3)])

@@ -65,7 +65,7 @@ def test_rows_take_turns_and_test_rows_stay(counts: list[int], seed: int) -> Non
     labels = np.repeat(np.arange(len(counts)), counts)
     for first in (0, SHARES.turns):  # two rounds of turns
         splits = [
-            split_by_class(labels, replace(SHARES, repetition=first + at), Key(seed)) for at in range(SHARES.turns)
+            split_by_class(labels, replace(SHARES, split_seed=first + at), Key(seed)) for at in range(SHARES.turns)
         ]
         for split in splits:
             check_partition_of_rows(split, len(labels))
@@ -79,8 +79,8 @@ def test_rows_take_turns_and_test_rows_stay(counts: list[int], seed: int) -> Non
 @given(st.lists(st.integers(0, 12), min_size=3, max_size=80).filter(lambda g: len(set(g)) >= 3), st.integers(0, 9))
 def test_groups_take_turns_whole(groups: list[int], seed: int) -> None:
     array, seen = np.array(groups, dtype=np.int64), set()
-    for repetition in range(len(set(groups))):
-        split = split_by_group(array, replace(SHARES, repetition=repetition), Key(seed))
+    for split_seed in range(len(set(groups))):
+        split = split_by_group(array, replace(SHARES, split_seed=split_seed), Key(seed))
         check_partition(split, len(groups))
         parts = [set(array[part].tolist()) for part in (split.train, split.validation, split.test)]
         assert len(set().union(*parts)) == sum(map(len, parts))
@@ -92,7 +92,7 @@ def test_groups_take_turns_whole(groups: list[int], seed: int) -> None:
 def test_by_content_rows_take_turns() -> None:
     rows = [bytes([at % 256, at // 256]) for at in range(2000)]
     for first in (0, SHARES.turns):
-        splits = [split_by_content(rows, replace(SHARES, repetition=first + at), Key(1)) for at in range(SHARES.turns)]
+        splits = [split_by_content(rows, replace(SHARES, split_seed=first + at), Key(1)) for at in range(SHARES.turns)]
         judged = np.concatenate([split.validation for split in splits])
         assert len(set(judged.tolist())) == len(judged) == len(rows) - len(splits[0].test)
         assert all(320 < len(split.validation) < 480 for split in splits)

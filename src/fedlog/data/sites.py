@@ -156,7 +156,7 @@ def load_sites(
 
 
 def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: RowPreparation) -> Site:
-    key, shares = make_split_key(name), HeldOutShares(repetition=split_seed)
+    key, shares = make_split_key(name), HeldOutShares(split_seed=split_seed)
     with prefix_errors(f"site {name}"):
         if name not in sources.frames:
             return load_site(str(sources.paths[name]), schema, name, key, shares, preparation)

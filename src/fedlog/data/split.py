@@ -1,7 +1,7 @@
 """Split a site's rows into training, validation and test: by group, by time, by class, or by a hash of each row.
 
-Repetitions of an experiment have the same test rows. The other rows take turns: each is a validation row in one of
-`HeldOutShares.turns` repetitions, and a training row in the others.
+The test rows are the same for every split seed. The other rows take turns: among `HeldOutShares.turns` consecutive
+seeds (one cycle), each of them is a validation row for one seed and a training row for the others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldOutShares:
-    """The shares of the rows to hold out; the rest is for training."""
+    """The shares of the rows to hold out, and the seed that chooses the validation rows; the rest is for training."""
 
     validation: float = 0.2
     test: float = 0.2
-    repetition: int = 0  # which repetition's validation rows to hold out; a deployment uses 0
+    split_seed: int = 0  # a deployment uses 0; each repetition of an experiment has another seed
 
     def __post_init__(self) -> None:
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
@@ -35,23 +35,23 @@ class HeldOutShares:
                 f"{self.validation}, {self.test}",
                 hint="0.2 and 0.2 are usual",
             )
-        if self.repetition < 0:
-            raise InputError(f"the split seed must be 0 or more, found: {self.repetition}", hint="a deployment uses 0")
+        if self.split_seed < 0:
+            raise InputError(f"the split seed must be 0 or more, found: {self.split_seed}", hint="a deployment uses 0")
 
     @property
     def turns(self) -> int:
-        """How many repetitions it takes until every row, except test rows, has been a validation row once."""
+        """The number of split seeds in a cycle: so many until every row, except test rows, was a validation row once."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
     def cycle_and_turn(self) -> tuple[int, int]:
-        """The cycle of this repetition, and its position there; within a cycle, each row is a validation row once."""
-        return divmod(self.repetition, self.turns)
+        """The cycle that the split seed belongs to, and the seed's place in this cycle, 0 to `turns` - 1."""
+        return divmod(self.split_seed, self.turns)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The row numbers of the training, validation and test part, ascending; every row is in one part."""
+    """The positions of the rows of the training, validation and test part, ascending; every row is in one part."""
 
     train: Positions
     validation: Positions
@@ -59,7 +59,7 @@ class Split:
 
 
 def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
-    """A random split in which every class is divided in the same proportions, as far as its count allows."""
+    """A random split with the same shares of every class in each part, up to rounding to whole rows."""
     parts: list[list[Positions]] = [[], [], []]
     for at, label in enumerate(np.unique(labels)):
         rows = np.flatnonzero(labels == label)
@@ -74,21 +74,21 @@ def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
     return _refuse_empty_parts(Split(train, validation, test), f"{len(labels)} rows", shares)
 
 
-def _choose_validation_rows(rows: Positions, first: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
-    """The validation rows of this repetition, out of the `rows` of one class that are not for test.
+def _choose_validation_rows(rows: Positions, count: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
+    """The validation rows of one class for this split seed; `rows` are the rows of the class that are not for test.
 
-    In a cycle of repetitions, the first validates on `first` rows, and the later ones divide the other rows among them.
-    If that is not even, `shift`, which differs between classes, decides which repetitions get one row more. A class
-    with a single row keeps it for training.
+    The first seed of a cycle gets `count` rows; the later seeds share the remaining rows evenly. Some seeds may get one
+    row more than others: `shift`, which differs between classes, decides which. At the later seeds, a class with a
+    single row keeps it for training.
     """
-    round_number, turn = shares.cycle_and_turn
-    if round_number:
-        rows = key.child("round", round_number).numpy().permutation(rows)
+    cycle, turn = shares.cycle_and_turn
+    if cycle:
+        rows = key.child("round", cycle).numpy().permutation(rows)
     if turn == 0:
-        return rows[:first]
+        return rows[:count]
     if len(rows) < 2:
         return rows[:0]
-    return np.array_split(rows[first:], shares.turns - 1)[(turn - 1 + shift) % (shares.turns - 1)]
+    return np.array_split(rows[count:], shares.turns - 1)[(turn - 1 + shift) % (shares.turns - 1)]
 
 
 def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
@@ -110,7 +110,7 @@ def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
                 break
             part_of[group] = part
             room -= sizes[group]
-    if shares.repetition:
+    if shares.split_seed:
         chosen = _choose_validation_groups(order[part_of[order] != 1], order[part_of[order] == 2], sizes, shares, key)
         part_of[part_of == 2] = 0
         part_of[chosen] = 2
@@ -121,14 +121,15 @@ def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
 def _choose_validation_groups(
     others: Positions, first: Positions, sizes: Positions, shares: HeldOutShares, key: Key
 ) -> list[int]:
-    """The validation groups of this repetition: the next groups in turn, with about the validation share of rows.
+    """The validation groups for a split seed above 0, together with about the validation share of all rows.
 
-    `others` are all groups outside the test set, `first` the validation groups of repetition 0.
+    `others` are the groups that are not for test, in random order. `first` are the validation groups of seed 0. Each
+    further seed takes the next groups of `others`; when all have had their turn, they are shuffled and start again.
     """
     waiting = [int(group) for group in others if group not in first]
     chosen: list[int] = []
     rounds = 0
-    for _ in range(shares.repetition):
+    for _ in range(shares.split_seed):
         if not waiting:
             rounds += 1
             waiting = [int(group) for group in key.child("groups", rounds).numpy().permutation(others)]
@@ -163,18 +164,18 @@ def split_by_time(times: NDArray[np.float64], shares: HeldOutShares) -> Split:
 
 
 def split_by_content(contents: Iterable[bytes], shares: HeldOutShares, key: Key) -> Split:
-    """A split in which the part of a row depends only on the key and on the row's content.
+    """A split in which the part of a row depends only on the row's content, the key and the split seed.
 
-    Adding or removing a row does not change the part of another, as --privacy record needs. The price: equal rows are
-    in the same part, classes are not divided in proportion, and a part of a small table may be empty. That raises no
-    error, because the error would depend on single rows.
+    Adding or removing a row does not move another row to another part, as --privacy record needs. The price: equal
+    rows are in the same part, parts have different shares of a class, and a part of a small table may be empty. An
+    empty part raises no error, because such an error would depend on single rows.
     """
     rows = list(contents)
     drawn = _hash_rows(rows, key.child("content"))
     test = drawn < shares.test
-    round_number, turn = shares.cycle_and_turn
-    if round_number:
-        again = _hash_rows(rows, key.child("content", round_number))
+    cycle, turn = shares.cycle_and_turn
+    if cycle:
+        again = _hash_rows(rows, key.child("content", cycle))
         drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
     # The first turn takes the validation share, the others divide the rest evenly.
     start, width = shares.test, shares.validation
@@ -194,8 +195,8 @@ def _hash_rows(rows: Iterable[bytes], key: Key) -> NDArray[np.float64]:
 
 def _refuse_empty_parts(split: Split, found: str, shares: HeldOutShares) -> Split:
     sizes = {"training": split.train, "validation": split.validation, "test": split.test}
-    if shares.repetition:
-        del sizes["validation"]  # at a small site there may be no row left for this turn
+    if shares.split_seed:
+        del sizes["validation"]  # at a small site there may be no row left for this seed
     empty = [name for name, rows in sizes.items() if len(rows) == 0]
     if empty:
         raise InputError(
