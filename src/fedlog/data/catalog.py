@@ -103,7 +103,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
         if of_recording is not None:
             kept, held = hold_out_recordings(shard.train, train.labels, of_recording, fraction, key)
         elif spec.name == "har":
-            kept, held = hold_out_people(shard.train, train.known_users, fraction, key)
+            kept, held = hold_out_people(shard.train, train.required_users, fraction, key)
         else:
             kept, held = hold_out_records(shard.train, train.labels, fraction, key)
         shards.append(replace(shard, train=kept, validation=held))
@@ -230,7 +230,7 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     clients = spec.clients or 0
     if spec.partition == "user":
-        return divide_by_people(found.train.known_users, sites=clients, key=key.child("sites"))
+        return divide_by_people(found.train.required_users, sites=clients, key=key.child("sites"))
     if spec.partition == "person":
         return _divide_recordings(found.train, clients, key.child("persons"))
     key = key.child("partition")
@@ -260,7 +260,7 @@ def _divide_recordings(pool: Records, persons: int, key: Key) -> Division:
     of_recording = find_recordings(pool.inputs)
     split = []
     for person in range(1, persons + 1):
-        own = (pool.known_users == person).nonzero()[:, 0]
+        own = (pool.required_users == person).nonzero()[:, 0]
         split.append(hold_out_recordings(own, pool.labels, of_recording, _HELD_OUT_OF_A_PERSON, key.child(person)))
     kept, held = zip(*split, strict=True)
     return Division(kept, held)

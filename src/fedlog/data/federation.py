@@ -38,15 +38,15 @@ class Records:
         return int(self.labels.shape[0])
 
     @property
-    def known_users(self) -> Tensor:
-        """The user that each record is from; InputError if the records do not say it."""
+    def required_users(self) -> Tensor:
+        """The user (a person) that each record is from; InputError if this is not known."""
         if self.users is None:
             raise InputError("expected records that say which user they are from, found: records without users")
         return self.users
 
     @property
-    def numbers(self) -> Tensor:
-        """The numbers to predict; InputError if the records have classes instead."""
+    def required_targets(self) -> Tensor:
+        """The targets, which are numbers to predict; InputError if the records have classes instead."""
         if self.targets is None:
             raise InputError("expected records with a number to predict, found: records with classes")
         return self.targets
@@ -60,7 +60,7 @@ class Records:
 
     @staticmethod
     def join(parts: Sequence[Records]) -> Records:
-        """The records of all parts in one pool; without users, targets or rows if a part has none."""
+        """The records of all parts in one pool; users, targets and rows are kept only if every part has them."""
 
         def join_known(name: str) -> Tensor | None:
             known = [getattr(part, name) for part in parts]

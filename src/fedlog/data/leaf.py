@@ -78,7 +78,7 @@ def read_leaf(folder: Path, *, users: int | None = None) -> Federation:
         train=pools[0],
         test=pools[1],
         shards=tuple(
-            Shard(name, *((pool.known_users == number).nonzero()[:, 0] for pool in pools))
+            Shard(name, *((pool.required_users == number).nonzero()[:, 0] for pool in pools))
             for name, number in numbers.items()
         ),
         transform=IMAGE_TRANSFORM if pools[0].inputs.dtype == torch.uint8 else IDENTITY,

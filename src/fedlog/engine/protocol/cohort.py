@@ -244,7 +244,7 @@ class Cohort:
         summarise = Moments.from_records if protection is None else protection.sum_moments
         for request, features in self._list_features_to_sum(backend, requests):
             if exchange.summary is BodySummary.NUMBERS:
-                numbers = self._federation.train.numbers[request.positions].to(features)
+                numbers = self._federation.train.required_targets[request.positions].to(features)
                 # In a private run the number to predict is cut to its agreed range.
                 numbers = numbers if protection is None else numbers.clamp(-1, 1)
                 features = torch.cat([features, numbers[:, None]], dim=1)
@@ -324,7 +324,7 @@ class Cohort:
         self, request: FeatureRequest, features: Tensor, sizes: list[int], value_range: tuple[float, float]
     ) -> tuple[Score, ...]:
         """The scores of a model that predicts numbers, one for each set of records; `sizes` are the sets' sizes."""
-        truth = request.pool.find_records(self._federation).numbers[request.positions]
+        truth = request.pool.find_records(self._federation).required_targets[request.positions]
         head, unit = find_number_head(request.params), compute_half_width(value_range)
         found = [
             compute_number_metrics(head, phi, own, unit)

@@ -172,7 +172,9 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
             with torch.no_grad():
                 features = context.body.features(params, inputs, None)
             found.append(
-                compute_number_metrics(find_number_head(params), features, records.numbers, compute_half_width(number))
+                compute_number_metrics(
+                    find_number_head(params), features, records.required_targets, compute_half_width(number)
+                )
             )
     return ScoredModel(params, *found)
 
