@@ -42,7 +42,7 @@ def test_augmentation_is_what_pillow_does(n: int, height: int, width: int, paddi
     assert found.dtype == torch.float32
     for index in range(n):
         expected = by_pillow(
-            raw[index].numpy(), transform, int(draws.rows[index]), int(draws.columns[index]), bool(draws.flips[index])
+            raw[index].numpy(), transform, int(draws.top[index]), int(draws.left[index]), bool(draws.flips[index])
         )
         np.testing.assert_allclose(found[index].numpy(), expected, rtol=1e-5, atol=1e-5)
 
@@ -56,17 +56,17 @@ def test_no_shift_and_no_flip_is_plain_preparation() -> None:
 
 def test_draws_cover_every_offset_and_both_directions() -> None:
     draws = draw_augmentation(CIFAR10_TRANSFORM, 2000, Key(3).torch())
-    assert set(draws.rows.tolist()) == set(draws.columns.tolist()) == set(range(9))
+    assert set(draws.top.tolist()) == set(draws.left.tolist()) == set(range(9))
     assert 900 < int(draws.flips.sum()) < 1100
-    assert not torch.equal(draws.rows, draws.columns)
+    assert not torch.equal(draws.top, draws.left)
     again = draw_augmentation(CIFAR10_TRANSFORM, 2000, Key(3).torch())
-    assert torch.equal(draws.rows, again.rows)
+    assert torch.equal(draws.top, again.top)
     assert torch.equal(draws.flips, again.flips)
 
 
 def test_without_crop_or_flip_nothing_is_drawn_but_no_change() -> None:
     draws = draw_augmentation(IDENTITY, 10, Key(0).torch())
-    assert int(draws.rows.sum()) == int(draws.columns.sum()) == int(draws.flips.sum()) == 0
+    assert int(draws.top.sum()) == int(draws.left.sum()) == int(draws.flips.sum()) == 0
     assert not IDENTITY.augments
 
 

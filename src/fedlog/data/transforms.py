@@ -15,11 +15,11 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True, eq=False)
 class Augmentation:
-    """A random crop and flip for each record, drawn in advance."""
+    """Where each record is cropped and whether it is flipped, drawn at random in advance."""
 
-    rows: Tensor  # (n,) int64 in 0..2*padding: the first row of the crop in the padded image
-    columns: Tensor  # (n,) int64 in 0..2*padding
-    flips: Tensor  # (n,) bool
+    top: Tensor  # (n,) int64 in 0..2*padding: the row of the padded image where the crop begins
+    left: Tensor  # (n,) int64 in 0..2*padding: the column of the padded image where the crop begins
+    flips: Tensor  # (n,) bool: whether the crop is mirrored
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Transform:
         steps = torch.arange(width, device=raw.device)
         # A flipped crop reads the same columns from right to left.
         order = torch.where(draws.flips.to(raw.device)[:, None], steps.flip(0), steps)
-        columns = draws.columns.to(raw.device)[:, None] + order
-        rows = draws.rows.to(raw.device)[:, None] + torch.arange(height, device=raw.device)
+        columns = draws.left.to(raw.device)[:, None] + order
+        rows = draws.top.to(raw.device)[:, None] + torch.arange(height, device=raw.device)
         record = torch.arange(n, device=raw.device)[:, None, None]
         cropped = padded.permute(0, 2, 3, 1)[record, rows[:, :, None], columns[:, None, :]]  # (n, H, W, C)
         return self.prepare(cropped.permute(0, 3, 1, 2).contiguous())
@@ -72,7 +72,7 @@ IDENTITY = Transform()
 def draw_augmentation(transform: Transform, n: int, generator: torch.Generator) -> Augmentation:
     """Draw a random crop and flip for each of n records; no crop or no flip if the transform does none."""
     offsets = 2 * transform.crop_padding + 1
-    rows = torch.randint(0, offsets, (n,), generator=generator)
-    columns = torch.randint(0, offsets, (n,), generator=generator)
+    top = torch.randint(0, offsets, (n,), generator=generator)
+    left = torch.randint(0, offsets, (n,), generator=generator)
     flips = torch.rand(n, generator=generator) < 0.5 if transform.flip else torch.zeros(n, dtype=torch.bool)
-    return Augmentation(rows, columns, flips)
+    return Augmentation(top, left, flips)

@@ -184,7 +184,7 @@ class LoopBackend:
             inputs = transform.prepare(raw)
         else:
             a = draws.augmentation
-            inputs = transform.augment(raw, Augmentation(a.rows[at], a.columns[at], a.flips[at]))
+            inputs = transform.augment(raw, Augmentation(a.top[at], a.left[at], a.flips[at]))
         labels = self._federation.train.labels[positions].to(self._device)
         masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
         return RecordBatch(self._to_device(inputs), labels, masks)

@@ -188,9 +188,9 @@ class ArrangedFeed:
         if crops is None:
             return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
         clients, batch = positions.shape
-        rows, columns, flips = crops.flatten(1)
+        top, left, flips = crops.flatten(1)
         raw = self._raw[self._row[positions].flatten()]
-        inputs = self._transform.augment(raw, Augmentation(rows, columns, flips.bool())).to(self._device, self._dtype)
+        inputs = self._transform.augment(raw, Augmentation(top, left, flips.bool())).to(self._device, self._dtype)
         arranged = self._network.arrange(inputs)
         return self._network.gather(arranged, torch.arange(clients * batch, device=self._device).view(clients, batch))
 

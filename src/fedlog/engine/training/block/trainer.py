@@ -274,7 +274,7 @@ class BlockBackend:
             order, augmentation = draw_numbers(key, records, self._transform, own)
             torch.index_select(task.client.train, 0, order, out=positions[row, :records])
             if crops is not None and augmentation is not None:
-                for part, drawn in enumerate((augmentation.rows, augmentation.columns, augmentation.flips)):
+                for part, drawn in enumerate((augmentation.top, augmentation.left, augmentation.flips)):
                     crops[part, row, :records] = drawn
         return _Epoch(
             positions,
