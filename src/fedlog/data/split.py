@@ -40,7 +40,7 @@ class HeldOutShares:
 
     @property
     def turns(self) -> int:
-        """The number of split seeds in a cycle: within a cycle, each row that is not for test is for validation once."""
+        """The number of split seeds in a cycle, in which each row that is not for test is for validation once."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
