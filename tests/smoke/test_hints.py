@@ -14,7 +14,7 @@ import torch
 
 import fedlog
 from fedlog.cli.main import main
-from fedlog.files.python_errors import write_flags_as_arguments
+from fedlog.files.flag_rewriting import rewrite_flags_as_arguments
 
 Federation = fedlog.Federation
 ROWS = np.random.default_rng(0).normal(size=(40, 3))
@@ -238,4 +238,4 @@ def test_a_mistaken_call_is_told_what_to_do_in_python(
     ],
 )
 def test_flags_become_arguments(flags: str, arguments: str) -> None:
-    assert write_flags_as_arguments(flags) == arguments
+    assert rewrite_flags_as_arguments(flags) == arguments

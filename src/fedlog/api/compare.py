@@ -35,7 +35,7 @@ from fedlog.experiments.compare.reading import read_findings
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
 from fedlog.files.argument_types import check_argument_types
-from fedlog.files.python_errors import rewrite_flags_in_errors
+from fedlog.files.flag_rewriting import rewrite_flags_in_errors
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, make_spec
 

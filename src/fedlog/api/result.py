@@ -26,8 +26,8 @@ from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import PAGE_FILES
 from fedlog.files.argument_types import check_argument_types
 from fedlog.files.durable import write_file
+from fedlog.files.flag_rewriting import rewrite_flags_in_errors
 from fedlog.files.json_text import write_json
-from fedlog.files.python_errors import rewrite_flags_in_errors
 from fedlog.models.model import Model
 from fedlog.models.model_folder import list_model_names, load_model, load_models, locate_client_model, save_run_models
 from fedlog.settings.spec import RunSpec, convert_spec_to_json

@@ -22,7 +22,7 @@ from fedlog.experiments.compare.variants import check_options
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import execute
 from fedlog.files.argument_types import check_argument_types
-from fedlog.files.python_errors import rewrite_flags_in_errors
+from fedlog.files.flag_rewriting import rewrite_flags_in_errors
 from fedlog.models.catalog import name_body
 from fedlog.settings.fields import find_setting_types
 from fedlog.settings.presets import apply_recipe

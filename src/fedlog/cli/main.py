@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import fedlog
 from fedlog.cli.command import StopRequestedError, list_subcommands
 from fedlog.errors import FedlogError, InputError, RunError
+from fedlog.files.flag_rewriting import disable_flag_rewriting
 from fedlog.files.names import did_you_mean
-from fedlog.files.python_errors import disable_flag_rewriting
 
 # The module of a command is imported only when the command is used: importing PyTorch alone takes a second.
 COMMANDS = {

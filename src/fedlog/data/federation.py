@@ -17,7 +17,7 @@ from fedlog.data.schema import Schema
 from fedlog.data.transforms import Transform
 from fedlog.errors import InputError, add_default_hint, prefix_errors
 from fedlog.files.argument_types import check_argument_types
-from fedlog.files.python_errors import rewrite_flags_in_errors
+from fedlog.files.flag_rewriting import rewrite_flags_in_errors
 
 if TYPE_CHECKING:
     from fedlog.data.tables import TableEncoder  # not at run time, because polars is slow to import

@@ -19,7 +19,7 @@ _VALUE = rf"\d[\w.+-]*|[A-Z]+(?:=[A-Z]+)?\b|[\w-]+[:=./][\w:=.,/-]*[\w]|(?:{_WOR
 _FLAG = re.compile(rf"`[^`]*`|fedlog [a-z].*|--([a-z][a-z0-9-]*)(?: ({_VALUE}))?( (?=--))?")
 
 
-def write_flags_as_arguments(text: str) -> str:
+def rewrite_flags_as_arguments(text: str) -> str:
     """Rewrite flags in a text as Python arguments: `--epsilon 1 --delta 1e-5` becomes `epsilon=1, delta=1e-5`."""
     return _FLAG.sub(_replace_flag_by_argument, text)
 
@@ -63,7 +63,7 @@ def rewrite_flags_in_errors() -> Iterator[None]:
     except FedlogError as error:
         if _flags_wanted.get():
             raise
-        error.message = write_flags_as_arguments(error.message)
-        error.hint = None if error.hint is None else write_flags_as_arguments(error.hint)
+        error.message = rewrite_flags_as_arguments(error.message)
+        error.hint = None if error.hint is None else rewrite_flags_as_arguments(error.hint)
         error.args = (error.message,)
         raise
