@@ -13,7 +13,7 @@ from fedlog.cli.main import parse_arguments
 from fedlog.cli.run_work import _choose_spec_and_folder
 from fedlog.experiments.compare.variants import VariantChoices, make_variants
 from fedlog.experiments.run.execute import read_spec
-from fedlog.settings.differences import write_repeat_command
+from fedlog.settings.differences import format_repeat_command
 from fedlog.settings.presets import PAPERS_DATA, TUNED, apply_recipe, choose_recipe, find_preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -76,5 +76,5 @@ def test_a_run_in_python_has_the_recipe_and_its_command_repeats_it(recipe: str, 
     fedlog.run("digits", "local", recipe=recipe, rounds=1, epochs=1, out=tmp_path / "run", progress=False)
     stored = read_spec(tmp_path / "run")
     assert stored.moments is (AdamMoments.RUN if recipe == "tuned" else AdamMoments.EPOCH)
-    again = command_line(write_repeat_command(stored).removeprefix("fedlog run"))
+    again = command_line(format_repeat_command(stored).removeprefix("fedlog run"))
     assert resolve(again).digest == resolve(stored).digest

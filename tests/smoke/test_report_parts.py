@@ -29,7 +29,7 @@ from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_roun
 from fedlog.report.parts.curves import Curve, make_curve_plots
 from fedlog.report.parts.plots import Plot, draw_horizontal_lines
 from fedlog.report.parts.style import find_style
-from fedlog.settings.differences import find_differences, write_repeat_command
+from fedlog.settings.differences import find_differences, format_repeat_command
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
@@ -130,7 +130,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_command_on_the_page_repeats_the_run(settings: dict[str, Any]) -> None:
     spec = resolve(RunSpec(**settings)).spec
-    words = shlex.split(write_repeat_command(spec))
+    words = shlex.split(format_repeat_command(spec))
     assert words[:2] == ["fedlog", "run"]
     named = read_given_settings(parse_arguments(words[1:]))
     again = apply_recipe(RunSpec(**named), named)

@@ -25,7 +25,7 @@ from fedlog.report.pages.deployed_page import (
 from fedlog.report.pages.live import Pages
 from fedlog.report.pages.run_facts import sum_bits_by_kind
 from fedlog.report.parts.render import Live
-from fedlog.settings.differences import SettingDifference, describe_value, write_flags
+from fedlog.settings.differences import SettingDifference, describe_value, format_flags
 from fedlog.settings.fields import find_setting_info
 from fedlog.settings.presets import DEPLOYED_OPTIONS, apply_recipe
 from fedlog.settings.spec import RunSpec, list_deployed_settings
@@ -147,7 +147,7 @@ def _make_repeat_command(server: Path, method: str, differences: Sequence[Settin
     """Return the command that starts a new run with the same settings at this server."""
     # With the paper's recipe nothing else is filled in: the differences are complete.
     words = ["fedlog", "federate", "run", str(server), "--method", method, "--recipe", Recipe.PAPER.value]
-    return shlex.join([*words, *write_flags(differences)])
+    return shlex.join([*words, *format_flags(differences)])
 
 
 def make_deployed_pages(folder: Path) -> Pages:

@@ -96,26 +96,26 @@ def _make_default_run(spec: RunSpec) -> RunSpec:
         return RunSpec(data=spec.data, method=spec.method, body=(usual.body,), rounds=usual.rounds, options=options)
 
 
-def write_repeat_command(spec: RunSpec) -> str:
+def format_repeat_command(spec: RunSpec) -> str:
     """Write the command that repeats a resolved run, or the call of `fedlog.run` for a federation made in Python."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         settings = "".join(f", {each.name}={each.value!r}" for each in found)
         return f"fedlog.run(federation, {spec.method!r}{settings})"
-    return shlex.join(["fedlog", "run", "--data", spec.data, "--method", spec.method, *write_flags(found)])
+    return shlex.join(["fedlog", "run", "--data", spec.data, "--method", spec.method, *format_flags(found)])
 
 
-def write_flags(differences: Sequence[SettingDifference]) -> list[str]:
+def format_flags(differences: Sequence[SettingDifference]) -> list[str]:
     """Write the flags and values that set these settings on a command line; a list becomes one flag per value."""
     words = []
     for each in differences:
         if each.is_option:
-            words += ["--set", f"{each.name}={_write_word(each.value)}"]
+            words += ["--set", f"{each.name}={_format_word(each.value)}"]
         else:
             values = each.value if isinstance(each.value, list) else [each.value]
-            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _write_word(value))]
+            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _format_word(value))]
     return words
 
 
-def _write_word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -12,7 +12,7 @@ from fedlog.report.pages import page_top, run_plots
 from fedlog.report.pages.run_facts import RunFacts, read_run
 from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
 from fedlog.report.parts.style import find_style
-from fedlog.settings.differences import SettingDifference, describe_value, find_differences, write_repeat_command
+from fedlog.settings.differences import SettingDifference, describe_value, find_differences, format_repeat_command
 from fedlog.settings.spec import convert_spec_to_json
 from fedlog.wire.bits_text import describe_bits
 
@@ -52,7 +52,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         time_bars=run_plots.make_time_bars(compute_mean_seconds_by_part(facts.lines)),
         differences=differences,
         other_settings=_list_other_settings(facts, differences),
-        command=write_repeat_command(facts.spec),
+        command=format_repeat_command(facts.spec),
         live=live,
     )
 
