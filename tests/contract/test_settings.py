@@ -186,7 +186,7 @@ def test_a_falling_rate_is_set_for_its_rounds() -> None:
 
 
 NEW_FIELD = """    beta2: NotNegative = setting(
-        0.999, "how long Adam's second moment remembers", recorded=Recorded.UNLESS_DEFAULT, deployed=True, metavar="B"
+        0.999, "how long Adam's second moment remembers", in_digest=InDigest.UNLESS_DEFAULT, deployed=True, metavar="B"
     )
 
 

@@ -25,7 +25,7 @@ from fedlog.experiments.run.dry_run import forecast_cost
 from fedlog.experiments.run.execute import CONFIG, RECORDS, execute, read_spec
 from fedlog.experiments.run.records import compute_mean_seconds_by_part
 from fedlog.files.toml import read_toml
-from fedlog.settings.fields import Recorded, find_setting_info
+from fedlog.settings.fields import InDigest, find_setting_info
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.spec import RunSpec, read_spec_file
@@ -86,7 +86,7 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     given = read_given_settings(args)
     if args.resume is not None:
         # Where a run is computed, and where its data are, may change; the content of the data is checked.
-        may_change = {entry.name for entry in fields(RunSpec) if find_setting_info(entry).recorded is Recorded.NEVER}
+        may_change = {entry.name for entry in fields(RunSpec) if find_setting_info(entry).in_digest is InDigest.NEVER}
         started_with = {name for name in given if name not in may_change}
         if started_with or args.config or args.out:
             raise InputError(

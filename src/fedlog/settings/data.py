@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlog.data.data_spec import Partition
-from fedlog.settings.fields import AtLeastOne, Recorded, Section, local_setting, setting
+from fedlog.settings.fields import AtLeastOne, InDigest, Section, local_setting, setting
 from fedlog.settings.training import Recipe
 
 
@@ -36,7 +36,7 @@ class DataSettings(Section):
     split_seed: int = setting(
         0,
         "seed that chooses the validation rows of sites:...; a deployment uses 0",
-        recorded=Recorded.UNLESS_DEFAULT,
+        in_digest=InDigest.UNLESS_DEFAULT,
         metavar="N",
     )
     data_dir: str | None = local_setting(
@@ -57,7 +57,7 @@ class DataSettings(Section):
     test_records: AtLeastOne | None = setting(
         None,
         "use only the first N test records, for example if evaluating takes longer than training (default: all)",
-        recorded=Recorded.UNLESS_DEFAULT,
+        in_digest=InDigest.UNLESS_DEFAULT,
         metavar="N",
     )
     validation_fraction: float = setting(
@@ -82,7 +82,7 @@ class ModelSettings(Section):
         None,
         "defaults of settings that are not given: the paper's, or those tuned on MNIST, CIFAR-10 and UCI HAR "
         "(default: paper on the paper's data sets, else tuned; docs/running.md)",
-        recorded=Recorded.NEVER,  # the settings that it stands for are recorded
+        in_digest=InDigest.NEVER,  # the settings that it stands for are in the digest
         deployed=True,
     )
     # These three are appended to the body's name when a run is resolved.

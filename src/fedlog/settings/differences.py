@@ -12,7 +12,7 @@ from fedlog.algorithms import registry
 from fedlog.data.catalog import DEFAULTS
 from fedlog.data.data_spec import SITES
 from fedlog.errors import InputError
-from fedlog.settings.fields import Recorded, find_setting_info
+from fedlog.settings.fields import InDigest, find_setting_info
 from fedlog.settings.presets import apply_recipe, find_preset
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, convert_spec_to_json
@@ -58,7 +58,7 @@ def find_differences(spec: RunSpec) -> list[SettingDifference]:
         name, known = entry.name, find_setting_info(entry)
         if name in ("data", "method", "options") or not known.flag:
             continue
-        if known.recorded is Recorded.NEVER and name not in NEEDED:
+        if known.in_digest is InDigest.NEVER and name not in NEEDED:
             continue
         if own[name] is not None and own[name] != usual[name]:
             found.append(SettingDifference(name, own[name], usual[name]))
@@ -73,7 +73,7 @@ def find_differences(spec: RunSpec) -> list[SettingDifference]:
 
 def describe_changed_settings(earlier: RunSpec, later: RunSpec) -> str:
     """Say which settings make `later` another experiment than `earlier`, with both values of each."""
-    before, after = earlier.list_recorded_values(), later.list_recorded_values()
+    before, after = earlier.list_digested_values(), later.list_digested_values()
     for values in (before, after):
         options = values.pop("options", {})
         values.update(options if earlier.method == later.method else {})

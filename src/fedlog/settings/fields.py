@@ -27,8 +27,8 @@ PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
-class Recorded(Enum):
-    """Whether a setting enters the digest that identifies a run's settings. A setting that is None never enters it."""
+class InDigest(Enum):
+    """Whether a setting is in the digest, by which equal experiments are recognised; a setting that is None never is."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"
@@ -39,10 +39,10 @@ class Recorded(Enum):
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """A setting's help text, and whether it enters digests, belongs to deployed runs, and has a command-line flag."""
+    """A setting's help text, and whether it is in the digest, exists in deployed runs, and has a command-line flag."""
 
     help: str
-    recorded: Recorded = Recorded.ALWAYS
+    in_digest: InDigest = InDigest.ALWAYS
     deployed: bool = False
     """Whether runs over Flower have the setting too, not only the simulator."""
     flag: bool = True
@@ -62,10 +62,10 @@ def setting(default: Any, text: str, **more: Any) -> Any:
     return field(default=default, metadata={"info": info})
 
 
-late_setting = partial(setting, recorded=Recorded.UNLESS_DEFAULT, deployed=True)
+late_setting = partial(setting, in_digest=InDigest.UNLESS_DEFAULT, deployed=True)
 """Make a setting that was added later: in a run's digest only if it is not the default, and also for Flower."""
 
-local_setting = partial(setting, recorded=Recorded.NEVER)
+local_setting = partial(setting, in_digest=InDigest.NEVER)
 """Make a setting that is in no digest: it says where files are or how a run is computed."""
 
 

@@ -17,7 +17,7 @@ from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import (
     AtLeastOne,
-    Recorded,
+    InDigest,
     Section,
     ShareBelowOne,
     find_setting_info,
@@ -63,22 +63,22 @@ class RunSpec(
     @property
     def digest(self) -> str:
         """A short digest: resolved specifications have the same digest if and only if they are the same experiment."""
-        return digest_json(self.list_recorded_values())[:16]
+        return digest_json(self.list_digested_values())[:16]
 
-    def list_recorded_values(self) -> dict[str, Any]:
-        """Return the settings that decide what the experiment is, as JSON values; the method's are under `options`."""
+    def list_digested_values(self) -> dict[str, Any]:
+        """Return the settings that are in the digest, as JSON values; the method's options are under `options`."""
         values = convert_spec_to_json(self)
         if self.data.startswith("sites:"):
             values["data"] = "sites"  # the folder does not matter: `data_sha256` is the digest of its content
         values["options"] = {name: value for name, value in values["options"].items() if value is not None}
-        return {each.name: values[each.name] for each in fields(self) if _is_recorded(each, values[each.name])}
+        return {each.name: values[each.name] for each in fields(self) if _is_in_digest(each, values[each.name])}
 
 
-def _is_recorded(entry: Field[Any], value: Any) -> bool:
-    recorded = find_setting_info(entry).recorded
-    if value is None or recorded is Recorded.NEVER:
+def _is_in_digest(entry: Field[Any], value: Any) -> bool:
+    rule = find_setting_info(entry).in_digest
+    if value is None or rule is InDigest.NEVER:
         return False
-    return recorded is Recorded.ALWAYS or value != entry.default
+    return rule is InDigest.ALWAYS or value != entry.default
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import (
     AtLeastOne,
+    InDigest,
     NotNegative,
     PositiveShare,
-    Recorded,
     Section,
     Share,
     ShareBelowOne,
@@ -156,7 +156,7 @@ class RoundSettings(Section):
     carry: Share | None = setting(
         None,
         "use this share of the old posterior as the next prior; the server then keeps no client's upload",
-        recorded=Recorded.NEVER,  # it is an option of the method, and recorded as such
+        in_digest=InDigest.NEVER,  # it becomes one of the method's `options`, which are in the digest
         deployed=True,
         metavar="G",
     )

@@ -12,7 +12,7 @@ from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.compare.variants import ComparedRun
 from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
 from fedlog.experiments.run.scores import SCORES, RunScores
-from fedlog.settings.fields import Recorded, find_setting_info
+from fedlog.settings.fields import InDigest, find_setting_info
 from fedlog.settings.spec import RunSpec
 
 # Settings that differ between repetitions of the same variant.
@@ -68,7 +68,7 @@ def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
     names = [
         entry.name
         for entry in fields(RunSpec)
-        if find_setting_info(entry).recorded is not Recorded.NEVER
+        if find_setting_info(entry).in_digest is not InDigest.NEVER
         and entry.name not in (*REPETITION_SETTINGS, "data", "method")
     ]
     return [name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)]
