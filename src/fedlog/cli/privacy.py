@@ -29,7 +29,7 @@ from fedlog.privacy.guarantee import (
 from fedlog.privacy.mechanisms import Mechanism, compute_client_sensitivity, plan_noise
 from fedlog.privacy.release_log import FILE_NAME, ReleaseLog, compute_spending_across_runs, read_log
 from fedlog.privacy.secagg.terms import FEWEST
-from fedlog.settings.fields import check_value, find_setting_types, list_choices
+from fedlog.settings.fields import convert_value, find_setting_types, list_choices
 
 MESSAGE = "message:"  # of a clip that bounds a client's whole message
 
@@ -151,7 +151,7 @@ def audit_promise(args: argparse.Namespace) -> int:
 
     args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
     hints = {name: hint for name, hint in find_setting_types(Audit).items() if name in args}
-    given = {name: check_value(name, getattr(args, name), hint) for name, hint in hints.items()}
+    given = {name: convert_value(name, getattr(args, name), hint) for name, hint in hints.items()}
     finding = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
     print(json.dumps(finding.as_json(), indent=2) if args.json else finding)
     if finding.is_too_weak:

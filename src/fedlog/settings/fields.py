@@ -86,7 +86,7 @@ class Section:
             value, hint = getattr(self, entry.name), hints[entry.name]
             if value is None and defaults.get(entry.name) is not None and NoneType not in list_accepted_types(hint):
                 value = entry.default  # in a file, null and "not set" are the same
-            checked = defaults[entry.name] if value is entry.default else _check_setting(entry, value, hint)
+            checked = defaults[entry.name] if value is entry.default else _convert_setting(entry, value, hint)
             object.__setattr__(self, entry.name, checked)
 
     def extract_section(self, section: type[Value]) -> Value:
@@ -107,7 +107,7 @@ def _convert_defaults(kind: Any) -> dict[str, Any]:
     """Return name -> default of a section's settings, checked and converted; cached, since most keep their default."""
     hints = find_setting_types(kind)
     given = [entry for entry in fields(kind) if entry.default is not MISSING]
-    return {entry.name: _check_setting(entry, entry.default, hints[entry.name]) for entry in given}
+    return {entry.name: _convert_setting(entry, entry.default, hints[entry.name]) for entry in given}
 
 
 def list_accepted_types(hint: Any) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ def list_choices(hint: Any) -> tuple[str, ...]:
     return tuple(each.value for each in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
 
 
-def check_value(name: str, value: Any, hint: Any) -> Any:
+def convert_value(name: str, value: Any, hint: Any) -> Any:
     """Convert the value to the setting's type; raise InputError if it does not fit the type or its bounds."""
     if isinstance(value, str) and get_origin(find_value_type(hint)) is tuple:
         value = (value,)  # one name stands for a list of one
@@ -143,10 +143,10 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     return found
 
 
-def _check_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
-    """Convert the value as `check_value` does; an InputError without a hint gets the setting's help text as hint."""
+def _convert_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
+    """Convert the value as `convert_value` does; an InputError without a hint gets the setting's help text as hint."""
     try:
-        return check_value(entry.name, value, hint)
+        return convert_value(entry.name, value, hint)
     except InputError as error:
         if error.hint is None and "info" in entry.metadata:
             raise InputError(error.message, hint=f"{entry.name}: {find_setting_info(entry).help}") from None
@@ -197,5 +197,5 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
         if nested and not (value is None and name not in needed):
             read[name] = read_dataclass(part, value, f"{name} in {what}")
         else:
-            read[name] = check_value(name, value, hints[name])
+            read[name] = convert_value(name, value, hints[name])
     return kind(**read)
