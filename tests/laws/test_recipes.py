@@ -33,7 +33,7 @@ def test_the_papers_data_keep_the_papers_settings_and_other_data_get_the_tuned_o
     for method, tuned in TUNED.items():
         found = apply_recipe(RunSpec(data="digits", method=method), given=())
         assert (found.moments, found.decay) == (tuned.moments, tuned.decay)
-        assert found.options["learning_rate"] == tuned.times_rate * find_preset("digits").learning_rate
+        assert found.options["learning_rate"] == tuned.learning_rate_factor * find_preset("digits").learning_rate
         plain = RunSpec(data="mnist", method=method)
         assert resolve(apply_recipe(plain, given=())).digest == resolve(plain).digest
 
@@ -61,7 +61,7 @@ def test_the_command_line_files_and_comparisons_take_the_recipe(tmp_path: Path) 
     (tmp_path / "run.toml").write_text('method = "local"\ndecay = "none"\n')
     assert command_line(f"{tmp_path / 'run.toml'}").decay is Decay.NONE
     assert command_line("--data mnist --method local --recipe tuned").options["learning_rate"] == pytest.approx(
-        TUNED["local"].times_rate * 0.001
+        TUNED["local"].learning_rate_factor * 0.001
     )
     variants = make_variants(
         RunSpec(data="digits", decay=Decay.NONE), VariantChoices(("fedlog", "local"), given=frozenset({"decay"}))

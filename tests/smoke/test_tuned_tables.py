@@ -56,7 +56,7 @@ def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids
     assert (method, others) == ("fedavg", [])  # of no other method the grids are whole
     assert choice.gains == pytest.approx({"mnist-selection": 10.0, "cifar10": 10.0, "har": 0.0})
     settings = choice.settings
-    assert (settings.times_rate, settings.moments, settings.decay) == (4, AdamMoments.EPOCH, Decay.NONE)
+    assert (settings.learning_rate_factor, settings.moments, settings.decay) == (4, AdamMoments.EPOCH, Decay.NONE)
     assert settings.options == {}
 
 

@@ -114,9 +114,9 @@ DEPLOYED_OPTIONS: dict[str, METHOD_OPTIONS] = {
 
 @dataclass(frozen=True)
 class TunedSettings:
-    """The tuned settings of one method; `times_rate` multiplies the learning rate of the data set's preset."""
+    """The tuned settings of one method; its learning rate is `learning_rate_factor` times that of the preset."""
 
-    times_rate: float
+    learning_rate_factor: float
     moments: AdamMoments = AdamMoments.RUN
     decay: Decay = Decay.COSINE
     weight_decay: float = 0.0
@@ -159,5 +159,5 @@ def apply_recipe(spec: RunSpec, given: Collection[str]) -> RunSpec:
     if recipe is Recipe.PAPER or tuned is None or spec.body_training is BodyTraining.DP_SGD:
         return spec
     settings = {name: getattr(tuned, name) for name in _OPTIMISER if name not in given}
-    rate = {"learning_rate": tuned.times_rate * find_preset(spec.data).learning_rate}
+    rate = {"learning_rate": tuned.learning_rate_factor * find_preset(spec.data).learning_rate}
     return replace(spec, options={**rate, **tuned.options, **spec.options}, **settings)

@@ -67,7 +67,7 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
     rows = tuple(
         (
             find_style(method).label,
-            f"{tuned.times_rate:g} times the data set's",
+            f"{tuned.learning_rate_factor:g} times the data set's",
             f"for the {tuned.moments}" if tuned.moments.value == "run" else f"anew each {tuned.moments}",
             str(tuned.decay),
             ", ".join(f"{name} {value}" for name, value in tuned.options.items()),
