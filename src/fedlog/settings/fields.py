@@ -28,7 +28,7 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class InDigest(Enum):
-    """Whether a setting is in the digest, by which equal experiments are recognised; a setting that is None never is."""
+    """Whether a setting is in the digest that tells experiments apart; a setting that is None never is."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"

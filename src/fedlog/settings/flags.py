@@ -11,14 +11,14 @@ from fedlog.errors import InputError
 from fedlog.settings.data import DataSettings, ModelSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.fields import find_setting_info, find_setting_types, find_value_type, list_choices
-from fedlog.settings.privacy import PrivacySettings, SumSettings
+from fedlog.settings.privacy import PrivacySettings, SecureSumSettings
 from fedlog.settings.spec import RunLengthSettings, RunSpec
 from fedlog.settings.training import Optimiser, RoundSettings
 
 GROUPS = {
     "data": (DataSettings,),
     "method and training": (ModelSettings, RunLengthSettings, RoundSettings, Optimiser),
-    "privacy": (PrivacySettings, SumSettings),
+    "privacy": (PrivacySettings, SecureSumSettings),
     "execution": (Execution,),
 }
 NOTES = {"privacy": "docs/privacy.md says what each setting promises, and to whom"}

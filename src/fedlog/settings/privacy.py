@@ -1,4 +1,4 @@
-"""The privacy settings of a run. `promise` checks them and turns them into a promise."""
+"""The privacy settings of a run; `settings/promise.py` checks them and makes a `Promise` of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True)
 class PrivacySettings(Section):
-    """The privacy settings: what is protected, how strongly, and who adds the noise."""
+    """The privacy settings: what is protected and how strongly, and how noise is added and bodies are trained.
+
+    `trust` says who adds the noise, `calibration` how much of it a budget needs, and `noise` how it is drawn. `clip`
+    bounds the features of a record, `message_norm` the whole upload of a client. The last four are for DP-SGD.
+    """
 
     privacy: Unit | None = setting(
         None, "what is protected: one record, or a whole client or site; paper is no formal guarantee", deployed=True
@@ -57,8 +61,11 @@ class PrivacySettings(Section):
 
 
 @dataclass(frozen=True)
-class SumSettings(Section):
-    """Settings of secure sums: whether to use them, how many honest clients they need, and simulated dropouts."""
+class SecureSumSettings(Section):
+    """Settings of secure sums: whether to use them, how many honest clients they need, and how many clients drop out.
+
+    Dropouts are simulated.
+    """
 
     aggregation: Aggregation | None = setting(
         None, "secure: the server sees only the sum of the uploads", deployed=True

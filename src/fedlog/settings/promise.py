@@ -18,7 +18,7 @@ from fedlog.privacy.protection import ContributionBound, Protection, choose_samp
 from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
 from fedlog.settings.fields import PositiveShare, Section
-from fedlog.settings.privacy import BodyTraining, PrivacySettings, SumSettings
+from fedlog.settings.privacy import BodyTraining, PrivacySettings, SecureSumSettings
 from fedlog.wire.transport import Transport
 
 SGD_CLIP, SAMPLE_RATE = 1.0, 0.1
@@ -81,7 +81,7 @@ class DpSgd(Section):
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
-    """Return the promise that the settings ask for, or None without --privacy; `noise` is the default kind of noise."""
+    """Return the promise that the settings ask for, or None without --privacy; `noise` is used if they name none."""
     if given.privacy is None:
         _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None
@@ -119,7 +119,9 @@ def resolve_dp_sgd(given: PrivacySettings, promise: Promise | None) -> DpSgd | N
     return DpSgd(clip, rate, given.sgd_noise)
 
 
-def resolve_secure_sums(given: SumSettings, promise: Promise | None, refused_share: float | None) -> SumSettings | None:
+def resolve_secure_sums(
+    given: SecureSumSettings, promise: Promise | None, refused_share: float | None
+) -> SecureSumSettings | None:
     """Return the settings of the run's secure sums; None if the run has no secure sums."""
     distributed = promise is not None and promise.trust is Trust.DISTRIBUTED
     if given.aggregation is None and not distributed:
@@ -174,20 +176,23 @@ def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
         )
 
 
-def choose_number_of_survivors(honest: int | None, clients: int) -> int:
-    """Return how many clients must stay to the end of a secure sum: `honest`, or if None the smallest safe number."""
+def choose_fewest_honest_survivors(honest: int | None, clients: int) -> int:
+    """Return the fewest honest clients that must stay to the end of a secure sum.
+
+    This is `honest`, or if that is None the smallest number with which the sum is safe.
+    """
     if clients < FEWEST:
         raise InputError(
             f"a secure sum needs at least {FEWEST} clients in every round, found: {clients}",
             hint="let more clients take part: in a sum of two, each client can compute the other's upload",
         )
-    survivors = max(FEWEST, smallest_safe_threshold(clients, 0)) if honest is None else honest
-    if not FEWEST <= survivors <= clients:
+    fewest = max(FEWEST, smallest_safe_threshold(clients, 0)) if honest is None else honest
+    if not FEWEST <= fewest <= clients:
         raise InputError(
-            f"--honest must be {FEWEST} to {clients}, the number of clients in a round, found: {survivors}",
+            f"--honest must be {FEWEST} to {clients}, the number of clients in a round, found: {fewest}",
             hint="leave out --honest; the default needs over half of the clients to be honest",
         )
-    return survivors
+    return fewest
 
 
 def check_transport(transport: Transport, promise: Promise | None, secure: bool) -> None:
@@ -217,7 +222,7 @@ def plan_protection(
     rounds: int,
     *,
     clients: int = 1,
-    survivors: int = 1,
+    honest_survivors: int = 1,
     training: SgdTraining | None = None,
 ) -> Protection | None:
     """Plan the noise and clipping of a run's uploads; return None for a run without a privacy promise."""
@@ -241,7 +246,7 @@ def plan_protection(
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
         shape=(plan.n_class, 1 + schedule.round[0].count_summed_features(plan.width)),
         clients=clients,
-        honest_survivors=survivors if promise.trust is Trust.DISTRIBUTED else 1,
+        honest_survivors=honest_survivors if promise.trust is Trust.DISTRIBUTED else 1,
         noise=promise.noise,
         training=training,
         detail=schedule.round[0].detail,

@@ -22,7 +22,7 @@ from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.presets import Preset, find_preset
-from fedlog.settings.privacy import Aggregation, BodyTraining, SumSettings
+from fedlog.settings.privacy import Aggregation, BodyTraining, SecureSumSettings
 from fedlog.settings.promise import (
     DpSgd,
     Promise,
@@ -55,7 +55,7 @@ class ResolvedRun:
     data: DataSpec
     promise: Promise | None
     dp_sgd: DpSgd | None
-    sums: SumSettings | None
+    sums: SecureSumSettings | None
 
     @property
     def digest(self) -> str:

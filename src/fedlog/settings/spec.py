@@ -24,7 +24,7 @@ from fedlog.settings.fields import (
     find_setting_types,
     setting,
 )
-from fedlog.settings.privacy import PrivacySettings, SumSettings
+from fedlog.settings.privacy import PrivacySettings, SecureSumSettings
 from fedlog.settings.training import Optimiser, RoundSettings
 
 
@@ -49,7 +49,7 @@ class RunLengthSettings(Section):
 
 @dataclass(frozen=True)
 class RunSpec(
-    SumSettings,
+    SecureSumSettings,
     PrivacySettings,
     Execution,
     Optimiser,

@@ -26,7 +26,7 @@ from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.simulated_round import Mail, RoundObservations, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
-from fedlog.settings.promise import choose_number_of_survivors
+from fedlog.settings.promise import choose_fewest_honest_survivors
 from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution
@@ -170,7 +170,7 @@ class SecureSums:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.create(number, os.urandom)
                 self._used[number] = UsedStepsInMemory()
-        honest = self.honest or choose_number_of_survivors(None, len(members))
+        honest = self.honest or choose_fewest_honest_survivors(None, len(members))
         roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 

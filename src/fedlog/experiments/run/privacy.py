@@ -13,8 +13,8 @@ from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_or_resume_log
-from fedlog.settings.privacy import BodyTraining, SumSettings
-from fedlog.settings.promise import choose_number_of_survivors, plan_protection
+from fedlog.settings.privacy import BodyTraining, SecureSumSettings
+from fedlog.settings.promise import choose_fewest_honest_survivors, plan_protection
 from fedlog.settings.resolve import ResolvedRun
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import RunSettings
@@ -38,7 +38,13 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
     survivors = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
     return plan_protection(
-        run.promise, algorithm, plan, run.settings.rounds, clients=clients, survivors=survivors, training=training
+        run.promise,
+        algorithm,
+        plan,
+        run.settings.rounds,
+        clients=clients,
+        honest_survivors=survivors,
+        training=training,
     )
 
 
@@ -53,9 +59,9 @@ def make_secure_sums(run: ResolvedRun, protection: Protection | None, clients: i
     return SecureSums(protection, _count_required_survivors(run.sums, run.settings, clients), silent)
 
 
-def _count_required_survivors(sums: SumSettings, settings: RunSettings, clients: int) -> int:
+def _count_required_survivors(sums: SecureSumSettings, settings: RunSettings, clients: int) -> int:
     """Return how many clients must stay to the end of each round's secure sum."""
-    return choose_number_of_survivors(sums.honest, max(1, round(settings.participation * clients)))
+    return choose_fewest_honest_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
 def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:

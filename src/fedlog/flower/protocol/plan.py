@@ -44,7 +44,7 @@ class SumRules(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        promise_rules.choose_number_of_survivors(self.honest, self.sites)
+        promise_rules.choose_fewest_honest_survivors(self.honest, self.sites)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Plan(Section):
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.build_algorithm(n_class, width), self.make_model_plan(n_class, width)
         return promise_rules.plan_protection(
-            self.promise, algorithm, shape, self.rounds, clients=sites, survivors=honest
+            self.promise, algorithm, shape, self.rounds, clients=sites, honest_survivors=honest
         )
 
     @staticmethod
@@ -165,7 +165,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             promise=promise,
             secure=None
             if sums is None
-            else SumRules(promise_rules.choose_number_of_survivors(sums.honest, sites), sites),
+            else SumRules(promise_rules.choose_fewest_honest_survivors(sums.honest, sites), sites),
         )
     )
 
