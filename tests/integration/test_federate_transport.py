@@ -40,7 +40,7 @@ from fedlog.models.body import HEAD
 from fedlog.models.model_folder import load_model
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.settings.promise import Promise
-from fedlog.settings.training import BroadcastForm, World
+from fedlog.settings.training import BroadcastForm, HeadRows
 from fedlog.wire.codec import find_codec, is_unchanged_message
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
@@ -48,7 +48,7 @@ from fedlog.wire.message import Kind, Message
 OPTIONS = {"epochs": 2, "learning_rate": 0.01}
 CLASSES = {"east": (0, 1), "north": (1, 2), "south": (0, 2)}
 DIFFERENCES = {"codec": "rows+q8", "codec_down": "q4", "down": BroadcastForm.DIFFERENCES}
-CLOSED = {"codec": "rows+q8", "down": BroadcastForm.DIFFERENCES, "world": World.CLOSED}
+CLOSED = {"codec": "rows+q8", "down": BroadcastForm.DIFFERENCES, "world": HeadRows.CLOSED}
 SKIPPING = {**DIFFERENCES, "skip_below": 0.4}
 
 
@@ -111,7 +111,7 @@ def watch(post: InProcess) -> list[tuple[str, FrameKind, int, bytes]]:
         ("fedlog-c", {"codec": "rows+q4+zstd", "codec_down": "q4+zstd", "down": BroadcastForm.DIFFERENCES}),
         ("fedproto", DIFFERENCES),
         ("lg-fedavg-1", {**DIFFERENCES, "codec": "q8"}),
-        ("fedlog", {"codec": "rows", "world": World.CLOSED}),
+        ("fedlog", {"codec": "rows", "world": HeadRows.CLOSED}),
         ("fedlog", CLOSED),
         ("fedlog-c", CLOSED),
         ("fedlog", SKIPPING),
@@ -302,7 +302,7 @@ def test_in_a_closed_world_a_site_gets_its_own_rows_if_it_said_so(post: InProces
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), world=None))
     seen = watch(post)
-    run(post, server, Plan("trial", options=OPTIONS, rounds=3, seed=4, codec="rows", world=World.CLOSED)).conduct()
+    run(post, server, Plan("trial", options=OPTIONS, rounds=3, seed=4, codec="rows", world=HeadRows.CLOSED)).conduct()
     rows = {
         site: find_codec("rows").decode(payload).arrays[0].any(dim=1).nonzero().flatten().tolist()
         for site, _, number, payload in seen
@@ -318,7 +318,7 @@ def test_in_a_closed_world_a_site_gets_its_own_rows_if_it_said_so(post: InProces
 
 
 def test_a_site_that_changes_its_world_is_greeted_again(post: InProcess, server: ServerFolder) -> None:
-    going = run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, codec="rows", world=World.CLOSED))
+    going = run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, codec="rows", world=HeadRows.CLOSED))
     east, seen, original = post.sites["east"], watch(post), going._conduct_round
 
     def changing(engine, number):  # type: ignore[no-untyped-def]
@@ -343,7 +343,7 @@ PROMISE = Promise(Unit.CLIENT, Trust.LOCAL, 8.0, 1e-5, message_norm=20.0)
         ({"codec": "rows"}, "codec rows cannot be used in a private run: the rows it sends show which classes"),
         ({"codec": "q8+zstd"}, "cannot be used in a private run: the length"),
         ({"codec_down": "rows+q8"}, "codec rows\\+q8 cannot be used in a private run"),
-        ({"codec_down": "rows", "world": World.CLOSED}, "--world closed cannot be used in a private run: the rows"),
+        ({"codec_down": "rows", "world": HeadRows.CLOSED}, "--world closed cannot be used in a private run: the rows"),
         ({"skip_below": 0.1}, "--skip-below cannot be used in a private run: whether a message is skipped"),
         (
             {"codec": "q8", "down": BroadcastForm.DIFFERENCES},
@@ -368,7 +368,7 @@ def test_the_server_of_a_private_run_remembers_no_site() -> None:
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [("fedproto", {"skip_below": 0.1}), ("lg-fedavg-1", {"codec": "rows", "world": World.CLOSED})],
+    [("fedproto", {"skip_below": 0.1}), ("lg-fedavg-1", {"codec": "rows", "world": HeadRows.CLOSED})],
 )
 def test_methods_that_cannot_do_it_are_refused_before_a_run(method: str, how: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=method):

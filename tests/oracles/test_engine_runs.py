@@ -27,7 +27,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.models.body import logits
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice, Execution
-from fedlog.settings.training import AdamMoments, Initialisation, Judge, Optimiser, RunSettings
+from fedlog.settings.training import AdamMoments, HeldOutRecords, Initialisation, Optimiser, RunSettings
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import JoinedContribution, Kind, Message, add_contributions
 
@@ -344,7 +344,7 @@ def test_separate_initialisation_differs_by_client_and_is_the_same_in_any_order(
         ({"participation": float("nan")}, "participation"),
         ({"jobs": 0}, "at least 1, found: 0"),
         ({"stop_at_accuracy": 97.0}, "at least 0 and at most 1, found: 97.0"),
-        ({"judge": Judge.VALIDATION}, "no client has a validation record"),
+        ({"judge": HeldOutRecords.VALIDATION}, "no client has a validation record"),
         ({"codec": "f31"}, "unknown codec: f31"),
     ],
 )

@@ -14,7 +14,7 @@ from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
-from fedlog.settings.training import BroadcastForm, World
+from fedlog.settings.training import BroadcastForm, HeadRows
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def test_real_processes_send_what_the_simulator_sends(tmp_path: Path) -> None:
             codec="rows+q8",
             codec_down="rows+q4",
             down=BroadcastForm.DIFFERENCES,
-            world=World.CLOSED,
+            world=HeadRows.CLOSED,
             skip_below=0.3,
         )
     )

@@ -34,7 +34,7 @@ from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import Judge
+from fedlog.settings.training import HeldOutRecords
 
 if TYPE_CHECKING:
     from tests.conftest import MakeFederation
@@ -258,7 +258,8 @@ def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: 
     assert [row[0] for row in exported["comparison-1-sites"].rows] == ["client-0", "client-1", "client-2"]
 
     on_validation = {
-        key: replace(one, spec=replace(one.spec, judge=Judge.VALIDATION)) for key, one in found.findings.runs.items()
+        key: replace(one, spec=replace(one.spec, judge=HeldOutRecords.VALIDATION))
+        for key, one in found.findings.runs.items()
     }
     plot = bits_plot(replace(found.findings, runs=on_validation))
     assert [len(one.points) for one in plot.series] == [1]

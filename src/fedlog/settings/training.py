@@ -47,7 +47,7 @@ class Decay(StrEnum):
 
 
 class Recipe(StrEnum):
-    """Which default settings a run uses: the paper's settings, or tuned settings."""
+    """Which default settings a run uses: those of the paper, or tuned ones."""
 
     PAPER = "paper"
     """Those of the paper's tables."""
@@ -55,8 +55,8 @@ class Recipe(StrEnum):
     """Those chosen on MNIST images that no table uses, with the same number of trials for every method."""
 
 
-class Judge(StrEnum):
-    """The held-out records on which a client's accuracy is measured."""
+class HeldOutRecords(StrEnum):
+    """The held-out records on which a client's accuracy is measured: the values of the setting `judge`."""
 
     TEST = "test"
     VALIDATION = "validation"
@@ -64,9 +64,9 @@ class Judge(StrEnum):
     """Test records, and also validation records, on which each client chooses its best round."""
 
     @property
-    def parts(self) -> tuple[Judge, ...]:
+    def parts(self) -> tuple[HeldOutRecords, ...]:
         """The kinds of held-out records on which accuracy is measured; the first kind gives the run's accuracy."""
-        return (Judge.TEST, Judge.VALIDATION) if self is Judge.BOTH else (self,)
+        return (HeldOutRecords.TEST, HeldOutRecords.VALIDATION) if self is HeldOutRecords.BOTH else (self,)
 
 
 class Initialisation(StrEnum):
@@ -77,20 +77,20 @@ class Initialisation(StrEnum):
 
 
 class BroadcastForm(StrEnum):
-    """Whether the server broadcasts whole values, or only differences from the last broadcast."""
+    """Whether the server broadcasts whole values, or only their differences from earlier values."""
 
     WHOLE = "whole"
     DIFFERENCES = "differences"
-    """Differences to the last broadcast that each client has."""
+    """For each client, the differences from the last broadcast that it has."""
 
 
-class World(StrEnum):
-    """Whether a client gets the head's rows of all classes, or only of the classes in its own records."""
+class HeadRows(StrEnum):
+    """The rows of the head that a client gets, one row for each class: the values of the setting `world`."""
 
     OPEN = "open"
-    """Those of all classes."""
+    """The rows of all classes."""
     CLOSED = "closed"
-    """Only those of the classes it holds; it can then never predict another class."""
+    """Only the rows of the classes in its own records; it can then never predict another class."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,18 @@ class Optimiser(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings(Section):
-    """Settings of the rounds: who takes part, what is sent, and on which records accuracy is measured."""
+    """Settings of the rounds: who takes part, what is sent, and on which records accuracy is measured.
+
+    Settings of what is sent: `codec` is how uploads are written, `codec_down` how broadcasts are. `down` is whether
+    broadcasts are whole or differences, `world` which rows of the head a client gets. A message that changed too little
+    for `skip_below` is replaced by a note. `largest_share` limits the weight of one client, and `carry` is the share of
+    the old posterior in the next prior.
+    """
 
     seed: int = setting(0, "seed of everything random except private noise", deployed=True, metavar="N")
     participation: PositiveShare = setting(1.0, "share of the clients in each round", metavar="F")
-    judge: Judge = setting(
-        Judge.TEST,
+    judge: HeldOutRecords = setting(
+        HeldOutRecords.TEST,
         "held-out records that accuracy is measured on; both: on test, and each client also chooses its best round on "
         "validation",
     )
@@ -142,8 +148,8 @@ class RoundSettings(Section):
     down: BroadcastForm = late_setting(
         BroadcastForm.WHOLE, "broadcasts: whole, or the difference to what each client has"
     )
-    world: World = late_setting(
-        World.OPEN, "closed: a client gets only the rows of the classes it holds (over Flower: each site decides)"
+    world: HeadRows = late_setting(
+        HeadRows.OPEN, "closed: a client gets only the rows of the classes it holds (over Flower: each site decides)"
     )
     skip_below: NotNegative | None = late_setting(
         None, "replace a message by a short note if it changed by less than this share of its norm", metavar="T"
@@ -163,14 +169,14 @@ class RoundSettings(Section):
 
     @property
     def transport(self) -> Transport:
-        """How messages are encoded and sent; InputError if these settings contradict each other."""
+        """How messages are encoded and sent; InputError if its settings contradict each other."""
         from fedlog.wire.transport import Transport  # here, because codecs import PyTorch, and flags must not
 
         return Transport(
             codec=self.codec,
             codec_down=self.codec_down,
             differences=self.down is BroadcastForm.DIFFERENCES,
-            closed_world=self.world is World.CLOSED,
+            closed_world=self.world is HeadRows.CLOSED,
             skip_below=self.skip_below,
         )
 

@@ -31,7 +31,7 @@ from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, draw_initial_head
 from fedlog.models.weights_file import name_weights_file, write_weights
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
-from fedlog.settings.training import Initialisation, Judge
+from fedlog.settings.training import HeldOutRecords, Initialisation
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import PAPER_TRANSPORT, Transport, compute_relative_change
 
@@ -148,7 +148,7 @@ class Cohort:
                 yield client, message
 
     def evaluate(
-        self, indices: Sequence[int], judge: Judge = Judge.TEST, closing: tuple[Phase, ...] = ()
+        self, indices: Sequence[int], judge: HeldOutRecords = HeldOutRecords.TEST, closing: tuple[Phase, ...] = ()
     ) -> list[tuple[int, tuple[Score, ...]]]:
         """The scores of these clients' models on their held-out records.
 
@@ -303,11 +303,11 @@ class Cohort:
         return models
 
     def _score(
-        self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: Judge
+        self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: HeldOutRecords
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        pool = Pool.TEST if judge is Judge.TEST else Pool.TRAIN
+        pool = Pool.TEST if judge is HeldOutRecords.TEST else Pool.TRAIN
         labels = pool.find_records(self._federation).labels
-        held_out = {c.index: c.tests if judge is Judge.TEST else c.validations for c in group}
+        held_out = {c.index: c.tests if judge is HeldOutRecords.TEST else c.validations for c in group}
         requests = [FeatureRequest(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
         scores = []
         for request, features in zip(requests, backend.features(requests), strict=True):

@@ -30,7 +30,7 @@ from fedlog.models.body import HEAD, Body, draw_initial_head
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import ReleaseRecorder
-from fedlog.settings.training import Initialisation, Judge, RunSettings
+from fedlog.settings.training import HeldOutRecords, Initialisation, RunSettings
 from fedlog.wire.ledger import Direction
 from fedlog.wire.transport import Transport
 
@@ -136,12 +136,12 @@ class Simulation:
     def _check_start(self) -> None:
         """Refuse settings with which the run would fail after its start."""
         for judge in self.settings.judge.parts:
-            held_out = [c.tests if judge is Judge.TEST else c.validations for c in self._clients]
+            held_out = [c.tests if judge is HeldOutRecords.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
                 hint = "hold out some training records: --validation-fraction 0.2"
                 raise InputError(
                     f"no client has a {judge.value} record to measure accuracy on",
-                    hint=hint if judge is Judge.VALIDATION else f"{hint} --judge validation",
+                    hint=hint if judge is HeldOutRecords.VALIDATION else f"{hint} --judge validation",
                 )
         check_method_fits_labels(self.algorithm, numbers=self.federation.number is not None)
         self._check_bodies()

@@ -23,7 +23,7 @@ from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.training.tasks import CLOCK
 from fedlog.errors import FedlogError, RunError
-from fedlog.settings.training import Judge
+from fedlog.settings.training import HeldOutRecords
 
 Uploads = list[tuple[int, bytes | None]]
 Scores = list[tuple[int, tuple[Score, ...]]]
@@ -74,7 +74,7 @@ class Workers(ABC):
             "exchange", [(round_number, exchange, own) for own in self._split_by_cohort(indices)]
         )
 
-    def evaluate(self, indices: Sequence[int], judge: Judge, closing: tuple[Phase, ...] = ()) -> Scores:
+    def evaluate(self, indices: Sequence[int], judge: HeldOutRecords, closing: tuple[Phase, ...] = ()) -> Scores:
         """The scores of these clients, in the clients' order; with `closing`, after the phases that end a run."""
         return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split_by_cohort(indices)])
 

@@ -36,14 +36,14 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
         require_opacus()
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
-    survivors = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
+    honest = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
     return plan_protection(
         run.promise,
         algorithm,
         plan,
         run.settings.rounds,
         clients=clients,
-        honest_survivors=survivors,
+        honest_survivors=honest,
         training=training,
     )
 

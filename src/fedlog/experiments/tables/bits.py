@@ -12,7 +12,7 @@ from dataclasses import replace
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import BroadcastForm, World
+from fedlog.settings.training import BroadcastForm, HeadRows
 from fedlog.wire.codec import CODECS
 
 SEEDS = (0, 1, 2)
@@ -28,7 +28,7 @@ WAYS: dict[str, RunSpec] = {
     "rows+q4": RunSpec(codec="rows+q4"),
     "q8-up-q4-differences": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES),
     "q4-differences": RunSpec(codec="rows+q4+zstd", codec_down="q4+zstd", down=BroadcastForm.DIFFERENCES),
-    "closed-world": RunSpec(codec="rows+q8", down=BroadcastForm.DIFFERENCES, world=World.CLOSED),
+    "closed-world": RunSpec(codec="rows+q8", down=BroadcastForm.DIFFERENCES, world=HeadRows.CLOSED),
     "skip-0.05": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.05),
     "skip-0.2": RunSpec(codec="rows+q8", codec_down="q4", down=BroadcastForm.DIFFERENCES, skip_below=0.2),
 }

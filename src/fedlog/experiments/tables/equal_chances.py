@@ -14,7 +14,7 @@ from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
 from fedlog.settings.presets import find_preset
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import AdamMoments, Decay, Judge
+from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
 
 METHODS = ("local", "fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "fedavg", "feddbe")
 TABLE_METHODS = (*METHODS, "lg-fedavg-2", "fedper", "fedrep", "cs-fl", "fedbabu")
@@ -76,7 +76,7 @@ def _make_grid(
     )
 
 
-_VALIDATION: dict[str, Any] = {"validation_fraction": 0.2, "judge": Judge.VALIDATION}
+_VALIDATION: dict[str, Any] = {"validation_fraction": 0.2, "judge": HeldOutRecords.VALIDATION}
 GRID_MNIST = _make_grid(
     "select-equal-chances-table-mnist",
     "MNIST with the clients of Table 1: 50 with 60 records and 2 classes",
@@ -120,7 +120,7 @@ EQUAL_CHANCES = (
     _make_grid(
         "select-equal-chances-wine",
         "wine in three unequal sites",
-        RunSpec(data="wine", validation_fraction=0.3, judge=Judge.VALIDATION),
+        RunSpec(data="wine", validation_fraction=0.3, judge=HeldOutRecords.VALIDATION),
         "three tenths of each site's training rows",
         SEEDS[:1],
     ),

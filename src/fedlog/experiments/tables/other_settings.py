@@ -8,7 +8,7 @@ from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table_1
-from fedlog.settings.training import AdamMoments, Decay, Judge
+from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
 
 MOMENTS_KEPT = ("fedlog", "fedlog-c", "fedproto", "lg-fedavg-1", "local", "pooled")
 # The learning rate in round 1: the best one in `select-rate-mnist`; for the pooled model, the paper's.
@@ -76,7 +76,7 @@ OTHER_SETTINGS = (
         "chosen-rounds",
         "each client's round chosen on validation records",
         (
-            replace(_change_row(method, validation_fraction=HELD_OUT, judge=Judge.BOTH), printed=None)
+            replace(_change_row(method, validation_fraction=HELD_OUT, judge=HeldOutRecords.BOTH), printed=None)
             for method in MAIN_ROWS
         ),
         f"Each client holds {HELD_OUT:.0%} of its training records out, as validation records, and uses its model "

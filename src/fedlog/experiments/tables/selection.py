@@ -10,7 +10,7 @@ from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
 from fedlog.experiments.tables.other_settings import DECAYING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, compute_beta_for_growth
 from fedlog.settings.spec import RunSpec
-from fedlog.settings.training import AdamMoments, Decay, Judge
+from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
 
 SELECTION_SEED = 100  # never among a table's seeds
 
@@ -20,7 +20,7 @@ def _make_spec(data: str, method: str, rounds: int) -> RunSpec:
     if data == "mnist":
         # A fifth of 60 records would be a dozen a client; the training file has 57000 that no table is made from.
         return RunSpec(method=method, data="mnist-selection", rounds=rounds)
-    return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge=Judge.VALIDATION)
+    return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge=HeldOutRecords.VALIDATION)
 
 
 def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:

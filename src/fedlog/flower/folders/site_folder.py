@@ -23,7 +23,7 @@ from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.models.body_files import use_absolute_path
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.fields import Section, find_setting_types
-from fedlog.settings.training import World
+from fedlog.settings.training import HeadRows
 
 DEFAULT_PORT = 8443
 NONE = "none"
@@ -109,7 +109,7 @@ class SiteConfig(Section):
     body: str | None = None
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
     privacy: str | None = None  # the privacy it requires of every run, as [UNIT:]TRUST:EPSILON:DELTA
-    world: World | None = None  # closed: the site meets only the classes that are in its training rows
+    world: HeadRows | None = None  # closed: the site meets only the classes that are in its training rows
     caps: Caps = field(default_factory=Caps)
 
 

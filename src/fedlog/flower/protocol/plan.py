@@ -27,7 +27,7 @@ from fedlog.settings.privacy import Aggregation
 from fedlog.settings.promise import Promise
 from fedlog.settings.resolve import choose_rounds, list_given_options
 from fedlog.settings.spec import RunSpec, list_deployed_settings, make_spec
-from fedlog.settings.training import BroadcastForm, Decay, Optimiser, World
+from fedlog.settings.training import BroadcastForm, Decay, HeadRows, Optimiser
 from fedlog.wire.transport import Transport
 
 Option = str | int | float | bool | None
@@ -60,7 +60,7 @@ class Plan(Section):
     codec_down: str | None = None
     """The codec of broadcasts; None: the same as for uploads."""
     down: BroadcastForm = BroadcastForm.WHOLE
-    world: World = World.OPEN
+    world: HeadRows = HeadRows.OPEN
     """Closed: a site that meets only the classes in its training rows gets only these rows of the head."""
     skip_below: Annotated[float, Meta(ge=0)] | None = None
     largest_share: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -89,7 +89,7 @@ class Plan(Section):
             self.codec,
             self.codec_down,
             self.down is BroadcastForm.DIFFERENCES,
-            self.world is World.CLOSED,
+            self.world is HeadRows.CLOSED,
             self.skip_below,
         )
 

@@ -40,7 +40,7 @@ from fedlog.flower.site.privacy_record import (
     refuse_run_without_release_record,
 )
 from fedlog.flower.site.run_state import RunState, parse_step_number
-from fedlog.settings.training import Judge, World
+from fedlog.settings.training import HeadRows, HeldOutRecords
 from fedlog.wire.codec import WireError
 
 NO_SPACE = "the disk of this site is full"
@@ -89,7 +89,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
     refuse_unacceptable_plan(context)  # again: the site may have set or lowered its limit since the greeting
     if context.protects_records:
         state.check_body(context.profile)
-    if context.plan.world is World.CLOSED:
+    if context.plan.world is HeadRows.CLOSED:
         state.check_world_setting(context.profile)
     if request.kind is FrameKind.SECURE:
         return replace(request, kind=FrameKind.SECURED, payload=context.make_secure_sums(state).answer_step(request))
@@ -239,7 +239,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     _deliver_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.protection is None else state.store_head_digest(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
-    ((_, (score,)),) = cohort.evaluate(ONE, Judge.VALIDATION)
+    ((_, (score,)),) = cohort.evaluate(ONE, HeldOutRecords.VALIDATION)
     if context.protection is not None:
         release = context.protection.make_release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.protection, release)

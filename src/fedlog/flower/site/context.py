@@ -38,7 +38,7 @@ from fedlog.models.encoders.names import is_encoder
 from fedlog.models.frozen import FROZEN
 from fedlog.privacy.guarantee import Trust
 from fedlog.privacy.protection import Protection
-from fedlog.settings.training import World
+from fedlog.settings.training import HeadRows
 
 DAY_SECONDS = 86400.0
 # Epochs times the learning rate before the first upload: with less, a body is nearly as its seed made it.
@@ -112,7 +112,7 @@ class SiteContext:
     @property
     def closed_world(self) -> bool:
         """Whether this site gets only the head's rows for its own classes; run and site must both ask for this."""
-        return self.plan.world is World.CLOSED and self.config.world == World.CLOSED
+        return self.plan.world is HeadRows.CLOSED and self.config.world == HeadRows.CLOSED
 
     @cached_property
     def protection(self) -> Protection | None:

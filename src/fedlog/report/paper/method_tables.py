@@ -23,7 +23,7 @@ from fedlog.report.parts.tables import (
     format_mean,
     list_notes_on_missing_rows,
 )
-from fedlog.settings.training import Judge
+from fedlog.settings.training import HeldOutRecords
 
 PRINTED_SEEDS = 10  # of every row that the paper prints
 LAST_ROUNDS = 10
@@ -33,7 +33,7 @@ PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
     """Make the tables of an experiment that compares methods."""
-    if any(row.spec.judge is Judge.BOTH for row in finished.experiment.rows):
+    if any(row.spec.judge is HeldOutRecords.BOTH for row in finished.experiment.rows):
         return [table for table in (make_chosen_rounds_table(finished),) if table.rows]
     tables = [make_accuracy_table(finished), make_comparison_table(finished)]
     if finished.experiment.kind is ExperimentKind.TABLE and finished.experiment.threshold is not None:
