@@ -25,7 +25,10 @@ PANELS_IN_A_ROW = 4  # panels side by side
 
 
 def make_methods_table(findings: Findings) -> TextTable:
-    """Make a table with one row for each variant of a method: accuracies, gains over training alone, bits, seconds."""
+    """Make a table of accuracies, gains over training alone, bits and seconds: one row for each variant of a method.
+
+    A variant is a method with one choice of codec, body and recipe.
+    """
     beside = OTHER_MEASURES if findings.is_unbalanced else {}
     rows = [
         {
@@ -48,7 +51,10 @@ def make_methods_table(findings: Findings) -> TextTable:
 
 
 def make_sites_table(findings: Findings) -> TextTable:
-    """Make a table with one row for each site: its number of rows, its accuracy alone, and the gain of each variant."""
+    """Make a table with one row for each site: how many rows it has, its accuracy by training alone, and all gains.
+
+    A gain is that of one variant of a method over training alone.
+    """
     others = [results for results in findings.results.values() if results.label != findings.local_label]
     alone = None if findings.local_label is None else findings.results[findings.local_label]
     training = next(iter(findings.runs.values())).scores.training
@@ -93,7 +99,10 @@ def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _flatten_estimates(results: VariantResults | SiteResults) -> dict[str, float | None]:
-    """Return accuracy, gain and gain on test rows, each as three entries: NAME, NAME_low and NAME_high."""
+    """Return accuracy (on test rows), gain (on validation rows) and gain on test rows, each with its interval.
+
+    Each has three entries: NAME, NAME_low and NAME_high.
+    """
     named = {"accuracy": results.accuracy, "gain": results.gain, "gain_on_test": results.gain_on_test}
     return {
         f"{name}{suffix}": getattr(found, end, None)

@@ -39,12 +39,12 @@ class ComparisonSection:
     name: str
     title: str
     advice: str
-    confirmation: str
+    confirmation: str  # the gain on test rows, in a sentence
     plots: tuple[Plot, ...]
     sites_plot: Plot | None
     methods: TextTable
     sites: TextTable
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # warnings, then notes
 
 
 def write_comparison_page(path: Path, comparisons: Sequence[tuple[Findings, Advice, Sequence[str]]]) -> Path:
@@ -73,13 +73,13 @@ def make_comparison_section(
         confirmation=advice.confirmation,
         plots=tuple(plots),
         sites_plot=_plot_by_site(findings, styles, name),
-        methods=_show_method_names(make_methods_table(findings), styles),
-        sites=_show_method_names(make_sites_table(findings), styles),
+        methods=_replace_labels_by_names(make_methods_table(findings), styles),
+        sites=_replace_labels_by_names(make_sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
     )
 
 
-def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
+def _replace_labels_by_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
     """Return a copy of the table with each variant's label replaced by the name that plots show for it."""
     names = {label: style.label for label, style in styles.items()}
     columns = tuple(names.get(column, column) for column in table.columns)
@@ -88,9 +88,10 @@ def _show_method_names(table: TextTable, styles: dict[str, Style]) -> TextTable:
 
 
 def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
-    """Plot test accuracy by bits: the last round with its interval and, if recorded, the rounds before it.
+    """Plot each variant's final test accuracy by bits, with its interval.
 
-    A method that sends nothing is drawn as a horizontal line.
+    For variants in `curves`, also plot the test accuracy after each round. A variant that sends nothing is drawn as a
+    horizontal line.
     """
     known = {label: (one, one.accuracy) for label, one in findings.results.items() if one.accuracy is not None}
     sending = {label: one for label, (one, _) in known.items() if one.bits > 0}
@@ -132,8 +133,8 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
 def _list_points_before_result(curve: Curve, final_accuracy: float) -> tuple[Point, ...]:
     """Return the points of a curve without the final result, which is drawn separately.
 
-    The last round is the final result if its accuracy is `final_accuracy`. Else it is returned as well: some methods
-    train once more after the last round.
+    If the last round's accuracy is `final_accuracy`, the last round is the final result and its point is left out. Else
+    its point is returned, because the method trains once more after the last round.
     """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
@@ -147,7 +148,7 @@ def _list_points_before_result(curve: Curve, final_accuracy: float) -> tuple[Poi
 def _explain_missing_curves(
     findings: Findings, labels: Iterable[str], curves: Mapping[str, Sequence[Point]]
 ) -> tuple[str, ...]:
-    """Return a note that says why `curves` has no points for some of the labels, in a tuple; () if none is missing."""
+    """Return a note, in a tuple, that says why some labels have no points in `curves`; () if all labels have some."""
     bare = [label for label in labels if not curves.get(label)]
     if not bare:
         return ()
@@ -181,7 +182,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
 
 
 def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
-    """Plot each method's gain over training alone at each site, on validation rows; None if there are no gains."""
+    """Plot each variant's gain over training alone at each site, on validation rows; None if there are no gains."""
     others = [label for label in findings.labels if label != findings.local_label]
     sites = findings.sites[:MOST_SITES]
     if findings.local_label is None or not others:
