@@ -37,7 +37,7 @@ class ShownExperiment:
 
 
 INDEX = "methods/index.md"
-SETTINGS = (
+SHOWN_EXPERIMENTS = (
     ShownExperiment("table-mnist", "MNIST, 50 clients with 2 classes each", "reproduction/table-mnist.md"),
     ShownExperiment("table-cifar10", "CIFAR-10, 100 clients with 2 classes each", "reproduction/table-cifar10.md"),
     ShownExperiment("table-cifar100", "CIFAR-100, 100 clients with 10 classes each", "reproduction/table-cifar100.md"),
@@ -50,7 +50,7 @@ SETTINGS = (
 )
 PANELS = 3
 OVERVIEW_METHODS = ("local", "fedavg", "fedproto", "fedlog", "fedlog-c")
-OVERVIEW_SETTINGS = (SETTINGS[0], SETTINGS[1], SETTINGS[3])
+OVERVIEW_EXPERIMENTS = (SHOWN_EXPERIMENTS[0], SHOWN_EXPERIMENTS[1], SHOWN_EXPERIMENTS[3])
 GAINS = "what-it-gains.md"  # under docs/
 OVERVIEW, OVERVIEW_END = "<!-- overview: written by `fedlog docs` -->", "<!-- end of overview -->"
 REGRESSION_RECORD = ("fed-regression", "one-exchange-sites/regression-runs.json", "pretrained.md")
@@ -91,27 +91,25 @@ def read_method_results(folder: Path) -> MethodResults:
 
 def write_method_results(results: Path, docs: Path) -> list[Path]:
     """Write the results and a picture for every method's page; return the paths of the files."""
-    found = {setting: _read_experiment(results / setting.folder) for setting in SETTINGS}
+    found = {each: _read_experiment(results / each.folder) for each in SHOWN_EXPERIMENTS}
     written: list[Path] = []
     for page in sorted((docs / "methods").glob("*.md")):
         text = page.read_text()
         title = TITLE.search(text)
         if title is None:  # the list of methods
-            write_file(
-                page,
-                _insert_section(text, _format_list_of_methods([(s, found[s]) for s in SETTINGS if s.page == INDEX])),
-            )
+            listed = [(each, found[each]) for each in SHOWN_EXPERIMENTS if each.page == INDEX]
+            write_file(page, _insert_section(text, _format_list_of_methods(listed)))
             written.append(page)
             continue
         methods = re.findall(r"`([^`]+)`", title[1])
-        shown = [setting for setting in SETTINGS if any(method in found[setting] for method in methods)]
+        shown = [each for each in SHOWN_EXPERIMENTS if any(method in found[each] for method in methods)]
         picture = docs / "images" / "methods" / f"{page.stem}.svg"
         if shown:
             picture.parent.mkdir(parents=True, exist_ok=True)
-            write_file(picture, _draw_picture([(setting, found[setting]) for setting in shown[:PANELS]], methods))
+            write_file(picture, _draw_picture([(each, found[each]) for each in shown[:PANELS]], methods))
             written.append(picture)
         regression = _format_regression_section(results) if REGRESSION_RECORD[0] in methods else None
-        block = regression or _format_section([(s, found[s]) for s in shown], methods, page.stem)
+        block = regression or _format_section([(each, found[each]) for each in shown], methods, page.stem)
         write_file(page, _insert_section(text, block))
         written.append(page)
     return written
@@ -126,17 +124,21 @@ def _read_experiment(folder: Path) -> dict[str, MethodResults]:
 def _format_section(
     shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str], stem: str
 ) -> str:
-    """Return the results that one method's page shows, in Markdown: a table and a picture."""
+    """Return the table and the picture for the page of these methods, in Markdown.
+
+    `shown` has the experiments with their results; `stem` is the file name of the picture without its suffix.
+    """
     lines = ["## Results", ""]
     if not shown:
         return "\n".join([*lines, "No record of it on our tables."])
     lines += ["| setting | method | accuracy, bits of all clients | training alone |", "|---|---|---:|---:|"]
-    for setting, figures in shown:
+    for experiment, figures in shown:
         for method in methods:
             if method in figures:
                 alone = str(figures["local"]).rpartition(",")[0] if "local" in figures else "no record"
                 alone = alone if method != "local" else ""
-                lines.append(f"| [{setting.title}](../{setting.page}) | `{method}` | {figures[method]} | {alone} |")
+                link = f"[{experiment.title}](../{experiment.page})"
+                lines.append(f"| {link} | `{method}` | {figures[method]} | {alone} |")
     names = " and ".join(f"`{method}`" for method in methods)
     return "\n".join(
         [
@@ -150,12 +152,12 @@ def _format_section(
 
 
 def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
-    """Return one Markdown table for each experiment, with all methods, the most accurate first."""
+    """Return a Markdown table for each experiment, with the results of all methods, the most accurate method first."""
     lines = ["## Every method on digits", ""]
-    for setting, figures in shown:
+    for experiment, figures in shown:
         ranked = sorted(figures.items(), key=lambda each: -mean(each[1].accuracies))
         table = TextTable(("method", "accuracy, bits"), tuple((f"`{method}`", str(cell)) for method, cell in ranked))
-        lines += [f"`fedlog reproduce {setting.folder}` ({setting.title}):", "", table.to_markdown()]
+        lines += [f"`fedlog reproduce {experiment.folder}` ({experiment.title}):", "", table.to_markdown()]
     said = (
         "Each method with its defaults, none of them tuned here; the mean over clients after the last round ± standard "
         "deviation over seeds, and the bits of all clients. With two digits a client, training alone is hard to beat. "
@@ -184,7 +186,7 @@ def _format_regression_section(results: Path) -> str | None:
 
 
 def _insert_section(text: str, block: str) -> str:
-    """Put `block` between the marks START and END of a page's text; append the marks if the text has none."""
+    """Put `block` between the marks START and END of a page's text; if there are none, append the marks and `block`."""
     before, start, rest = text.partition(START)
     after = rest.partition(END)[2] if start else "\n"
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
@@ -193,7 +195,7 @@ def _insert_section(text: str, block: str) -> str:
 def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str]) -> str:
     """Draw accuracy against bits for all methods, and return the SVG; the methods in `methods` are drawn larger."""
     figure = ShownFigure((3.7 * len(panels), 3.2))
-    for axes, (setting, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, (experiment, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, cell in figures.items():
             ours, value, look = name in methods, mean(cell.accuracies), find_style(name)
             alpha, weight = (1.0, "bold") if ours else (0.5, "normal")
@@ -212,7 +214,7 @@ def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodRes
         axes.margins(0.15)
         if any(cell.bits for cell in figures.values()):
             _set_bits_axis(axes)
-        axes.set_title(setting.title, fontsize=9)
+        axes.set_title(experiment.title, fontsize=9)
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy (%)")
@@ -247,7 +249,7 @@ def write_methods_overview(results: Path, docs: Path) -> list[Path]:
 
 def _read_overview_results(results: Path, method: str) -> list[MethodResults]:
     """Read the results of the method in each experiment that the overview in README.md shows."""
-    return [read_method_results(results / setting.folder / method) for setting in OVERVIEW_SETTINGS]
+    return [read_method_results(results / experiment.folder / method) for experiment in OVERVIEW_EXPERIMENTS]
 
 
 def make_main_methods_table(results: Path) -> TextTable:
@@ -256,7 +258,7 @@ def make_main_methods_table(results: Path) -> TextTable:
         (find_style(method).label, *(str(cell) for cell in _read_overview_results(results, method)))
         for method in OVERVIEW_METHODS
     )
-    return TextTable(("", *(setting.title for setting in OVERVIEW_SETTINGS)), rows)
+    return TextTable(("", *(experiment.title for experiment in OVERVIEW_EXPERIMENTS)), rows)
 
 
 def describe_paired_gains(results: Path) -> str:
@@ -276,7 +278,7 @@ def describe_paired_gains(results: Path) -> str:
 def _draw_overview(results: Path) -> str:
     """Draw accuracy against bits in each experiment, and return the SVG; methods that send nothing are lines."""
     figure = ShownFigure((11, 3.6))
-    panels = figure.subplots(1, len(OVERVIEW_SETTINGS))
+    panels = figure.subplots(1, len(OVERVIEW_EXPERIMENTS))
     for method in OVERVIEW_METHODS:
         style = find_style(method)
         for axes, cell in zip(panels, _read_overview_results(results, method), strict=True):
@@ -292,10 +294,10 @@ def _draw_overview(results: Path) -> str:
                 label=style.label,
                 **style.matplotlib_point,
             )
-    for axes, setting in zip(panels, OVERVIEW_SETTINGS, strict=True):
+    for axes, experiment in zip(panels, OVERVIEW_EXPERIMENTS, strict=True):
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(setting.title, fontsize=9)
+        axes.set_title(experiment.title, fontsize=9)
         axes.set_xlabel("Mb, all clients, whole run")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("accuracy, mean over clients (%)")
