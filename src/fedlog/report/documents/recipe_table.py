@@ -1,4 +1,7 @@
-"""Choose the settings of `--recipe tuned` from grids of eight settings, and write their table in docs/running.md."""
+"""Choose the settings of `--recipe tuned`, and write their table in docs/running.md.
+
+Three grids, each on other data, have the same eight rows for a method: eight combinations of settings.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,34 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """The grid row chosen for one method, and its gain in each grid over the first row (the authors' optimiser)."""
+    """The grid row chosen for one method, and by how much it is more accurate, in each grid, than the first row.
+
+    The first row of a method has the optimiser of the paper's authors.
+    """
 
     chosen: Row  # of the first grid
     gains: dict[str, float]  # data set -> points
 
     @property
     def settings(self) -> TunedSettings:
-        """The chosen setting for `--recipe tuned`, with the learning rate as a multiple of the data set's rate."""
+        """The chosen settings for `--recipe tuned`, with the learning rate as a multiple of the data set's rate."""
         spec = self.chosen.spec
         options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
         times = spec.options["learning_rate"] / find_preset(spec.data).learning_rate
         return TunedSettings(times, spec.moments, spec.decay, spec.weight_decay, options)
 
 
-def choose_settings(results: Path) -> dict[str, RecipeChoice]:
-    """Choose a setting for each method whose runs in all grids are finished; return the choices by method."""
+def choose_grid_rows(results: Path) -> dict[str, RecipeChoice]:
+    """Choose a grid row for each method whose runs in all grids are finished; return the choices by method."""
     grids = [collect_runs(grid, results) for grid in RECIPE_GRIDS]
-    found = {method: _choose_setting(method, grids) for method in TABLE_METHODS}
+    found = {method: _choose_row(method, grids) for method in TABLE_METHODS}
     return {method: choice for method, choice in found.items() if choice is not None}
 
 
-def _choose_setting(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
-    """Choose the setting with the highest mean accuracy over the grids; None if a run is missing.
+def _choose_row(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
+    """Choose the grid row with the highest mean accuracy over the grids; None if a run is missing.
 
-    Settings with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
+    Rows with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
     impossible with different bodies and which sites refuse, so it cannot be a default.
     """
     rows = list_rows_of_method(method, grids[0].experiment)
@@ -82,4 +88,4 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
     """Replace the table of tuned settings in the page; return the page's path in a list, or [] if there is no page."""
-    return replace_marked_text(page, START, END, make_recipe_table(choose_settings(results)).to_markdown())
+    return replace_marked_text(page, START, END, make_recipe_table(choose_grid_rows(results)).to_markdown())
