@@ -1,7 +1,7 @@
 """Make the tables of `docs/bits.md` from the records under `results/` and `benchmarks/records/`.
 
-They compare runs that send compressed messages with uncompressed runs: the bits, the final accuracy, and whether a
-tenth of the bits is enough.
+They compare runs that send compressed messages with uncompressed runs: the bits, the final accuracy, and whether runs
+with a tenth of the bits are about as accurate.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def make_bits_tables(results: Path) -> dict[str, TextTable]:
 def find_uncompressed_runs(
     data: str, method: str, finished: FinishedRuns, table_1: FinishedRuns
 ) -> dict[int, RunResult]:
-    """Return the uncompressed run (codec `f32`) of each seed; if missing, the first rounds of its Table 1 run."""
+    """Return the uncompressed run (codec `f32`) of each seed.
+
+    For a seed without such a run, return the first rounds of the longer run that was made for the paper's Table 1.
+    """
     seeds = finished.experiment.seeds
     longer = {run.seed: shorten_run(run, ROUNDS[data]) for run in table_1.runs.get(method, []) if run.seed in seeds}
     own = {run.seed: run for run in finished.runs.get(f"{method}-{UNCOMPRESSED}", [])}
@@ -96,9 +99,9 @@ def compute_share_of_bits(
 
 
 def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]) -> Mean | None:
-    """Return the mean difference in final accuracy to uncompressed runs, over pairs of a client and a seed.
+    """Return the mean difference in final accuracy to uncompressed runs, in points.
 
-    None if there are fewer than two such pairs.
+    The mean is over all pairs of a client and a seed; None if there are fewer than two pairs.
     """
     found = [
         100 * (a - b)
@@ -119,7 +122,10 @@ def describe_difference(difference: Mean | None) -> str:
 
 
 def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, FinishedRuns]) -> TextTable:
-    """Make a table of the bits to reach the accuracy threshold, here and in the paper, judged by `judge_goal`."""
+    """Make a table of the bits to reach the accuracy threshold, in our runs and in the paper.
+
+    Its last column says which goals our runs meet, as `judge_goal` returns it.
+    """
     rows = []
     for data in ROUNDS:
         runs_of, table = finished[data].runs, table_1[data]
@@ -171,9 +177,10 @@ def _mark_missed_threshold(costs: Mapping[int, Cost]) -> str:
 
 
 def judge_goal(share: float | None, lowest: float | None) -> str:
-    """Return which goals (few bits, high accuracy) are met: `reached`, `bits only`, `accuracy only` or `missed`.
+    """Return which of two goals are met: `reached` (both), `bits only`, `accuracy only` or `missed`.
 
-    `share` is the bits divided by those of uncompressed runs; `lowest` is the lower end of the interval of the
+    Compared with uncompressed runs, a run should need at most the share GOAL_SHARE of the bits, and lose at most
+    GOAL_LOSS points of accuracy. `share` is its share of the bits; `lowest` is the lower end of the interval of its
     difference in accuracy. Blank if one of the two is None.
     """
     if share is None or lowest is None:
@@ -187,7 +194,11 @@ def judge_goal(share: float | None, lowest: float | None) -> str:
 def make_bits_and_accuracy_table(
     data: str, finished: FinishedRuns, short: FinishedRuns, table_1: FinishedRuns
 ) -> TextTable:
-    """Make a table, by method and way of sending: the bits to reach the accuracy threshold, and the final accuracy."""
+    """Make a table of the bits to reach the accuracy threshold and of the final accuracy.
+
+    It has a row for each method and way of sending (a codec, and what messages leave out). `short` has runs of two
+    rounds with lossless codecs.
+    """
     threshold = TABLE_1[data].threshold / 100
     rows = []
     for method in METHODS:
@@ -261,7 +272,10 @@ def _format_cost_cells(
 
 
 def make_codec_table(finished: FinishedRuns) -> TextTable:
-    """Make a table, by codec and method, of the bytes that a client sends and receives in the last of two rounds."""
+    """Make a table of the bytes that a client sends and receives in round 2, by codec and method.
+
+    `finished` has runs of two rounds: round 2 costs as much as every later round.
+    """
     rows = []
     for name in CODECS:
         cells = []
@@ -288,7 +302,10 @@ def _format_bytes_of_client(bits_of_all_clients: int) -> str:
 
 
 def make_participation_table(finished: FinishedRuns) -> TextTable:
-    """Make a table of accuracies and bits, by what the server keeps of clients that skip a round."""
+    """Make a table of accuracies and bits of runs in which only a share of the clients takes part in each round.
+
+    It has a row for each share and for each choice of what the server keeps of the clients that skip a round.
+    """
     at = (5, 10, 20, 30)
     rows = []
     for share in SHARES:
@@ -323,7 +340,7 @@ def make_loopback_table(path: Path) -> TextTable:
 
 
 def make_entropy_table(path: Path) -> TextTable:
-    """Make a table, by round and direction, of the bits per array entry: those sent, and the entropy."""
+    """Make a table of the bits sent for an array entry, beside the entropy of its code, by round and direction."""
     stored = read_json(path, {"rounds": []})
     rows = (
         {
