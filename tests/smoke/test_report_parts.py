@@ -27,7 +27,7 @@ from fedlog.report.pages.run_page import make_headline, render_run
 from fedlog.report.pages.runs_page import write_runs_page
 from fedlog.report.parts.axes import make_bits_axis, make_linear_axis, make_rounds_axis
 from fedlog.report.parts.curves import Curve, make_curve_plots
-from fedlog.report.parts.plots import Plot, draw_horizontal_lines
+from fedlog.report.parts.plots import Plot, place_horizontal_lines
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import find_differences, format_repeat_command
 from fedlog.settings.flags import read_given_settings
@@ -177,10 +177,14 @@ def test_the_names_of_others_are_text_and_no_markup(make_federation: MakeFederat
 def test_the_threshold_is_drawn_and_its_round_is_said() -> None:
     curve = Curve("fedlog", find_style("fedlog"), (0.5, 0.8, 0.95), (1e5, 2e5, 3e5))
     by_round, by_bits = make_curve_plots([curve], threshold=0.9)
-    assert [rule.label for rule in by_round.rules] == [rule.label for rule in by_bits.rules] == ["threshold 90.0 %"]
-    assert "passes the threshold of 90.0 % in round 3" in by_round.alternative
+    assert (
+        [rule.label for rule in by_round.horizontal_lines]
+        == [rule.label for rule in by_bits.horizontal_lines]
+        == ["threshold 90.0 %"]
+    )
+    assert "passes the threshold of 90.0 % in round 3" in by_round.alt_text
     assert by_bits.x.log
-    height = draw_horizontal_lines(by_round)[0].y
+    height = place_horizontal_lines(by_round)[0].y
     below, above = by_round.find_position(2, 80)[1], by_round.find_position(3, 95)[1]
     assert above < height < below
 
@@ -305,7 +309,7 @@ def test_names_of_close_horizontal_lines_do_not_cover_each_other() -> None:
     ]
     by_bits = make_curve_plots(curves)[1]
     boxes = []
-    for rule, drawn in zip(by_bits.rules, draw_horizontal_lines(by_bits), strict=True):
+    for rule, drawn in zip(by_bits.horizontal_lines, place_horizontal_lines(by_bits), strict=True):
         wide = 6 * len(rule.label)
         left = drawn.name_x - wide if drawn.anchor == "end" else drawn.name_x
         top = drawn.y + 3 if drawn.below else drawn.y - 17

@@ -98,7 +98,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
     paths = {
         label: _list_points_before_result(curves[label], known[label][1].value) for label in sending if label in curves
     }
-    levels, series, rules, said = list[float](), list[Series](), list[HorizontalLine](), list[str]()
+    levels, series, lines, said = list[float](), list[Series](), list[HorizontalLine](), list[str]()
     for label, (each, accuracy) in known.items():
         words = f"{styles[label].label}: {format_estimate(accuracy)} %"
         low, high = _find_interval_ends(accuracy, 0.0)
@@ -112,7 +112,7 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
             series.append(Series(label, styles[label], (*path, end), joined=bool(path), size=5.5))
         else:
             name_and_level = f"{styles[label].label} {format_percent(accuracy.value)}"
-            rules.append(HorizontalLine(100 * accuracy.value, name_and_level, styles[label], label))
+            lines.append(HorizontalLine(100 * accuracy.value, name_and_level, styles[label], label))
         said.append(words)
     bits = [point.x for one in series for point in one.points]
     y = make_linear_axis("%", levels)
@@ -120,13 +120,13 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
     return Plot(
         name=f"{name}-bits",
         title="Test accuracy by bits (%)",
-        alternative=". ".join(said) + ".",
+        alt_text=". ".join(said) + ".",
         x=make_bits_axis("bits up and down, all sites, log axis", [b * f for b in bits for f in (0.8, 1.25)]),
         y=y,
         series=tuple(series),
-        rules=tuple(rules),
+        horizontal_lines=tuple(lines),
         note=" ".join([*_explain_missing_curves(findings, sending, paths), *([LOW_ROUNDS_NOTE] if cut else [])]),
-        capped=True,
+        capped_intervals=True,
     )
 
 
@@ -209,13 +209,13 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
     return Plot(
         name=f"{name}-sites",
         title="Gain over training alone at each site (points, validation rows)",
-        alternative=". ".join(said) + "." + more,
+        alt_text=". ".join(said) + "." + more,
         x=make_named_axis("site", [_shorten_name(site) for site in sites]),
         y=make_linear_axis("points", levels),
         series=tuple(series),
-        rules=(HorizontalLine(0.0, "training alone", NO_GAIN),),
+        horizontal_lines=(HorizontalLine(0.0, "training alone", NO_GAIN),),
         note=more.strip(),
-        capped=True,
+        capped_intervals=True,
     )
 
 

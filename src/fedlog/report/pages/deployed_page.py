@@ -265,7 +265,7 @@ def _make_series(
     return Series(name.replace(" ", "-"), find_numbered_style(number, name), marks)
 
 
-def _plot_by_round(name: str, title: str, alternative: str, unit: str, series: tuple[Series, ...]) -> Plot:
+def _plot_by_round(name: str, title: str, alt_text: str, unit: str, series: tuple[Series, ...]) -> Plot:
     """Plot these lines over the rounds; the first line must have a point for every round."""
     y = make_linear_axis(unit, [0.0, *(point.y for one in series for point in one.points)])
-    return Plot(name, title, alternative, make_rounds_axis(int(series[0].points[-1].x)), y, series)
+    return Plot(name, title, alt_text, make_rounds_axis(int(series[0].points[-1].x)), y, series)

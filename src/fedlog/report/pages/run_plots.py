@@ -57,7 +57,7 @@ def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str,
     return Plot(
         name="clients",
         title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",
-        alternative=(
+        alt_text=(
             f"{len(judged)} {who}s, from {format_percent(judged[0].accuracy)} ({judged[0].name}) to "
             f"{format_percent(judged[-1].accuracy)} ({judged[-1].name}). "
             f"Median {format_percent(judged[len(judged) // 2].accuracy)}. "
@@ -84,7 +84,7 @@ def make_sizes_plot(facts: RunFacts) -> Plot | None:
     return Plot(
         name="sizes",
         title=f"{facts.measure[0].upper()}{facts.measure[1:]} by training records (%)",
-        alternative=(
+        alt_text=(
             f"The client with fewest records, {smallest[0].name} with {smallest[1]}, has "
             f"{format_percent(smallest[0].accuracy)}; the one with most, {largest[0].name} with {largest[1]}, has "
             f"{format_percent(largest[0].accuracy)}."
@@ -139,7 +139,7 @@ def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who
     return Bars(
         name="bits",
         title="Bits by direction and kind",
-        alternative=". ".join(said) + ".",
+        alt_text=". ".join(said) + ".",
         bars=tuple(bars),
         note=(
             f"Encoded messages of all {who}s in {rounds} round{'s' if rounds != 1 else ''}, framing included: "
@@ -161,7 +161,7 @@ def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
     return Bars(
         name="time",
         title="Where the time of a round went",
-        alternative=", ".join(f"{part.label} {part.text}" for part in drawn) + ".",
+        alt_text=", ".join(f"{part.label} {part.text}" for part in drawn) + ".",
         bars=(Bar("a round, on average", f"{total:.3g} s", drawn),),
     )
 
@@ -190,12 +190,12 @@ def make_calibration_plot(facts: RunFacts) -> Plot | None:
     return Plot(
         name="calibration",
         title="How often right, by how sure (%)",
-        alternative=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
+        alt_text=f"On {next(iter(found.ways.values())).records} test records. {' '.join(said)}",
         x=make_linear_axis("how sure the model says it is (%)", [0, 100]),
         y=make_linear_axis("%", [0, 100]),
         series=tuple(series),
         diagonal=True,
-        fixed=True,
+        fixed_y_axis=True,
     )
 
 
@@ -226,7 +226,7 @@ def make_geometry_plot(facts: RunFacts) -> Plot | None:
     return Plot(
         name="geometry",
         title="Class means of the clients, and the common head" if found.head else "Class means of the clients",
-        alternative=(
+        alt_text=(
             f"The plane in which the class means of {clients} clients differ most; it holds "
             f"{100 * found.shown:.0f} % of their variance. Marks of one class are one class at different clients"
             + (
@@ -239,7 +239,7 @@ def make_geometry_plot(facts: RunFacts) -> Plot | None:
         y=y,
         series=tuple(series),
         height=GEOMETRY_HEIGHT,
-        bare=True,
+        axes_through_origin=True,
     )
 
 

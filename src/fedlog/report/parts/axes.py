@@ -31,7 +31,10 @@ class Axis:
 
 
 def make_linear_axis(label: str, values: Iterable[float], whole_numbers: bool = False) -> Axis:
-    """Make a linear axis that covers these values; its ticks are round numbers, or integers with `whole_numbers`."""
+    """Make a linear axis that covers these values, with ticks at equal steps such as 0.2, 2.5 or 10.
+
+    With `whole_numbers`, all ticks are integers.
+    """
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if high - low < 1e-9:
@@ -86,7 +89,7 @@ def _format_bits_tick(bits: float) -> str:
 
 
 def _choose_step(rough: float) -> float:
-    """Choose the smallest round step that is at least `rough`: 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the smallest step that is at least `rough`, among 1, 2, 2.5 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in STEP_CHOICES if step * power >= rough * 0.999)
 

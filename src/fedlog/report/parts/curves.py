@@ -26,7 +26,7 @@ THRESHOLD = Style("threshold", "rose", "dotted")
 class Curve:
     """The accuracy of one method or run after each round, with the bits sent until then."""
 
-    key: str
+    key: str  # identifies the line of the plot, see `Series`
     style: Style
     accuracy: tuple[float, ...]  # shares
     bits: tuple[float, ...]  # sent by all clients in both directions since the start
@@ -57,7 +57,7 @@ def make_curve_plots(
     levels = [100 * value for curve in curves for value in choose_shown_accuracies(curve.accuracy)]
     levels += [] if threshold is None else [100 * threshold]
     y = make_linear_axis("%", levels)
-    rules = (
+    lines = (
         ()
         if threshold is None
         else (HorizontalLine(100 * threshold, f"threshold {format_percent(threshold)}", THRESHOLD),)
@@ -65,11 +65,11 @@ def make_curve_plots(
     by_round = Plot(
         name=f"{name}-by-round",
         title=f"{measure[0].upper()}{measure[1:]} by round (%)",
-        alternative=_describe_curves(curves, threshold),
+        alt_text=_describe_curves(curves, threshold),
         x=make_rounds_axis(max(len(curve.accuracy) for curve in curves)),
         y=y,
         series=tuple(_make_series(curve, by_bits=False) for curve in curves),
-        rules=rules,
+        horizontal_lines=lines,
         note=LOW_ROUNDS_NOTE if any(100 * min(curve.accuracy) < y.low for curve in curves) else "",
     )
     sending = [curve for curve in curves if curve.has_sent_bits]
@@ -80,11 +80,11 @@ def make_curve_plots(
         by_round,
         name=f"{name}-by-bits",
         title=f"{measure[0].upper()}{measure[1:]} by bits (%)",
-        alternative=_describe_curves(sending, threshold, by_bits=True),
+        alt_text=_describe_curves(sending, threshold, by_bits=True),
         x=make_bits_axis("bits up and down, all clients, log axis", [bits for curve in sending for bits in curve.bits]),
         series=tuple(_make_series(curve, by_bits=True) for curve in sending),
-        rules=(
-            *rules,
+        horizontal_lines=(
+            *lines,
             *(
                 HorizontalLine(100 * end, f"{one.style.label} {format_percent(end)}", one.style, one.key)
                 for one, end in ends
@@ -95,9 +95,9 @@ def make_curve_plots(
 
 
 def choose_shown_accuracies(accuracy: Sequence[float]) -> list[float]:
-    """Return the accuracies of a curve that the axis of its plot must cover.
+    """Return the accuracies of a curve that the axis of its plot must cover: all, unless the curve starts steeply.
 
-    If the curve starts steeply, they are those after the first quarter of the rounds, and the highest accuracy.
+    Of a steep curve, return the highest accuracy and those after the first quarter of the rounds.
     """
     later = [*accuracy[len(accuracy) // 4 :], max(accuracy)]
     return later if max(accuracy) - min(accuracy) > STEEP_FACTOR * (max(later) - min(later)) else list(accuracy)

@@ -35,7 +35,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one line of a plot, such as a method's; a reader can switch it off in the legend."""
+    """The points of one line of a plot, such as a method's; a reader can switch the line off in the legend.
+
+    `key` identifies the line: all series and horizontal lines with the same key are switched off together. With
+    `arrows`, an arrow is drawn from the origin to each point.
+    """
 
     key: str
     style: Style
@@ -43,12 +47,12 @@ class Series:
     joined: bool = True
     hollow: bool = False
     size: float = 4.2  # of a marker
-    arrows: bool = False  # from the origin to each point
+    arrows: bool = False
 
 
 @dataclass(frozen=True)
 class HorizontalLine:
-    """A horizontal line across the plot, with its name."""
+    """A horizontal line across the plot, with its name; with a `key`, a reader can switch it off like a series."""
 
     y: float
     label: str
@@ -62,18 +66,18 @@ class Plot:
 
     name: str
     title: str
-    alternative: str  # the figure described in words, for readers who cannot see it
+    alt_text: str  # the figure described in words, for readers who cannot see it
     x: Axis
     y: Axis
     series: tuple[Series, ...]
-    rules: tuple[HorizontalLine, ...] = ()
+    horizontal_lines: tuple[HorizontalLine, ...] = ()
     shaded: tuple[float, float] | None = None  # the part from one x to another is shaded
     note: str = ""
     height: float = 300.0
-    bare: bool = False  # without numbers on the axes, if they have no unit
-    diagonal: bool = False
-    fixed: bool = False  # whether the y axis stays as it is when lines are switched off
-    capped: bool = False  # draw intervals with caps at their ends, else as stems
+    axes_through_origin: bool = False  # draw two lines through the origin instead of axes with numbers
+    diagonal: bool = False  # draw a line from the lower left to the upper right corner
+    fixed_y_axis: bool = False  # whether the y axis stays as it is when lines are switched off
+    capped_intervals: bool = False  # draw intervals with caps at their ends, else as stems
 
     def find_position(self, x: float, y: float) -> tuple[float, float]:
         """Return the position of the point (x, y) in the SVG drawing: its distance from the left and from the top."""
@@ -95,24 +99,24 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class DrawnSeries:
+class PlacedSeries:
     """One series in the coordinates of the SVG drawing."""
 
-    line: str
-    marks: list[tuple[float, float]]
-    bars: list[tuple[float, float, float]]
+    line: str  # an SVG path through all points; empty if they are not joined
+    markers: list[tuple[float, float]]
+    intervals: list[tuple[float, float, float]]  # (x, y of the lower end, y of the upper end)
     labels: list[tuple[float, float, str]]
-    arrows: list[tuple[float, float]]
+    arrows: list[tuple[float, float]]  # where they end; all begin at the origin
     hover: str  # JSON: [x, y, text] of every point
 
 
-def draw_series(plot: Plot, series: Series) -> DrawnSeries:
+def place_series(plot: Plot, series: Series) -> PlacedSeries:
     """Compute the line, markers, intervals and labels of a series, in the coordinates of the SVG drawing."""
     places = [(plot.find_position(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
-    marks = _space_markers([place for place, _ in places]) if series.joined else [place for place, _ in places]
-    marks = [(x, y) for x, y in marks if y <= plot.height - BOTTOM + 0.5]
-    bars = [
+    markers = _space_markers([place for place, _ in places]) if series.joined else [place for place, _ in places]
+    markers = [(x, y) for x, y in markers if y <= plot.height - BOTTOM + 0.5]
+    intervals = [
         (x, plot.find_position(point.x, point.low)[1], plot.find_position(point.x, point.high)[1])
         for (x, _), point in places
         if point.low is not None and point.high is not None
@@ -123,7 +127,7 @@ def draw_series(plot: Plot, series: Series) -> DrawnSeries:
     labels = [(x, y, point.label) for (x, y), point in named]
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
     arrows = [place for place, _ in places] if series.arrows else []
-    return DrawnSeries(line, [] if series.arrows else marks, bars, labels, arrows, hover)
+    return PlacedSeries(line, [] if series.arrows else markers, intervals, labels, arrows, hover)
 
 
 def _place_arrow_label(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:
@@ -146,48 +150,55 @@ def _space_markers(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
 
 
 @dataclass(frozen=True)
-class DrawnHorizontalLine:
+class PlacedHorizontalLine:
     """A horizontal line in the coordinates of the SVG drawing, and the position of its name."""
 
     y: float
     name_x: float
-    anchor: str
-    below: bool
+    anchor: str  # which end of the name is at `name_x`: start or end
+    below: bool  # whether the name is below the line
 
 
-def draw_horizontal_lines(plot: Plot) -> list[DrawnHorizontalLine]:
-    """Place the plot's horizontal lines and their names, in the order of `rules`; later names avoid earlier ones."""
-    found: list[DrawnHorizontalLine] = []
-    for line in plot.rules:
-        names = [place for other, drawn in zip(plot.rules, found, strict=False) for place in _sample_name(other, drawn)]
+def place_horizontal_lines(plot: Plot) -> list[PlacedHorizontalLine]:
+    """Return the positions of the plot's horizontal lines and of their names; a later name avoids earlier names."""
+    found: list[PlacedHorizontalLine] = []
+    for line in plot.horizontal_lines:
+        earlier = zip(plot.horizontal_lines, found, strict=False)
+        names = [place for other, placed in earlier for place in _sample_name(other, placed)]
         found.append(_place_name(plot, line, names))
     return found
 
 
-def _sample_name(line: HorizontalLine, drawn: DrawnHorizontalLine) -> list[tuple[float, float]]:
-    """Return positions all over the name of a line, many for each letter, so that covering it is the worst choice."""
+def _sample_name(line: HorizontalLine, placed: PlacedHorizontalLine) -> list[tuple[float, float]]:
+    """Return positions all over the name of a line.
+
+    They are so many that a later name rather covers a curve than this name.
+    """
     wide = LETTER_WIDTH * len(line.label)
-    start = drawn.name_x - wide if drawn.anchor == "end" else drawn.name_x
-    middle = drawn.y + 3 + LINE_HEIGHT / 2 if drawn.below else drawn.y - 3 - LINE_HEIGHT / 2
+    start = placed.name_x - wide if placed.anchor == "end" else placed.name_x
+    middle = placed.y + 3 + LINE_HEIGHT / 2 if placed.below else placed.y - 3 - LINE_HEIGHT / 2
     heights = (middle - LINE_HEIGHT / 2, middle, middle + LINE_HEIGHT / 2)
     return [(start + at, height) for at in range(0, int(wide), 2) for height in heights]
 
 
-def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[float, float]]) -> DrawnHorizontalLine:
-    """Place one line, and its name at the left or right end, above or below the line: where it covers the least."""
+def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[float, float]]) -> PlacedHorizontalLine:
+    """Return the position of a line and of its name.
+
+    The name is at the left or right end, above or below the line: where it covers the least.
+    """
     y = plot.find_position(plot.x.low, line.y)[1]
     wide = LETTER_WIDTH * len(line.label)
     left, right = plot.frame["left"] + 4, plot.frame["right"] - 4
     drawn = [place for series in plot.series for place in _sample_line(plot, series)]
     drawn += [
         (x, plot.find_position(plot.x.low, other.y)[1])
-        for other in plot.rules
+        for other in plot.horizontal_lines
         if other is not line
         for x in (left, right)
     ]
     drawn += earlier_names
 
-    def rate_candidate(candidate: DrawnHorizontalLine) -> int:
+    def rate_candidate(candidate: PlacedHorizontalLine) -> int:
         """Return how many drawn points the name would cover, plus 1000 if it does not fit into the plot."""
         top = y + 3 if candidate.below else y - 3 - LINE_HEIGHT
         fits = plot.frame["top"] - 4 <= top and top + LINE_HEIGHT <= plot.frame["bottom"]
@@ -197,12 +208,12 @@ def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[
 
     ends = (("end", right), ("start", left))
     return min(
-        (DrawnHorizontalLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=rate_candidate
+        (PlacedHorizontalLine(y, x, anchor, below) for anchor, x in ends for below in (False, True)), key=rate_candidate
     )
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Return positions along the intervals of a series, and along its line if its points are joined."""
+    """Return positions along the intervals of a series, and at its points or, if these are joined, along its line."""
     steps = [at / 8 for at in range(8)]
     places = [plot.find_position(point.x, point.y) for point in series.points]
     places += [
@@ -242,7 +253,7 @@ class Bars:
 
     name: str
     title: str
-    alternative: str
+    alt_text: str
     bars: tuple[Bar, ...]
     note: str = ""
 
@@ -266,10 +277,10 @@ class Bars:
 
 
 def make_legend(plots: Sequence[Plot]) -> list[Series]:
-    """Return the entries of a legend for several plots: each series, and each horizontal line that has a key, once."""
+    """Return the entries of a legend for several plots: one for each key of a series or horizontal line."""
     found: dict[str, Series] = {}
     for plot in plots:
-        lines = [Series(rule.key, rule.style, ()) for rule in plot.rules if rule.key]
+        lines = [Series(line.key, line.style, ()) for line in plot.horizontal_lines if line.key]
         for series in (*plot.series, *lines):
             found.setdefault(series.key, series)
     return list(found.values())

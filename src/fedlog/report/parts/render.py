@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedlog.report.parts.plots import draw_horizontal_lines, draw_series, make_legend
+from fedlog.report.parts.plots import make_legend, place_horizontal_lines, place_series
 from fedlog.report.parts.style import COLOURS, DASHES, MARKERS
 from fedlog.wire.bits_text import describe_bits
 
@@ -47,8 +47,8 @@ def _make_template_environment() -> Environment:
         dashes=DASHES,
         markers=MARKERS,
         legend_of=make_legend,
-        draw_series=draw_series,
-        draw_horizontal_lines=draw_horizontal_lines,
+        place_series=place_series,
+        place_horizontal_lines=place_horizontal_lines,
     )
     found.filters.update(percent=format_percent, points=format_points, bits=describe_bits)
     return found
