@@ -41,7 +41,6 @@ from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.report.pages.live import hash_file_states
-from fedlog.report.parts.render import Live
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
 from fedlog.settings.promise import Promise
@@ -248,7 +247,7 @@ def test_in_a_browser_the_page_follows_a_deployed_run(chrome: Chrome, tmp_path: 
 def test_a_run_of_a_server_can_be_watched_by_itself(server: ServerFolder) -> None:
     pages = find_pages(server.runs / "open")
     assert pages.list_runs(pages.folder) == [pages.folder]
-    assert "report it after the last round" in pages.render(pages.folder, Live("1"))
+    assert "report it after the last round" in pages.render(pages.folder, "1")
     before = hash_file_states(pages.list_files(pages.folder))
     os.utime(server.runs / "open" / "rounds.jsonl")
     assert hash_file_states(pages.list_files(pages.folder)) != before

@@ -24,7 +24,6 @@ from fedlog.report.pages.deployed_page import (
 )
 from fedlog.report.pages.live import Pages
 from fedlog.report.pages.run_facts import sum_bits_by_kind
-from fedlog.report.parts.render import Live
 from fedlog.settings.differences import SettingDifference, describe_value, format_flags
 from fedlog.settings.fields import find_setting_info
 from fedlog.settings.presets import DEPLOYED_OPTIONS, apply_recipe
@@ -155,12 +154,12 @@ def make_deployed_pages(folder: Path) -> Pages:
     return Pages(folder, find_deployed_runs, _render_folder, _list_files)
 
 
-def _render_folder(folder: Path, live: Live) -> str:
+def _render_folder(folder: Path, records_version: str) -> str:
     """Render the page of one run, or for a server's folder the list of its runs."""
     if (folder / PLAN).exists():
-        return render_deployed(read_deployed_run(folder), live)
+        return render_deployed(read_deployed_run(folder), records_version)
     runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
-    return render_deployed_runs(folder.resolve().name, runs, live)
+    return render_deployed_runs(folder.resolve().name, runs, records_version)
 
 
 def _list_files(folder: Path) -> Iterator[Path]:

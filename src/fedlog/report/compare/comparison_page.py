@@ -51,7 +51,7 @@ def write_comparison_page(path: Path, comparisons: Sequence[tuple[Findings, Advi
     """Write a page with the advice, figures and tables of each comparison; return its path."""
     title = "Comparison on " + ", ".join(findings.data for findings, _, _ in comparisons)
     sections = [make_comparison_section(*each, number=at) for at, each in enumerate(comparisons, 1)]
-    write_file(path, render_page("comparison.html.j2", title=title, sections=sections, live=None))
+    write_file(path, render_page("comparison.html.j2", title=title, sections=sections, records_version=None))
     return path
 
 

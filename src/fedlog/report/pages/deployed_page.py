@@ -15,7 +15,7 @@ from fedlog.report.pages.run_plots import make_bits_bars, make_clients_plot
 from fedlog.report.pages.runs_page import RunRow
 from fedlog.report.parts.axes import make_linear_axis, make_rounds_axis
 from fedlog.report.parts.plots import Plot, Point, Series
-from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.render import PAGE, format_percent, render_page
 from fedlog.report.parts.style import find_numbered_style, find_style
 from fedlog.report.parts.tables import TextTable
 from fedlog.settings.differences import SettingDifference
@@ -95,8 +95,8 @@ def write_deployed_page(folder: Path, facts: DeployedRun) -> Path:
     return path
 
 
-def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
-    """Return the HTML of a deployed run's page; `live` is given if `fedlog watch` serves it."""
+def render_deployed(facts: DeployedRun, records_version: str | None = None) -> str:
+    """Return the HTML of a deployed run's page; `records_version` is given if `fedlog watch` serves the page."""
     ranked = sorted(facts.sites, key=lambda site: site.accuracy or 0.0)
     return render_page(
         "deployed.html.j2",
@@ -116,7 +116,7 @@ def render_deployed(facts: DeployedRun, live: Live | None = None) -> str:
         round_plots=[_plot_bits_by_round(facts), _plot_seconds_by_round(facts)] if facts.rounds else [],
         bits_bars=make_bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
         privacy=None if facts.budget is None else page_top.make_privacy_section(facts.budget, facts.spent or {}),
-        live=live,
+        records_version=records_version,
     )
 
 
@@ -140,7 +140,7 @@ def make_deployed_tables(facts: DeployedRun) -> Iterator[tuple[str, TextTable]]:
     yield "sites", TextTable(columns, sites, "Each site, after the last round")
 
 
-def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Live) -> str:
+def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], records_version: str) -> str:
     """Return the HTML of a server's list of runs; `runs` maps the address of a run's page to the run."""
     return render_page(
         "runs.html.j2",
@@ -150,7 +150,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], live: Liv
         plots=[],
         who="site",
         empty="No run yet. One that `fedlog federate run` starts appears here.",
-        live=live,
+        records_version=records_version,
     )
 
 

@@ -19,7 +19,6 @@ from fedlog.experiments.run.scores import PAGE_FILES
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import render_run
 from fedlog.report.pages.runs_page import find_run_folders, render_runs
-from fedlog.report.parts.render import Live
 
 ADDRESS = "127.0.0.1"
 RUN_FILES = (CONFIG, RECORDS, SUMMARY, *PAGE_FILES)
@@ -37,7 +36,7 @@ class Pages:
 
     folder: Path
     list_runs: Callable[[Path], list[Path]]  # the folders of the runs below a folder, at any depth
-    render: Callable[[Path, Live], str]  # the page of the watched folder, or of one of its runs
+    render: Callable[[Path, str], str]  # the HTML for a folder and the version of its records
     list_files: Callable[[Path], Iterable[Path]]  # the files a page is made from, also those that do not exist yet
 
 
@@ -46,12 +45,12 @@ def make_pages_of_runs(folder: Path) -> Pages:
     return Pages(folder, find_run_folders, _render_folder, _list_files)
 
 
-def _render_folder(folder: Path, live: Live) -> str:
+def _render_folder(folder: Path, records_version: str) -> str:
     """Return the HTML for the folder: the page of a run if it is a run's folder, else the list of the runs in it."""
     if (folder / CONFIG).exists():
-        return render_run(read_run(folder), live)
+        return render_run(read_run(folder), records_version)
     return render_runs(
-        folder, {run: f"{run.relative_to(folder).as_posix()}/" for run in find_run_folders(folder)}, live
+        folder, {run: f"{run.relative_to(folder).as_posix()}/" for run in find_run_folders(folder)}, records_version
     )
 
 
@@ -99,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
             if what == "version":
                 self._send(HTTPStatus.OK, "text/plain", version)
             else:
-                self._send(HTTPStatus.OK, "text/html", self.server.pages.render(folder, Live(version)))
+                self._send(HTTPStatus.OK, "text/html", self.server.pages.render(folder, version))
         except (FedlogError, OSError, ValueError, LookupError, TypeError) as error:
             # Half-written files of a run under way: the page asks again in a second.
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"cannot be read now: {error}\n")

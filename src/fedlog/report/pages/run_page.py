@@ -10,7 +10,7 @@ from fedlog.experiments.run.records import compute_mean_seconds_by_part
 from fedlog.files.durable import write_file
 from fedlog.report.pages import page_top, run_plots
 from fedlog.report.pages.run_facts import RunFacts, read_run
-from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.render import PAGE, format_percent, render_page
 from fedlog.report.parts.style import find_style
 from fedlog.settings.differences import SettingDifference, describe_value, find_differences, format_repeat_command
 from fedlog.settings.spec import convert_spec_to_json
@@ -24,8 +24,8 @@ def write_run_page(folder: Path) -> Path:
     return path
 
 
-def render_run(facts: RunFacts, live: Live | None = None) -> str:
-    """Return the HTML of a run's page; `live` is given if `fedlog watch` serves it."""
+def render_run(facts: RunFacts, records_version: str | None = None) -> str:
+    """Return the HTML of a run's page; `records_version` is given if `fedlog watch` serves the page."""
     differences = find_differences(facts.spec)
     clients_plot = run_plots.make_clients_plot(facts.clients, facts.spec.method, facts.measure)
     return render_page(
@@ -53,7 +53,7 @@ def render_run(facts: RunFacts, live: Live | None = None) -> str:
         differences=differences,
         other_settings=_list_other_settings(facts, differences),
         command=format_repeat_command(facts.spec),
-        live=live,
+        records_version=records_version,
     )
 
 

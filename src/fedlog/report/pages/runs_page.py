@@ -17,7 +17,7 @@ from fedlog.report.pages import page_top
 from fedlog.report.pages.run_page import write_run_page
 from fedlog.report.parts.curves import Curve, average_curves, make_curve, make_curve_plots
 from fedlog.report.parts.plots import Plot
-from fedlog.report.parts.render import PAGE, Live, format_percent, render_page
+from fedlog.report.parts.render import PAGE, format_percent, render_page
 from fedlog.report.parts.style import choose_styles, find_style
 from fedlog.wire.bits_text import describe_bits
 
@@ -54,7 +54,7 @@ def write_runs_page(folder: Path) -> Path:
     return path
 
 
-def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) -> str:
+def render_runs(folder: Path, links: dict[Path, str], records_version: str | None = None) -> str:
     """Return the HTML of the page that lists all runs in the folder; `links` has the address of each run's own page."""
     compared = [findings for findings in read_findings_below(folder) if len(findings.labels) > 1]
     return render_page(
@@ -65,7 +65,7 @@ def render_runs(folder: Path, links: dict[Path, str], live: Live | None = None) 
         plots=_make_plots_by_data(folder),
         who="client",
         empty="No run yet. One that is started in this folder appears here.",
-        live=live,
+        records_version=records_version,
     )
 
 

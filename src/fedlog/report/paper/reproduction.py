@@ -190,7 +190,7 @@ def write_results_page(results: Path, experiments: list[ExperimentPage] | None =
         how_to_read=_convert_to_html(format_markdown_list(HOW_TO_READ)),
         how_to_run=_convert_to_html(format_markdown_list(HOW_TO_RUN)),
         html=_convert_to_html,
-        live=None,
+        records_version=None,
     )
     write_file(path, page)
     return path

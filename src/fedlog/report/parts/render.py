@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,15 +17,12 @@ PAGE = "report.html"  # the name of every page that is written into a folder
 MINUS = "\N{MINUS SIGN}"
 
 
-@dataclass(frozen=True)
-class Live:
-    """The version of the records that a page of `fedlog watch` shows; the page reloads if there is a newer version."""
-
-    version: str
-
-
 def render_page(template: str, **values: Any) -> str:
-    """Return the HTML of a page: the template filled with these values."""
+    """Return the HTML of a page: the template filled with these values.
+
+    `records_version` is the version of the records that the page shows: while `fedlog watch` serves the page, the page
+    reloads when there is a newer version. It is None for a page in a file.
+    """
     return _make_template_environment().get_template(template).render(**values)
 
 
