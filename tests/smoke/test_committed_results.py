@@ -150,7 +150,7 @@ def test_every_experiment_is_reached_from_the_contents(chrome: Chrome, page: Pat
     visit(chrome, page)
     contents = chrome.find_elements(By.CSS_SELECTOR, "nav.contents a, section ul a")
     targets = {(each.get_attribute("href") or "").rpartition("#")[2] for each in contents}
-    assert {section.found.experiment.name for section in found} <= targets
+    assert {page.finished.experiment.name for page in found} <= targets
     assert all(chrome.find_elements(By.ID, target) for target in targets)
     last = (contents[-1].get_attribute("href") or "").rpartition("#")[2]
     contents[-1].click()

@@ -21,7 +21,7 @@ from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.client_files import project_means, read_class_means, read_client_descriptions
 from fedlog.experiments.run.execute import read_spec
 from fedlog.report.compare.comparison_page import make_comparison_section
-from fedlog.report.exported_tables import find_tables
+from fedlog.report.exported_tables import make_tables_of_folder
 from fedlog.report.pages.run_facts import read_run
 from fedlog.report.pages.run_page import make_headline, render_run
 from fedlog.report.pages.runs_page import write_runs_page
@@ -256,7 +256,7 @@ def test_a_comparison_draws_the_rounds_by_bits_or_says_why_not(make_federation: 
     assert [point.y for point in rounds.points] == pytest.approx([100 * each for each in run.history["accuracy"]])
     assert [point.high is not None for point in rounds.points] == [False, False, True]  # the interval is at the end
     assert bits_plot(found.findings).note == ""
-    exported = dict(find_tables(tmp_path / "runs"))
+    exported = dict(make_tables_of_folder(tmp_path / "runs"))
     assert set(exported) == {"runs", "comparison-1-methods", "comparison-1-sites"}
     assert exported["comparison-1-methods"].rows[0][0] == "fedlog"
     assert [row[0] for row in exported["comparison-1-sites"].rows] == ["client-0", "client-1", "client-2"]

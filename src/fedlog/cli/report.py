@@ -31,7 +31,7 @@ def write_report(args: argparse.Namespace) -> None:
     # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
     from fedlog.experiments.tables.catalog import list_experiments_on_disk
-    from fedlog.report.exported_tables import find_tables
+    from fedlog.report.exported_tables import make_tables_of_folder
     from fedlog.report.pages.run_page import write_run_page
     from fedlog.report.pages.runs_page import find_run_folders, write_runs_page
     from fedlog.report.paper.reproduction import write_results_page
@@ -44,7 +44,7 @@ def write_report(args: argparse.Namespace) -> None:
         page = write_runs_page(args.folder)
     print(f"report: {page}")
     if args.tables is not None:
-        _write_tables(find_tables(args.folder), args.tables)
+        _write_tables(make_tables_of_folder(args.folder), args.tables)
 
 
 def is_deployed(folder: Path) -> bool:

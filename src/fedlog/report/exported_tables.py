@@ -27,12 +27,12 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
     return written
 
 
-def find_tables(folder: Path) -> Iterator[tuple[str, TextTable]]:
-    """Yield (file name without suffix, table) for each table about the run, or the runs, in the folder."""
+def make_tables_of_folder(folder: Path) -> Iterator[tuple[str, TextTable]]:
+    """Make the tables of a run, of a folder of runs or of all results; yield (file name without suffix, table)."""
     if any((folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(folder)):
-        for section in make_experiment_pages(folder):
-            for number, table in enumerate(section.tables, start=1):
-                yield f"{section.found.experiment.name}-{number}", table
+        for page in make_experiment_pages(folder):
+            for number, table in enumerate(page.tables, start=1):
+                yield f"{page.finished.experiment.name}-{number}", table
     elif (folder / CONFIG).exists():
         facts = read_run(folder)
         yield "rounds", _make_rounds_table(facts)
@@ -55,7 +55,7 @@ def _make_rounds_table(facts: RunFacts) -> TextTable:
             f"{line.bits_down}",
             f"{line.seconds:.3f}",
         )
-        for line in facts.lines
+        for line in facts.rounds
     )
     title = f"{facts.spec.method} on {facts.spec.data}, seed {facts.spec.seed}"
     return TextTable(("round", "accuracy, %", "bits up", "bits down", "seconds"), rows, title)
@@ -81,7 +81,7 @@ def _make_runs_table(folder: Path) -> TextTable:
                 facts.spec.method,
                 facts.spec.data,
                 f"{facts.spec.seed}",
-                f"{len(facts.lines)}",
+                f"{len(facts.rounds)}",
                 _format_percent(facts.accuracy),
                 f"{facts.bits}",
             )

@@ -51,22 +51,22 @@ HOW_TO_RUN = (
 class ExperimentPage:
     """The content of the page of one experiment: its tables, its figure and its discussion."""
 
-    found: FinishedRuns
+    finished: FinishedRuns
     tables: tuple[TextTable, ...]
     figure: str | None
     discussion: str | None
 
     @property
     def status(self) -> str:
-        """A sentence on how many cells (runs) of the experiment are done, and how many of them passed `--verify`."""
-        states = self.found.states
+        """A phrase on how many cells (runs) of the experiment are done, and how many gave the same again by `--verify`."""
+        states = self.finished.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
             parts.append(f"{states[CellState.BEGUN]} begun")
         if states[CellState.OTHER]:
-            folders = ", ".join(folder.relative_to(self.found.folder).as_posix() for folder in self.found.others)
+            folders = ", ".join(folder.relative_to(self.finished.folder).as_posix() for folder in self.finished.others)
             parts.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
-        tried = read_verifications(self.found.folder)
+        tried = read_verifications(self.finished.folder)
         if tried:
             differing = [name for name, each in tried.items() if each.first_difference is not None]
             named = f", not {', '.join(differing)}" if differing else ""
@@ -84,11 +84,11 @@ class ExperimentPage:
     def remarks(self) -> tuple[str, ...]:
         """The remarks of the experiment that its tables do not already have as notes."""
         noted = {note for table in self.tables for note in table.notes}
-        return tuple(remark for remark in self.found.experiment.remarks if remark not in noted)
+        return tuple(remark for remark in self.finished.experiment.remarks if remark not in noted)
 
 
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
-    """Make the page of every experiment; a version with another number of rounds gets a page only if it has records."""
+    """Make a page for every experiment, run or not, and for its shorter or longer versions that `results` has."""
     return [
         _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
     ]
@@ -120,51 +120,52 @@ def _read_discussion(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def write_reproduction_pages(results: Path, docs: Path, experiments: list[ExperimentPage] | None = None) -> list[Path]:
+def write_reproduction_pages(results: Path, docs: Path, pages: list[ExperimentPage] | None = None) -> list[Path]:
     """Write the overview, and for each experiment its page and, next to its records, its figure; return the paths.
 
-    If `experiments` are given, the records are not read again.
+    If `pages` are given, the records are not read again.
     """
-    experiments = make_experiment_pages(results) if experiments is None else experiments
-    pages = docs / PAGES
-    pages.mkdir(parents=True, exist_ok=True)
+    pages = make_experiment_pages(results) if pages is None else pages
+    folder = docs / PAGES
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for section in experiments:
-        page = pages / f"{section.found.experiment.name}.md"
-        if section.figure is not None:
-            write_file(section.found.folder / FIGURE, section.figure)
-            written.append(section.found.folder / FIGURE)
-        write_file(page, _format_experiment_page(section, pages))
-        written.append(page)
-    for page in set(pages.glob("*.md")) - set(written):
-        page.unlink()  # of an experiment that is no more
+    for page in pages:
+        path = folder / f"{page.finished.experiment.name}.md"
+        if page.figure is not None:
+            write_file(page.finished.folder / FIGURE, page.figure)
+            written.append(page.finished.folder / FIGURE)
+        write_file(path, _format_experiment_page(page, folder))
+        written.append(path)
+    for path in set(folder.glob("*.md")) - set(written):
+        path.unlink()  # of an experiment that is no more
     index = docs / INDEX
-    write_file(index, _format_overview_page(experiments, results))
+    write_file(index, _format_overview_page(pages, results))
     guarantees = make_short_guarantee_table(collect_runs(PRIVACY_FIGURE, results)).to_markdown()
     return [index, *replace_marked_text(docs / "privacy.md", GUARANTEES, GUARANTEES_END, guarantees), *written]
 
 
-def _format_experiment_page(section: ExperimentPage, pages: Path) -> str:
-    """Return the page of one experiment as Markdown."""
-    experiment = section.found.experiment
-    parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {section.status}. [Overview](../{INDEX}).\n"]
-    parts += [format_markdown_list(section.remarks)] if section.remarks else []
-    parts += [table.to_markdown() for table in section.tables]
-    if section.figure is not None:
-        path = os.path.relpath((section.found.folder / FIGURE).resolve(), pages.resolve())
+def _format_experiment_page(page: ExperimentPage, folder: Path) -> str:
+    """Return the page of one experiment as Markdown; `folder` is where the page is written."""
+    experiment = page.finished.experiment
+    parts = [f"# {experiment.title}\n", f"`{experiment.command}`: {page.status}. [Overview](../{INDEX}).\n"]
+    parts += [format_markdown_list(page.remarks)] if page.remarks else []
+    parts += [table.to_markdown() for table in page.tables]
+    if page.figure is not None:
+        path = os.path.relpath((page.finished.folder / FIGURE).resolve(), folder.resolve())
         parts.append(f"![{experiment.title}]({Path(path).as_posix()})\n")
-    if section.discussion is not None:
-        parts.append(section.discussion + "\n")
+    if page.discussion is not None:
+        parts.append(page.discussion + "\n")
     return "\n".join(parts)
 
 
-def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> str:
+def _format_overview_page(pages: list[ExperimentPage], results: Path) -> str:
     """Return the overview page of the reproduction as Markdown: a table, a discussion, and links to the experiments."""
     overall = _read_discussion(results / DISCUSSION)
-    links = [f"- [{s.found.experiment.title}]({PAGES}/{s.found.experiment.name}.md): {s.status}" for s in experiments]
+    named = [(page.finished.experiment, page.status) for page in pages]
+    links = [f"- [{experiment.title}]({PAGES}/{experiment.name}.md): {status}" for experiment, status in named]
     parts = [
         f"# {TITLE}\n",
-        make_overview_table([section.found for section in experiments]).to_markdown(),
+        make_overview_table([page.finished for page in pages]).to_markdown(),
         *([overall + "\n"] if overall else []),
         "## Experiments\n",
         "\n".join(links) + "\n",
@@ -176,23 +177,26 @@ def _format_overview_page(experiments: list[ExperimentPage], results: Path) -> s
     return "\n".join(parts)
 
 
-def write_results_page(results: Path, experiments: list[ExperimentPage] | None = None) -> Path:
-    """Write one HTML page with all results and return its path; if `experiments` are given, records are not read."""
-    experiments = make_experiment_pages(results) if experiments is None else experiments
+def write_results_page(results: Path, pages: list[ExperimentPage] | None = None) -> Path:
+    """Write one HTML page with all results and return its path.
+
+    If `pages` are given, the records are not read again.
+    """
+    pages = make_experiment_pages(results) if pages is None else pages
     overall = _read_discussion(results / DISCUSSION)
     path = results / "report.html"
-    page = render_page(
+    text = render_page(
         "results.html.j2",
         title=TITLE,
-        overview=make_overview_table([section.found for section in experiments]),
+        overview=make_overview_table([page.finished for page in pages]),
         overall=_convert_to_html(overall or ""),
-        sections=experiments,
+        pages=pages,
         how_to_read=_convert_to_html(format_markdown_list(HOW_TO_READ)),
         how_to_run=_convert_to_html(format_markdown_list(HOW_TO_RUN)),
         html=_convert_to_html,
         records_version=None,
     )
-    write_file(path, page)
+    write_file(path, text)
     return path
 
 
