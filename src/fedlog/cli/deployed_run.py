@@ -110,7 +110,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
             error=site.get("rmse"),
             error_alone=site.get("local_only_rmse"),
             test_records=site.get("test_records"),
-            kept=site.get("kept", ""),
+            kept_model=site.get("kept", ""),
             answered=len(answered.get(site["name"], ())),
             left_out=left_out[site["name"]],
         )

@@ -1,4 +1,7 @@
-"""The page of a deployed run, from the server's records: sites, rounds, bits, privacy spent, settings, command."""
+"""The page of a deployed run: a run at a server with real sites, by `fedlog federate run`.
+
+It is made from the server's records, and shows sites, rounds, bits, privacy spent, settings and the command.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ class DeployedSite(ClientFacts):
 
     body: str = ""  # empty until the site has reported
     error: float | None = None  # root mean squared error, if a number is predicted
-    error_alone: float | None = None
-    kept: str = ""
+    error_alone: float | None = None  # of the model that the site trained alone
+    kept_model: str = ""  # the model that the site chose to keep: federated, local-only, ...
     answered: int = 0  # in how many rounds its upload is part of the sum
     left_out: int = 0  # in how many rounds it was refused or left out
 
@@ -55,7 +58,7 @@ class DeployedRun:
     name: str
     method: str
     seed: int
-    planned: int
+    planned: int  # how many rounds
     rounds: tuple[DeployedRound, ...]
     sites: tuple[DeployedSite, ...]  # before the final reports, the sites that have answered so far
     finished: bool
@@ -65,11 +68,11 @@ class DeployedRun:
     bits_down: int  # includes the final head, which is sent after the last round
     bits_by_kind: Mapping[tuple[str, str], int]  # (up or down, kind)
     budget: Mapping[str, float] | None  # epsilon and delta that the plan promises
-    spent: Mapping[str, Any] | None
+    spent: Mapping[str, Any] | None  # the guarantee of all releases so far
     differences: tuple[SettingDifference, ...]
     other_settings: tuple[tuple[str, str], ...]
-    command: str
-    made_with: Mapping[str, str] = field(default_factory=dict)
+    command: str  # starts a new run with the same settings
+    made_with: Mapping[str, str] = field(default_factory=dict)  # the versions of fedlog, Python and others, by name
 
     @property
     def bits(self) -> int:
@@ -155,7 +158,7 @@ def render_deployed_runs(server: str, runs: Mapping[str, DeployedRun], records_v
 
 
 def _make_run_row(link: str, facts: DeployedRun) -> RunRow:
-    """Make the row of this run for a table of runs; `link` is the address of the run's page."""
+    """Make the row of one run for the server's table of runs; `link` is the address of the run's page."""
     rounds = f"{len(facts.rounds)}" if facts.finished else f"{len(facts.rounds)} of {facts.planned}, not finished"
     accuracy = facts.compute_mean_over_sites("accuracy")
     return RunRow(

@@ -25,7 +25,10 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """Describe a run's result: its accuracy or, if `error` is given, the error and coverage of predicted numbers."""
+    """Describe a run's result: its accuracy `share` or, if it predicts numbers, their error.
+
+    For predicted numbers, `share` is the share of them inside their intervals.
+    """
     if share is None:
         return ""
     reached = format_percent(share)
@@ -46,7 +49,10 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:
-    """Make a tile with the bits that all clients or sites (`who`) sent and received; `up` says how many they sent."""
+    """Make a tile with the bits that all clients or sites (`who`) sent and received.
+
+    `up` is a text on the bits that they sent.
+    """
     return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
 
 
@@ -64,7 +70,10 @@ def make_time_tile(seconds: float, rounds: int) -> Tile:
 def make_privacy_section(
     budget: Mapping[str, float], spent: Mapping[str, Any], left_out: Collection[str] = (), caveats: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the privacy budget and the privacy spent, as rows for a run's page, without the entries in `left_out`."""
+    """Return the part of a run's page on privacy: the guarantee's statement, rows of a table, and the caveats.
+
+    The rows have the budget and the entries of `spent`, without those whose names are in `left_out`.
+    """
     rows = [("budget", _describe_budget(budget))]
     rows += [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else describe_value(value))

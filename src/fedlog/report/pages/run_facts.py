@@ -1,4 +1,4 @@
-"""Read everything that a run's page shows from its folder; the run may still be running."""
+"""Read, from the folder of a run, everything that the run's page shows; the run may still be running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClientFacts:
 
     name: str
     accuracy: float | None = None
-    alone: float | None = None
+    alone: float | None = None  # its accuracy by training alone
     test_records: int | None = None
     description: ClientDescription | None = None
     calibration_error: float | None = None
@@ -53,18 +53,18 @@ class RunFacts:
 
     folder: Path
     spec: RunSpec
-    lines: tuple[RoundRecord, ...]
+    rounds: tuple[RoundRecord, ...]
     summary: Summary | None  # None if the run is still running or was interrupted
-    baselines: Mapping[str, Summary]
+    baselines: Mapping[str, Summary]  # finished runs of other methods beside this run, by method
     descriptions: Mapping[str, ClientDescription]
     geometry: Geometry | None
     scores: RunScores | None
     calibration: RunCalibration | None
-    made_with: Mapping[str, Any]
+    made_with: Mapping[str, Any]  # the versions of fedlog, Python and others, by name
 
     @property
     def bits_opening(self) -> int:
-        """The bits sent before round 1; 0 until the run has ended."""
+        """The bits sent before round 1; during a run they are not yet recorded, and this is 0."""
         return 0 if self.summary is None else sum(self.summary.bits_opening.values())
 
     @property
@@ -72,37 +72,37 @@ class RunFacts:
         """The bits sent so far, up and down, by all clients together."""
         if self.summary is not None:
             return self.summary.bits_up + self.summary.bits_down
-        return sum(line.bits_up + line.bits_down for line in self.lines)
+        return sum(line.bits_up + line.bits_down for line in self.rounds)
 
     @property
     def accuracy(self) -> float | None:
         """The mean accuracy over clients in the last round; None before the first round ends."""
-        return self.lines[-1].accuracy_mean_over_clients if self.lines else None
+        return self.rounds[-1].accuracy_mean_over_clients if self.rounds else None
 
     @property
     def measure(self) -> str:
         """The measure of quality that the page names: accuracy or, for predicted numbers, the coverage of intervals."""
-        predicts_number = bool(self.lines) and bool(self.lines[-1].rmse_per_client)
+        predicts_number = bool(self.rounds) and bool(self.rounds[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 
     @property
     def mean_rmse(self) -> float | None:
         """The root mean squared error of predicted numbers, mean over clients; None if the run predicts classes."""
-        found = [error for error in (self.lines[-1].rmse_per_client if self.lines else []) if error is not None]
+        found = [error for error in (self.rounds[-1].rmse_per_client if self.rounds else []) if error is not None]
         return sum(found) / len(found) if found else None
 
     @property
     def bits_by_kind(self) -> dict[tuple[str, str], int]:
         """The bits of the run by (direction, kind of message)."""
         opening = {} if self.summary is None else self.summary.bits_opening
-        return sum_bits_by_kind((line.bits_by_kind for line in self.lines), opening)
+        return sum_bits_by_kind((line.bits_by_kind for line in self.rounds), opening)
 
     @cached_property
     def clients(self) -> list[ClientFacts]:
-        """Every client, sorted by accuracy, the lowest first; clients without held-out records are last."""
-        if not self.lines:
+        """Every client, sorted by accuracy, the lowest first; clients without an accuracy are last."""
+        if not self.rounds:
             return []
-        last = self.lines[-1]
+        last = self.rounds[-1]
         names = self._list_names(len(last.records_per_client))
         alone = self._read_accuracies_of_training_alone(names)
         errors = {} if self.scores is None else self.scores.test
@@ -125,7 +125,7 @@ class RunFacts:
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]
 
     def _read_accuracies_of_training_alone(self, names: list[str]) -> dict[str, float]:
-        """Read each client's accuracy from a run of training alone next to this run; empty if there is no such run."""
+        """Read each client's accuracy by training alone, from a run beside this run; empty if there is no such run."""
         if "local" not in self.baselines:
             return {}
         summary = self.baselines["local"]
@@ -140,9 +140,10 @@ class RunFacts:
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """Sum bits over all rounds; the keys are "KIND DIRECTION" in `rounds`, and (direction, kind) in the result.
+    """Sum bits over all rounds, and return them by (direction, kind of message).
 
-    `opening` has the bits sent before round 1; their kinds get the suffix "before round 1".
+    The keys of `rounds` and `opening` are "KIND DIRECTION". `opening` has the bits sent before round 1; their kinds get
+    the suffix "before round 1".
     """
     found: dict[tuple[str, str], int] = {}
     for counts, suffix in (*((counts, "") for counts in rounds), (opening, " before round 1")):
@@ -153,7 +154,10 @@ def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, 
 
 
 def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
-    """Return the tenth of the clients with the lowest accuracy, at least one; `clients` are sorted, lowest first."""
+    """Return the tenth of the clients with the lowest accuracies, at least one client.
+
+    `clients` must be sorted by accuracy, the lowest first.
+    """
     judged = [client for client in clients if client.accuracy is not None]
     return judged[: max(1, len(judged) // 10)]
 
@@ -165,7 +169,7 @@ def read_run(folder: Path) -> RunFacts:
     return RunFacts(
         folder=folder,
         spec=spec,
-        lines=tuple(records.read_rounds(folder / RECORDS)),
+        rounds=tuple(records.read_rounds(folder / RECORDS)),
         summary=read_finished_summary(folder),
         baselines=find_baselines(folder, spec),
         descriptions=read_client_descriptions(folder),

@@ -36,8 +36,8 @@ def render_run(facts: RunFacts, records_version: str | None = None) -> str:
         tiles=_list_tiles(facts),
         notes=_list_notes(facts),
         curves=run_plots.make_accuracy_plots(facts),
-        client_plots=[plot for plot in (clients_plot, run_plots.make_sizes_plot(facts)) if plot],
-        bits_bars=run_plots.make_bits_bars(facts.bits_by_kind, len(facts.lines)),
+        client_plots=[plot for plot in (clients_plot, run_plots.make_training_records_plot(facts)) if plot],
+        bits_bars=run_plots.make_bits_bars(facts.bits_by_kind, len(facts.rounds)),
         geometry_plot=run_plots.make_geometry_plot(facts),
         calibration_plot=run_plots.make_calibration_plot(facts),
         privacy=_describe_privacy(facts),
@@ -49,7 +49,7 @@ def render_run(facts: RunFacts, records_version: str | None = None) -> str:
             "bodies": len({description.body for description in facts.descriptions.values()}) > 1,
             "calibration": any(client.calibration_error is not None for client in facts.clients),
         },
-        time_bars=run_plots.make_time_bars(compute_mean_seconds_by_part(facts.lines)),
+        time_bars=run_plots.make_time_bars(compute_mean_seconds_by_part(facts.rounds)),
         differences=differences,
         other_settings=_list_other_settings(facts, differences),
         command=format_repeat_command(facts.spec),
@@ -58,12 +58,12 @@ def render_run(facts: RunFacts, records_version: str | None = None) -> str:
 
 
 def make_headline(facts: RunFacts) -> dict[str, Any]:
-    """Return the texts of the headline by name: the accuracy, the bits, and the results of other methods' runs."""
+    """Return the texts of the headline by name: the accuracy, the bits, and the results of the run's baselines."""
     others = []
     for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down
         cost = f" with {describe_bits(bits)}" if bits else ""
-        rounds = "" if summary.rounds == (len(facts.lines) or summary.rounds) else f" after {summary.rounds} rounds"
+        rounds = "" if summary.rounds == (len(facts.rounds) or summary.rounds) else f" after {summary.rounds} rounds"
         others.append(f"{find_style(method).label} {format_percent(summary.accuracy_mean_over_clients)}{cost}{rounds}")
     return {
         "reached": page_top.describe_result(facts.accuracy, facts.mean_rmse),
@@ -74,9 +74,9 @@ def make_headline(facts: RunFacts) -> dict[str, Any]:
 
 def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
     """List the tiles with the main numbers at the top of the page; empty before the first round ends."""
-    if not facts.lines:
+    if not facts.rounds:
         return []
-    rounds = len(facts.lines)
+    rounds = len(facts.rounds)
     of = "" if facts.summary is not None else f" of {facts.spec.rounds}"
     found = [page_top.Tile(facts.measure, format_percent(facts.accuracy), f"mean over clients, round {rounds}{of}")]
     if facts.mean_rmse is not None:
@@ -95,11 +95,11 @@ def _list_tiles(facts: RunFacts) -> list[page_top.Tile]:
     worst = facts.lowest_clients
     if worst:
         found.append(page_top.Tile("lowest client", format_percent(worst[0].accuracy), worst[0].name))
-    ups = sum(line.bits_up for line in facts.lines)
+    ups = sum(line.bits_up for line in facts.rounds)
     found.append(page_top.make_bits_tile(facts.bits, "client", f"{describe_bits(ups)} up in rounds"))
     if facts.summary is not None and facts.summary.privacy is not None:
         found.append(page_top.make_privacy_tile(facts.summary.privacy.get("epsilon"), facts.summary.privacy["budget"]))
-    return [*found, page_top.make_time_tile(sum(line.seconds for line in facts.lines), rounds)]
+    return [*found, page_top.make_time_tile(sum(line.seconds for line in facts.rounds), rounds)]
 
 
 def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
@@ -116,8 +116,8 @@ def _describe_privacy(facts: RunFacts) -> dict[str, Any] | None:
 def _list_notes(facts: RunFacts) -> list[str]:
     """List notes and warnings that are shown below the headline."""
     found = []
-    if facts.summary is None and facts.lines:
-        found.append(f"Not finished: round {len(facts.lines)} of {facts.spec.rounds}.")
+    if facts.summary is None and facts.rounds:
+        found.append(f"Not finished: round {len(facts.rounds)} of {facts.spec.rounds}.")
     if facts.summary is not None:
         best = facts.summary
         if best.best_round != best.rounds and best.best_accuracy > best.accuracy_mean_over_clients:
@@ -134,7 +134,7 @@ def _list_notes(facts: RunFacts) -> list[str]:
         if best.uploads_refused:
             found.append(f"Uploads that could not be used: {best.uploads_refused} (records.jsonl names them).")
     # Training alone does not predict numbers.
-    if facts.lines and not facts.baselines and facts.spec.method != "local" and facts.mean_rmse is None:
+    if facts.rounds and not facts.baselines and facts.spec.method != "local" and facts.mean_rmse is None:
         found.append(
             "Training alone was not run on these records. To see it here, run the command at the end with "
             "--method local and an --out beside this run's folder, and then fedlog report on this folder."

@@ -15,7 +15,7 @@ from fedlog.report.parts.render import format_percent, format_points
 from fedlog.report.parts.style import COLOURS, find_numbered_style, find_style
 from fedlog.wire.bits_text import describe_bits
 
-LARGEST_MARKS, SMALLEST_MARKS = 4.6, 2.4
+LARGEST_MARKER, SMALLEST_MARKER = 4.6, 2.4
 GEOMETRY_HEIGHT = 420.0
 CALIBRATION_NAMES = {"temperature": "softmax with temperature", "laplace": "Laplace"}
 MOST_NAMES, MOST_LETTERS = 6, 30  # clients are named under a figure if their names fit, also on a phone
@@ -24,10 +24,10 @@ LEAST_SIZE_RATIO = 1.3  # accuracy by size is drawn if the largest client has 1.
 
 def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
     """Make plots of accuracy by round and by bits, for the run and its baselines; [] before the first round ends."""
-    if not facts.lines:
+    if not facts.rounds:
         return []
     method = facts.spec.method
-    curves = [make_curve(method, find_style(method), facts.lines, facts.bits_opening)]
+    curves = [make_curve(method, find_style(method), facts.rounds, facts.bits_opening)]
     for other, baseline in facts.baselines.items():
         lines = records.read_rounds(Path(baseline.run_dir) / RECORDS)
         curves.append(make_curve(other, find_style(other), lines, sum(baseline.bits_opening.values())))
@@ -35,12 +35,15 @@ def make_accuracy_plots(facts: RunFacts) -> list[Plot]:
 
 
 def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str, who: str = "client") -> Plot | None:
-    """Plot each client's accuracy in the run and by training alone, sorted; the lowest tenth of clients is shaded."""
+    """Plot each client's accuracy in the run and by training alone, sorted; the lowest tenth of clients is shaded.
+
+    None if no client has an accuracy.
+    """
     judged = [client for client in clients if client.accuracy is not None]
     if not judged:
         return None
     style, alone = find_style(method), find_style("local")
-    size = _choose_mark_size(len(judged))
+    size = _choose_marker_size(len(judged))
     shares = [100 * share for client in judged for share in (client.accuracy, client.alone) if share is not None]
     own, without = list[Point](), list[Point]()
     for at, client in enumerate(judged, 1):
@@ -70,7 +73,7 @@ def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str,
     )
 
 
-def make_sizes_plot(facts: RunFacts) -> Plot | None:
+def make_training_records_plot(facts: RunFacts) -> Plot | None:
     """Plot each client's accuracy by its number of training records; None if these are unknown or about equal."""
     known = [
         (c, sum(c.description.training.values())) for c in facts.clients if c.description and c.accuracy is not None
@@ -91,13 +94,13 @@ def make_sizes_plot(facts: RunFacts) -> Plot | None:
         ),
         x=make_linear_axis("training records of the client", sizes, whole_numbers=True),
         y=make_linear_axis("%", [mark.y for mark in marks]),
-        series=(Series(facts.spec.method, style, marks, joined=False, size=_choose_mark_size(len(known))),),
+        series=(Series(facts.spec.method, style, marks, joined=False, size=_choose_marker_size(len(known))),),
     )
 
 
-def _choose_mark_size(count: int) -> float:
+def _choose_marker_size(count: int) -> float:
     """Return the marker size for a plot with `count` markers: the more markers, the smaller."""
-    return max(SMALLEST_MARKS, min(LARGEST_MARKS, 260 / count))
+    return max(SMALLEST_MARKER, min(LARGEST_MARKER, 260 / count))
 
 
 def _describe_client(client: ClientFacts) -> str:
@@ -149,7 +152,10 @@ def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who
 
 
 def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
-    """Make a bar chart of the time that each part of a round took; None if the run was not profiled."""
+    """Make a bar chart of the time that each part of a round took; None if `parts` is empty: the run was not profiled.
+
+    `parts` has the name, the seconds and the share of the time of each part.
+    """
     if not parts:
         return None
     drawn = tuple(
@@ -200,7 +206,10 @@ def make_calibration_plot(facts: RunFacts) -> Plot | None:
 
 
 def make_geometry_plot(facts: RunFacts) -> Plot | None:
-    """Plot the clients' class means and the common head, in the plane in which the means differ most."""
+    """Plot the clients' class means and the common head, in the plane in which the means differ most.
+
+    None if the run recorded no class means.
+    """
     found = facts.geometry
     if found is None:
         return None

@@ -106,7 +106,7 @@ def _make_plots_by_data(folder: Path) -> list[tuple[str, list[Plot]]]:
 def _make_curves(runs: Mapping[Path, Sequence[RoundRecord]]) -> list[Curve]:
     """Make a curve for each variant of a method: the mean of its runs, which differ by their seeds.
 
-    Runs that have fewer rounds than another run of the variant, as those that are under way, are left out of its mean.
+    The mean leaves out runs with fewer rounds than another run of the same variant, such as unfinished runs.
     """
     specs = {run: read_spec(run) for run in runs}
     variants: dict[str, list[Path]] = {}
