@@ -58,7 +58,7 @@ class ExperimentPage:
 
     @property
     def status(self) -> str:
-        """A phrase on how many cells (runs) of the experiment are done, and how many gave the same again by `--verify`."""
+        """A phrase on how many cells (runs) of the experiment are done, and how many of them passed `--verify`."""
         states = self.finished.states
         parts = [f"{states[CellState.DONE]} of {sum(states.values())} cells run"]
         if states[CellState.BEGUN]:
