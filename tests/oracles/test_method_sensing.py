@@ -24,7 +24,7 @@ def sparse(support: int, seed: int, entries: int = ENTRIES) -> Tensor:
 
 def dense(sensing: MeasurementMatrix) -> Tensor:
     """The matrix column by column, as products with the unit vectors."""
-    return torch.stack([sensing.measure(column) for column in torch.eye(sensing.entries)], dim=1)
+    return torch.stack([sensing.measure(column) for column in torch.eye(sensing.n_entries)], dim=1)
 
 
 @pytest.mark.parametrize(("entries", "rows"), [(1, 1), (2, 1), (29, 26), (64, 64), (97, 10)])
@@ -91,7 +91,7 @@ def test_edges() -> None:
     assert not recover_vector(sensing, torch.zeros(10), 5).any()
     assert not recover_vector(sensing, torch.ones(10), 0).any()
     assert torch.isfinite(recover_vector(sensing, torch.ones(10), 30)).all()
-    with pytest.raises(InputError, match="between 1 and the 30 entries, found: 31"):
+    with pytest.raises(InputError, match="a vector with 30 entries must be 1 to 30, found: 31"):
         MeasurementMatrix.from_seed(1, 30, 31)
 
 

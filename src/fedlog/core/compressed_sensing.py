@@ -26,16 +26,19 @@ class MeasurementMatrix:
     taken: Tensor  # (rows,) int64: which rows of the transform
 
     @staticmethod
-    def from_seed(seed: int, entries: int, rows: int) -> MeasurementMatrix:
+    def from_seed(seed: int, n_entries: int, n_rows: int) -> MeasurementMatrix:
         """The matrix that this seed determines, so that sender and receiver make the same one."""
-        if not 0 < rows <= entries:
-            raise InputError(f"the number of measurements must be between 1 and the {entries} entries, found: {rows}")
+        if not 0 < n_rows <= n_entries:
+            raise InputError(
+                f"the number of measurements of a vector with {n_entries} entries must be 1 to {n_entries}, "
+                f"found: {n_rows}"
+            )
         generator = Key(seed).child("sensing").torch()
-        signs = torch.randint(0, 2, (entries,), generator=generator).to(torch.float64) * 2 - 1
-        return MeasurementMatrix(signs, torch.randperm(entries, generator=generator)[:rows])
+        signs = torch.randint(0, 2, (n_entries,), generator=generator).to(torch.float64) * 2 - 1
+        return MeasurementMatrix(signs, torch.randperm(n_entries, generator=generator)[:n_rows])
 
     @property
-    def entries(self) -> int:
+    def n_entries(self) -> int:
         """The length of the vectors that are measured."""
         return len(self.signs)
 
@@ -45,7 +48,7 @@ class MeasurementMatrix:
 
     def multiply_transposed(self, measurements: Tensor) -> Tensor:
         """The product of the transposed matrix and measurements, A' y: (rows,) -> (entries,), float64."""
-        placed = torch.zeros(self.entries, dtype=torch.float64)
+        placed = torch.zeros(self.n_entries, dtype=torch.float64)
         placed[self.taken] = measurements.to(torch.float64)
         return _hartley(placed) * self.signs
 
@@ -56,54 +59,54 @@ def _hartley(vector: Tensor) -> Tensor:
     return spectrum.real - spectrum.imag
 
 
-def keep_largest(vector: Tensor, support: int) -> Tensor:
-    """The vector with all but its `support` entries of largest magnitude set to zero."""
-    if support >= len(vector):
+def keep_largest(vector: Tensor, count: int) -> Tensor:
+    """The vector with all but its `count` entries of largest magnitude set to zero."""
+    if count >= len(vector):
         return vector
-    at = vector.abs().topk(support).indices
+    at = vector.abs().topk(count).indices
     return torch.zeros_like(vector).index_copy_(0, at, vector[at])
 
 
-def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, support: int, iterations: int = 50) -> Tensor:
-    """A vector (entries,) with at most `support` non-zero entries that has about these measurements.
+def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, n_nonzero: int, iterations: int = 50) -> Tensor:
+    """A vector (entries,) with at most `n_nonzero` non-zero entries that has about these measurements.
 
-    Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)) with the
-    best step t on the current support, halved until the residual is sure to fall. Exact to 1e-7, the precision of
-    float32 measurements, if the vector is sparse enough for the number of rows; otherwise a local minimum of the
-    residual.
+    Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)). The step
+    t is the best one for the entries that are non-zero now, halved until the residual is sure to fall. The result is
+    exact to 1e-7, the precision of float32 measurements, if the vector is sparse enough for the number of rows;
+    otherwise it is a local minimum of the residual.
     """
     measurements = measurements.to(torch.float64)
-    estimate = torch.zeros(sensing.entries, dtype=torch.float64)
-    if support <= 0 or not bool(measurements.any()):
+    estimate = torch.zeros(sensing.n_entries, dtype=torch.float64)
+    if n_nonzero <= 0 or not bool(measurements.any()):
         return estimate
     scale = float(measurements.norm())
-    inside = keep_largest(sensing.multiply_transposed(measurements), support) != 0
+    nonzero = keep_largest(sensing.multiply_transposed(measurements), n_nonzero) != 0
     for _ in range(iterations):
         residual = measurements - sensing.measure(estimate)
         uphill = sensing.multiply_transposed(residual)
-        restricted = uphill * inside
+        restricted = uphill * nonzero
         slope = float(restricted.square().sum())
         if float(residual.norm()) <= 1e-7 * scale or slope <= 1e-20 * scale**2:
             break
         step = slope / float(sensing.measure(restricted).square().sum())
-        estimate, change, inside = _improve_estimate(sensing, estimate, uphill, inside, step, support)
+        estimate, change, nonzero = _improve_estimate(sensing, estimate, uphill, nonzero, step, n_nonzero)
         if change <= 1e-7 * scale:
             break
     return estimate
 
 
 def _improve_estimate(
-    sensing: MeasurementMatrix, estimate: Tensor, uphill: Tensor, inside: Tensor, step: float, support: int
+    sensing: MeasurementMatrix, estimate: Tensor, uphill: Tensor, nonzero: Tensor, step: float, n_nonzero: int
 ) -> tuple[Tensor, float, Tensor]:
     """The next estimate, its distance from the last one, and a mask of its non-zero entries."""
     while True:
-        moved = keep_largest(estimate + step * uphill, support)
+        moved = keep_largest(estimate + step * uphill, n_nonzero)
         change = moved - estimate
         length = float(change.norm())
-        now_inside = moved != 0
-        if length == 0 or torch.equal(now_inside, inside):
-            return moved, length, now_inside
-        # With a longer step the residual is no longer sure to fall when the support changes.
+        now_nonzero = moved != 0
+        if length == 0 or torch.equal(now_nonzero, nonzero):
+            return moved, length, now_nonzero
+        # With a longer step the residual is no longer sure to fall when other entries become non-zero.
         if step <= 0.99 * length**2 / float(sensing.measure(change).square().sum()):
-            return moved, length, now_inside
+            return moved, length, now_nonzero
         step /= 2
