@@ -69,7 +69,9 @@ def load_encoded_federation(
 
     def features(raw: Tensor) -> Tensor:
         with torch.no_grad():
-            parts = [frozen.features(params, found.transform.prepare(part), None) for part in torch.split(raw, 2000)]
+            parts = [
+                frozen.compute_features(params, found.transform.prepare(part), None) for part in torch.split(raw, 2000)
+            ]
         return torch.cat(parts)
 
     train, test = features(found.train.inputs), features(found.test.inputs)

@@ -162,7 +162,7 @@ def payload_and_framing(method: str, plan: ModelPlan) -> tuple[int, int]:
     if method == "fed-regression":  # 5 features and the number: 1 + 6 sums, a triangle of 6; heads of 5 features
         return framed((4 * 7, 2), (4 * 21, 2)), framed((4 * 6, 2), (4 * 30, 2), (4 * 2, 2))
     entries = 24 + 6 + 30 + 5 + 18
-    assert plan.entries == entries
+    assert plan.n_entries == entries
     rows = round(0.3 * entries)
     measurements, signs = framed((4 * rows, 1), (16, 1)), framed((-(-entries // 8), 1), number)
     everything = [array for layer in layers for array in layer]

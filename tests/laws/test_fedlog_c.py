@@ -10,7 +10,7 @@ from fedlog.algorithms.fedlog import FedLogC
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.errors import InputError
 
-PLAN = ModelPlan(n_class=10, width=4, layers=(("0.weight", "0.bias"), ("head",)), entries=100)
+PLAN = ModelPlan(n_class=10, width=4, layers=(("0.weight", "0.bias"), ("head",)), n_entries=100)
 
 
 def test_an_unbounded_push_that_outweighs_the_pull_is_refused_with_the_largest_beta():

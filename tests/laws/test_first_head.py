@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Contribution
 
-PLAN = ModelPlan(n_class=3, width=5, layers=(("a.weight",), (HEAD,)), entries=38)
+PLAN = ModelPlan(n_class=3, width=5, layers=(("a.weight",), (HEAD,)), n_entries=38)
 
 
 @settings(deadline=None, max_examples=40)

@@ -61,7 +61,7 @@ def compare(
 
     def one_client(at: int) -> Tensor:
         own = {name: value[at] for name, value in params.items()}
-        own |= {f"{name}.multiplier": mask[at] for name, mask in (masks or {}).items()}
+        own |= {f"{name}.mask": mask[at] for name, mask in (masks or {}).items()}
         return torch.func.functional_call(module, own, (images[positions[at]],))
 
     expected = torch.stack([one_client(at) for at in range(clients)])

@@ -137,7 +137,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
     for at in range(5):
         params = {name: value.clone().requires_grad_(True) for name, value in task.work.params.items()}
         own = {site: mask[at : at + 1] for site, mask in masks.items()}
-        features = body.features(params, records.inputs[at : at + 1], own)
+        features = body.compute_features(params, records.inputs[at : at + 1], own)
         scores = logits(body.apply_last_dropout(features, own), params)
         batch = Batch(
             features, scores, records.labels[at : at + 1], torch.ones(1), phase.select_params_for_loss(params)

@@ -22,7 +22,7 @@ from fedlog.models.encoders.federation import encode_federation
 from fedlog.models.encoders.maps import parse_map
 from fedlog.models.encoders.names import load_encoder
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
-from fedlog.models.encoders.pixels import Pixels
+from fedlog.models.encoders.pixels import PixelFormat
 from fedlog.models.encoders.pretrained import (
     digest_pretrained,
     find_principal_directions,
@@ -121,31 +121,31 @@ def test_names_of_pretrained_bodies() -> None:
 
 def test_pixels_are_resized_and_normalised_as_stated() -> None:
     flat = torch.full((1, 1, 5, 7), 100, dtype=torch.uint8)
-    prepared = Pixels(8, (90.0, 100.0, 110.0), (10.0, 10.0, 10.0)).prepare(flat)
+    prepared = PixelFormat(8, (90.0, 100.0, 110.0), (10.0, 10.0, 10.0)).prepare(flat)
     assert prepared.shape == (1, 3, 8, 8)
     assert torch.allclose(prepared[0, :, 3, 3], torch.tensor([1.0, 0.0, -1.0]), atol=1e-5)
     raw = images(1, 3, 4, 4)
-    same = Pixels(4, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).prepare(raw)
+    same = PixelFormat(4, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).prepare(raw)
     assert torch.equal(same, raw.float())
     with pytest.raises(InputError, match="image encoder"):
-        Pixels(8).prepare(torch.zeros(1, 4))
+        PixelFormat(8).prepare(torch.zeros(1, 4))
 
 
 def test_a_record_is_encoded_once_whoever_asks(tmp_path: Path) -> None:
     encoder, raw = Counting(), images(10, 3, 2, 2)
-    first = FeatureCache(encoder, tmp_path).features(raw)
+    first = FeatureCache(encoder, tmp_path).get_or_encode(raw)
     assert encoder.seen == 10
-    turned = FeatureCache(encoder, tmp_path).features(raw.flip(0))
+    turned = FeatureCache(encoder, tmp_path).get_or_encode(raw.flip(0))
     assert encoder.seen == 10
     assert torch.equal(turned.flip(0), first)
     more = torch.cat([raw, raw[:3] + 1])
     said: list[tuple[int, int]] = []
-    FeatureCache(encoder, tmp_path).features(more, lambda done, total: said.append((done, total)))
+    FeatureCache(encoder, tmp_path).get_or_encode(more, lambda done, total: said.append((done, total)))
     assert encoder.seen == 13
     assert said == [(3, 3)]
     for path in tmp_path.rglob("*.safetensors"):
         path.write_bytes(b"damaged")
-    assert torch.equal(FeatureCache(encoder, tmp_path).features(raw), first)
+    assert torch.equal(FeatureCache(encoder, tmp_path).get_or_encode(raw), first)
 
 
 def test_content_and_shape_decide_the_hash() -> None:
@@ -170,8 +170,10 @@ def test_an_onnx_file_is_a_body_and_its_features_are_the_federations(
     on_features = make_body(name, encoded.input_shape)
     on_pixels = make_body(name, federation.input_shape)
     some = federation.train.inputs[:5]
-    expected = on_features.features({}, encoded.train.inputs[:5], None)
-    found = on_pixels.features({}, federation.transform.prepare(some), None)  # as a saved model sees new records
+    expected = on_features.compute_features({}, encoded.train.inputs[:5], None)
+    found = on_pixels.compute_features(
+        {}, federation.transform.prepare(some), None
+    )  # as a saved model sees new records
     assert torch.allclose(found, expected, atol=1e-5)
 
 

@@ -260,7 +260,7 @@ def test_the_accuracy_after_closing_is_that_of_the_models_that_are_saved(simulat
         own = federation.test.at(shard.test)
         if len(own):
             params = load_file(tmp_path / f"{shard.name}.safetensors")
-            guessed = logits(model.features(params, own.inputs, None), params).argmax(1)
+            guessed = logits(model.compute_features(params, own.inputs, None), params).argmax(1)
             shares.append(float((guessed == own.labels).double().mean()))
     assert simulation.evaluate_after_closing() == pytest.approx(shares)
     assert shares != [share for share in last.accuracy_per_client if share is not None]

@@ -90,7 +90,7 @@ def test_prediction_by_the_nearest_prototype_over_all_classes(tmp_path: Path) ->
 
 
 def test_a_class_that_no_participant_holds_keeps_its_prototype() -> None:
-    method = FedProto(ModelPlan(n_class=3, width=2, layers=(("head",),), entries=9))
+    method = FedProto(ModelPlan(n_class=3, width=2, layers=(("head",),), n_entries=9))
     counts = torch.tensor([2.0, 4.0, 0.0], dtype=torch.float64)
     sums = torch.tensor([[2.0, 6.0], [4.0, -4.0], [0.0, 0.0]], dtype=torch.float64)
     first = method.step("prototypes", method.begin(Key(0)), Contribution((sums, counts)))

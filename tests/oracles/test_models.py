@@ -38,7 +38,7 @@ SHAPES = {
 
 
 def _parameters(found: Body) -> int:
-    return sum(value.numel() for value in found.training.parameters())
+    return sum(value.numel() for value in found.training_module.parameters())
 
 
 CIFAR_CONVOLUTIONS = (3 * 25 * 6 + 6) + (6 * 25 * 16 + 16)
@@ -93,7 +93,7 @@ def test_evaluation_is_the_plain_module_in_eval_mode(name: str) -> None:
     plain.load_state_dict(params, strict=False)
     inputs = torch.randn(3, *SHAPES[name], generator=Key(2).torch())
     with torch.no_grad():
-        torch.testing.assert_close(found.features(params, inputs, None), plain(inputs), rtol=0, atol=0)
+        torch.testing.assert_close(found.compute_features(params, inputs, None), plain(inputs), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "mobilenet-v2"])
@@ -102,7 +102,9 @@ def test_training_with_the_masks_of_ones_is_evaluation(name: str) -> None:
     params = found.make_initial_params(Key(1))
     inputs = torch.randn(3, *SHAPES[name], generator=Key(2).torch())
     ones = {site.name: torch.ones(3, *site.shape) for site in found.dropout}
-    torch.testing.assert_close(found.features(params, inputs, ones), found.features(params, inputs, None))
+    torch.testing.assert_close(
+        found.compute_features(params, inputs, ones), found.compute_features(params, inputs, None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_masks_have_the_distribution_of_pytorchs_dropout(layer: nn.Module, shape
     records = 20_000
     found = build_body("plain", Plain, shape)
     masks = draw_epoch(Key(3), records, found, Transform(), torch.float32).masks
-    ours = found.features({}, torch.ones(records, *shape), masks)
+    ours = found.compute_features({}, torch.ones(records, *shape), masks)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         theirs = Plain().train()(torch.ones(records, *shape))
@@ -133,7 +135,7 @@ def test_masks_have_the_distribution_of_pytorchs_dropout(layer: nn.Module, shape
     assert float(ours.mean()) == pytest.approx(1.0, abs=0.01)
 
 
-def test_masked_dropout_without_a_multiplier_is_the_identity() -> None:
+def test_masked_dropout_without_a_mask_is_the_identity() -> None:
     inputs = torch.randn(2, 3)
     assert torch.equal(MaskedDropout(0.9, per_channel=False)(inputs), inputs)
 
@@ -282,7 +284,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     choice: BackendChoice, method: str, make_federation: MakeFederation
 ) -> None:
     found = build_body("mine:partly_fixed", _partly_fixed, (4,))
-    assert found.fixed == {"0.weight", "0.bias"}
+    assert found.untrained_params == {"0.weight", "0.bias"}
     federation = make_federation([6, 5])
     plan = make_model_plan(federation, [found] * 2)
     engine = Engine(Settings(batch_size=3, optimiser=Optimiser(weight_decay=0.5)), choice)
@@ -292,7 +294,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     cohort, initial = simulation.workers.cohort, found.make_initial_params(Key(0).child("initial", "body"))
     for home in cohort.store.homes.values():
         model = algorithm.deploy(home, cohort.store.heard)
-        for name in found.fixed:
+        for name in found.untrained_params:
             torch.testing.assert_close(model[name], initial[name], rtol=1e-6, atol=1e-7)
         assert not torch.allclose(model["2.weight"], initial["2.weight"], rtol=1e-6, atol=1e-7)
 
@@ -424,7 +426,7 @@ def test_a_dropout_layer_called_features_is_not_taken_for_the_one_before_the_hea
     found = build_body("mine", Named, (4,))
     params = found.make_initial_params(Key(0))
     (site,) = found.dropout
-    dropped = found.features(params, torch.ones(2, 4), {site.name: torch.zeros(2, 4)})
+    dropped = found.compute_features(params, torch.ones(2, 4), {site.name: torch.zeros(2, 4)})
     torch.testing.assert_close(dropped, params["out.bias"].expand(2, 3))
 
 
@@ -440,7 +442,7 @@ def test_a_users_own_hooks_survive() -> None:
     params = found.make_initial_params(Key(0))
     inputs = torch.ones(1, 4)
     expected = nn.functional.linear(2 * inputs, params["weight"], params["bias"])
-    torch.testing.assert_close(found.features(params, inputs, None), expected)
+    torch.testing.assert_close(found.compute_features(params, inputs, None), expected)
 
 
 @pytest.mark.parametrize(

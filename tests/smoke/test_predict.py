@@ -151,7 +151,9 @@ def test_a_frozen_body_has_the_weights_of_its_file_and_never_moves(tmp_path: Pat
     chosen = make_body(f"frozen:{tmp_path / 'w.safetensors'}", (5,))
     inputs = torch.linspace(-1, 1, 15).reshape(3, 5)
     params = chosen.make_initial_params(Key(9))
-    torch.testing.assert_close(chosen.features(params, inputs, None), inner.features(weights, inputs, None))
+    torch.testing.assert_close(
+        chosen.compute_features(params, inputs, None), inner.compute_features(weights, inputs, None)
+    )
     assert chosen.buffers == {name for layer in chosen.layers for name in layer}
     for bad in ("nothing.safetensors", "plain.safetensors", "short.safetensors"):
         save_file(weights, tmp_path / "plain.safetensors")

@@ -72,12 +72,12 @@ class CSFL(Algorithm):
         return {
             **super().begin(key),
             "updates": torch.zeros(1, dtype=torch.int64),
-            "moved": torch.zeros(self.plan.entries, dtype=torch.float64),
+            "moved": torch.zeros(self.plan.n_entries, dtype=torch.float64),
         }
 
     def join(self, initial: Params) -> Params:
         """The initial model, which the client keeps unchanged (each broadcast has what to add), and no error yet."""
-        return {**initial, ERROR: torch.zeros(self.plan.entries)}
+        return {**initial, ERROR: torch.zeros(self.plan.n_entries)}
 
     def broadcast(self, server: Params) -> Message:
         """The newest update (signs or measurements) with its number; before the first update, the seed."""
@@ -160,10 +160,10 @@ class CSFL(Algorithm):
 
     @property
     def _measurements(self) -> int:
-        return max(1, round(self.reduction * self.plan.entries))
+        return max(1, round(self.reduction * self.plan.n_entries))
 
     def _make_measurement_matrix(self, seed: Tensor) -> MeasurementMatrix:
-        return MeasurementMatrix.from_seed(int(seed), self.plan.entries, self._measurements)
+        return MeasurementMatrix.from_seed(int(seed), self.plan.n_entries, self._measurements)
 
     def _flatten(self, params: Params) -> Tensor:
         return torch.cat([params[name].flatten() for name in self.plan.list_top_params(len(self.plan.layers))])

@@ -55,7 +55,7 @@ METHODS: dict[str, Factory] = {
 def find_methods(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
     """The names of the registered methods for which `fact` holds."""
     layers = (("first",), ("second",), (HEAD,))
-    plan = ModelPlan(n_class=2, width=2, layers=layers, entries=10)
+    plan = ModelPlan(n_class=2, width=2, layers=layers, n_entries=10)
     return tuple(name for name, make in METHODS.items() if fact(make(plan)))
 
 

@@ -50,7 +50,7 @@ class ModelPlan:
     n_class: int
     width: int
     layers: tuple[tuple[str, ...], ...]
-    entries: int  # the number of entries of all parameters together, the head's included
+    n_entries: int  # the number of entries of all parameters together, the head's included
 
     def list_top_params(self, count: int) -> tuple[str, ...]:
         """The names of the parameters in the top `count` layers, the head included."""

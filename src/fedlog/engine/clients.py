@@ -70,8 +70,8 @@ def make_model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan
                 f"but body {first.name} of client {federation.shards[0].name} has {first.width}",
                 hint="bodies may differ, but all need the same number of features",
             )
-    entries = first.entries + federation.n_class * (1 + first.width)
-    return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)), entries)
+    n_entries = first.n_entries + federation.n_class * (1 + first.width)
+    return ModelPlan(federation.n_class, first.width, (*first.layers, (HEAD,)), n_entries)
 
 
 def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:

@@ -21,7 +21,7 @@ from fedlog.core.clip import Clip
 from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError, add_default_hint
-from fedlog.models.masked_dropout import DropoutSite, MaskedDropout, collect_parameters, replace_dropout
+from fedlog.models.masked_dropout import DropoutLayer, MaskedDropout, collect_parameters, replace_dropout
 from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules
 
 Params = dict[str, Tensor]
@@ -50,21 +50,23 @@ class Body:
     width: int
     layers: tuple[tuple[str, ...], ...]
     buffers: frozenset[str]
-    fixed: frozenset[str]
+    """The names of the running statistics of normalisation layers."""
+    untrained_params: frozenset[str]
     """The names of the parameters that must not be trained: `requires_grad` was off in the module."""
-    dropout: tuple[DropoutSite, ...]
+    dropout: tuple[DropoutLayer, ...]
     make: Callable[[], nn.Module]
-    training: nn.Module
-    evaluating: nn.Module
+    training_module: nn.Module
+    """The module in training mode; `evaluation_module` is a copy in evaluation mode."""
+    evaluation_module: nn.Module
     clip: Clip | None = None
     """A bound on the features, in training, in the statistics and in evaluation."""
     weights: Params | None = None
     """The parameters that all clients start from, if they were read from a file; None: drawn from a key."""
 
     @property
-    def entries(self) -> int:
+    def n_entries(self) -> int:
         """The total number of entries in parameters and running statistics."""
-        values = collect_parameters(self.evaluating)
+        values = collect_parameters(self.evaluation_module)
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def make_initial_params(self, key: Key) -> Params:
@@ -76,16 +78,19 @@ class Body:
             module = replace_dropout(self.make())
         return {name: value.detach().clone() for name, value in collect_parameters(module).items()}
 
-    def features(self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
-        """The clipped features, (n, *input_shape) -> (n, width); in training mode unless `masks` is None.
+    def compute_features(
+        self, params: Mapping[str, Tensor], inputs: Tensor, masks: Mapping[str, Tensor] | None
+    ) -> Tensor:
+        """The features, clipped if the body has a clip: (n, *input_shape) -> (n, width).
 
-        A dropout after the last layer is not applied here: see `apply_last_dropout`.
+        With `masks`, the masks of the dropout layers, the body is in training mode; with None in evaluation mode. A
+        dropout after the last layer is not applied here: see `apply_last_dropout`.
         """
         values = {name: params[name] for layer in self.layers for name in layer}
-        for site, mask in (masks or {}).items():
-            if site != FEATURES:
-                values[f"{site}.multiplier"] = mask
-        module = self.evaluating if masks is None else self.training
+        for layer_name, mask in (masks or {}).items():
+            if layer_name != FEATURES:
+                values[f"{layer_name}.mask"] = mask
+        module = self.evaluation_module if masks is None else self.training_module
         return self.clip_features(torch.func.functional_call(module, values, (inputs,)))
 
     def clip_features(self, features: Tensor) -> Tensor:
@@ -95,8 +100,8 @@ class Body:
     def apply_last_dropout(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """The features that the head gets in training: after the dropout at the end of the body, clipped again.
 
-        Losses that compare features with class means use the features before this dropout. Class means are computed
-        without dropout, and the variance that dropout adds to a squared distance would shrink the features to zero.
+        Losses that compare features with class means use the features before this dropout. Dropout would add its
+        variance to the squared distances, and training would reduce it by shrinking all features towards zero.
         """
         return self.clip_features(features * masks[FEATURES] if FEATURES in masks else features)
 
@@ -141,8 +146,8 @@ def draw_initial_head(width: int, n_class: int, key: Key) -> Tensor:
 def _seed_modules(seed: int) -> None:
     """Seed the generators that modules draw their parameters from.
 
-    Without an accelerator, `torch.manual_seed` would write down the whole call stack for each kind of accelerator, in
-    case one is used later: half a millisecond, and memory that is never freed.
+    Without an accelerator, seed only the CPU's generator. `torch.manual_seed` would also store a call stack for every
+    kind of accelerator, in case one is used later: that takes half a millisecond and memory that is never freed.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
@@ -154,9 +159,10 @@ def _seed_modules(seed: int) -> None:
 def build_body(
     name: str, make: Callable[[], nn.Module], input_shape: tuple[int, ...], clip: Clip | None = None
 ) -> Body:
-    """The body whose module `make` builds; it is run once on two records to find its width and dropout layers.
+    """The body whose module `make` builds; the module is run once on two records to find its width and dropout layers.
 
-    With a clip, a ReLU at the end is removed, since it would use only half of the range that the noise covers.
+    With a clip, a ReLU at the end is removed. After it no feature is negative, so half of the clip's range would be
+    unused, while privacy noise is scaled to the whole range.
 
     InputError for a module that does not map (n, ...) to (n, width), draws random numbers itself, uses a dropout layer
     twice, or has a parameter with a reserved name.
@@ -164,48 +170,54 @@ def build_body(
     with torch.random.fork_rng(devices=[]):
         _seed_modules(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
-        width, sites = measure_width(name, module, input_shape)
+        width, dropout = measure_width(name, module, input_shape)
         if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
             module[-1] = nn.Identity()
-            sites = (*sites[:-1], replace(sites[-1], name=FEATURES))
+            dropout = (*dropout[:-1], replace(dropout[-1], name=FEATURES))
         if clip is not None and isinstance(module, nn.Sequential):
             _remove_last_relu(module)
-        fixed = frozenset(parameter for parameter, value in module.named_parameters() if not value.requires_grad)
+        untrained_params = frozenset(
+            parameter for parameter, value in module.named_parameters() if not value.requires_grad
+        )
         training = copy.deepcopy(module).train()
         refuse_random_modules(name, copy.deepcopy(training), input_shape)
     taken = [value for value in collect_parameters(module) if value in RESERVED]
     if taken:
-        raise InputError(f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename it")
+        raise InputError(
+            f"body {name} has a parameter with a reserved name: {', '.join(taken)}", hint="rename the parameter"
+        )
     return Body(
         name=name,
         input_shape=tuple(input_shape),
         width=width,
         layers=_group_layers(module),
         buffers=frozenset(buffer for buffer in collect_parameters(module) if buffer in dict(module.named_buffers())),
-        fixed=fixed,
-        dropout=sites,
+        untrained_params=untrained_params,
+        dropout=dropout,
         make=make,
-        training=training.requires_grad_(False),
-        evaluating=module.requires_grad_(False),
+        training_module=training.requires_grad_(False),
+        evaluation_module=module.requires_grad_(False),
         clip=clip,
     )
 
 
 @add_default_hint("use a file of parameters that was saved from this body")
 def load_weights(body: Body, path: Path) -> Body:
-    """The body with the parameters of a safetensors file (a head is left out). InputError if names or shapes differ."""
+    """The body with its parameters from a safetensors file, without a head. InputError if names or shapes differ."""
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"cannot read the parameters of body {body.name} from {path}: {error}", hint="give a safetensors file"
         ) from error
-    expected = {name: tuple(value.shape) for name, value in collect_parameters(body.evaluating).items()}
+    expected = {name: tuple(value.shape) for name, value in collect_parameters(body.evaluation_module).items()}
     for name in sorted(expected.keys() | found.keys()):
-        shape = tuple(found[name].shape) if name in found else None
-        if shape != expected.get(name):
+        if name not in expected:
+            raise InputError(f"{path}: body {body.name} has no parameter {name}")
+        shape = tuple(found[name].shape) if name in found else "no such parameter"
+        if shape != expected[name]:
             raise InputError(
-                f"{path}: parameter {name} of body {body.name} must have shape {expected.get(name)}, found: {shape}"
+                f"{path}: parameter {name} of body {body.name} must have shape {expected[name]}, found: {shape}"
             )
         if not bool(torch.isfinite(found[name]).all()):
             raise InputError(f"{path}: parameter {name} of body {body.name} has entries that are not finite")

@@ -11,27 +11,27 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class MaskedDropout(nn.Module):
-    """A dropout layer that gets its multiplier from outside: 0 or 1 / (1 - p) in training, 1 in evaluation."""
+    """A dropout layer that gets its mask from outside: factors of 0 or 1 / (1 - p) in training, 1 in evaluation."""
 
-    multiplier: Tensor
+    mask: Tensor
 
     def __init__(self, p: float, *, per_channel: bool) -> None:
         super().__init__()
         self.p = p
         self.per_channel = per_channel
-        self.register_buffer("multiplier", torch.ones(()), persistent=False)
+        self.register_buffer("mask", torch.ones(()), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Multiply the inputs by the mask, which has one factor for each record and unit (or channel)."""
-        factor = self.multiplier
-        if factor.ndim:
-            factor = factor.reshape(*factor.shape, *(1,) * (inputs.ndim - factor.ndim))
-        return inputs * factor
+        mask = self.mask
+        if mask.ndim:
+            mask = mask.reshape(*mask.shape, *(1,) * (inputs.ndim - mask.ndim))
+        return inputs * mask
 
 
 @dataclass(frozen=True)
-class DropoutSite:
-    """A dropout layer in a body: its name, its rate, and the shape of one record's multiplier."""
+class DropoutLayer:
+    """A dropout layer in a body: its name, its rate, and the shape of one record's mask."""
 
     name: str
     p: float
@@ -52,8 +52,8 @@ def replace_dropout(module: nn.Module) -> nn.Module:
 
 
 def collect_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and running statistics by name, without dropout multipliers and whole-number buffers."""
-    drawn = {id(layer.multiplier) for layer in module.modules() if isinstance(layer, MaskedDropout)}
+    """The parameters and running statistics by name, without dropout masks and whole-number buffers."""
+    drawn = {id(layer.mask) for layer in module.modules() if isinstance(layer, MaskedDropout)}
     buffers = {
         name: value
         for name, value in module.named_buffers()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.errors import FedlogError, InputError, get_first_line_of_error
-from fedlog.models.masked_dropout import DROPOUTS, DropoutSite, MaskedDropout, collect_parameters, replace_dropout
+from fedlog.models.masked_dropout import DROPOUTS, DropoutLayer, MaskedDropout, collect_parameters, replace_dropout
 
 
 def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
@@ -34,39 +34,39 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
                 f"{str(value.dtype).removeprefix('torch.')}",
                 hint="call .float() on the module",
             )
-    for site, layer in module.named_modules():
+    for layer_name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
             raise InputError(
-                f"body {name}: layer {site} has momentum=None; such running averages cannot be shared",
+                f"body {name}: layer {layer_name} has momentum=None; such running averages cannot be shared",
                 hint="set momentum=0.1",
             )
         if isinstance(layer, DROPOUTS) and layer.p == 1:
-            raise InputError(f"body {name}: the dropout rate of layer {site} must be below 1, found: 1")
+            raise InputError(f"body {name}: the dropout rate of layer {layer_name} must be below 1, found: 1")
     return replace_dropout(module)
 
 
-def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutSite, ...]]:
+def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutLayer, ...]]:
     """The width of the features, and the dropout layers in the order in which a record passes them."""
-    sites: list[DropoutSite] = []
+    found: list[DropoutLayer] = []
     hooks = [
-        layer.register_forward_pre_hook(_make_dropout_hook(sites, site))
-        for site, layer in module.named_modules()
+        layer.register_forward_pre_hook(_make_dropout_hook(found, layer_name))
+        for layer_name, layer in module.named_modules()
         if isinstance(layer, MaskedDropout)
     ]
     output = _run_trial(name, module.eval(), input_shape)
     for hook in hooks:
         hook.remove()
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2 or not output.is_floating_point():
-        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"body {name} must map (n, ...) to (n, width) numbers, found for n = 2: {found}")
-    names = [site.name for site in sites]
-    repeated = sorted({site for site in names if names.count(site) > 1})
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"body {name} must map (n, ...) to (n, width) numbers, found for n = 2: {shape}")
+    names = [layer.name for layer in found]
+    repeated = sorted({layer_name for layer_name in names if names.count(layer_name) > 1})
     if repeated:
         raise InputError(
             f"body {name} uses a dropout layer more than once: {', '.join(repeated)}",
             hint="use a new dropout layer in each place",
         )
-    return output.shape[1], tuple(sites)
+    return output.shape[1], tuple(found)
 
 
 def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> object:
@@ -83,7 +83,7 @@ def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> ob
 
 
 def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Raise an InputError if the forward pass draws random numbers: no run with it could be repeated or resumed."""
+    """Raise an InputError if the module's forward pass draws random numbers: no run could be repeated or resumed."""
     before = torch.random.get_rng_state()
     _run_trial(name, training, input_shape)
     if not torch.equal(before, torch.random.get_rng_state()):
@@ -94,14 +94,14 @@ def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int
 
 
 def make_trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
-    """Different records (count, *input_shape) of numbers in [0, 2), which roots, logarithms and lookups accept."""
+    """Random records (count, *input_shape) of numbers in [0, 2), on which square roots, logarithms and lookups work."""
     return 2 * torch.rand(count, *input_shape, generator=torch.Generator().manual_seed(0))
 
 
-def _make_dropout_hook(sites: list[DropoutSite], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def _make_dropout_hook(found: list[DropoutLayer], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(layer, MaskedDropout)
         shape = tuple(inputs[0].shape[1:])
-        sites.append(DropoutSite(name, layer.p, shape[:1] if layer.per_channel else shape))
+        found.append(DropoutLayer(name, layer.p, shape[:1] if layer.per_channel else shape))
 
     return note

@@ -51,7 +51,8 @@ def export_onnx(model: Model, path: Path) -> float:
         worst = max(worst, float(np.abs(found - model.probabilities(inputs).numpy()).max()))
     if not worst <= ONNX_TOLERANCE:
         raise RunError(
-            f"expected ONNX outputs within {ONNX_TOLERANCE} of PyTorch's, found a difference of {worst}: {path}"
+            f"expected ONNX outputs within {ONNX_TOLERANCE} of PyTorch's, found a difference of {worst}: {path}",
+            hint="do not use this file; other versions of torch and onnxruntime may agree",
         )
     return worst
 
@@ -79,5 +80,5 @@ class _WholeModel(nn.Module):
         self._head = {name: value for name, value in model.params.items() if name in RESERVED}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        features = self._model.body.features(self._model.params, inputs, None)
+        features = self._model.body.compute_features(self._model.params, inputs, None)
         return logits(features, self._head).softmax(1)

@@ -16,34 +16,34 @@ from fedlog.models.masked_dropout import collect_parameters
 from fedlog.models.module_checks import make_trial_records
 
 
-def find_mixing_layer(body: Body) -> str | None:
-    """A sentence about a layer in which records of a batch affect each other, or that keeps statistics; else None."""
-    for name, layer in body.training.named_modules():
+def describe_mixing_layer(body: Body) -> str | None:
+    """A sentence about a layer that mixes the records of a batch, or keeps running statistics; None without one."""
+    for name, layer in body.training_module.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
             return f"{_describe_layer(name, layer)} lets the records of a batch affect each other"
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
             return f"{_describe_layer(name, layer)} keeps running statistics"
-    return _find_mixing_by_running(body)
+    return _describe_mixing_in_trial(body)
 
 
-def find_shared_parameter(body: Body) -> str | None:
-    """A sentence that names the first two layers that share a parameter; None if no layers share one."""
+def describe_tied_parameters(body: Body) -> str | None:
+    """A sentence that names the first two parameters that are one and the same tensor; None if there are none."""
     owners: dict[int, str] = {}
-    for name, value in body.training.named_parameters(remove_duplicate=False):
+    for name, value in body.training_module.named_parameters(remove_duplicate=False):
         first = owners.setdefault(id(value), name)
         if first != name:
             return f"{first} and {name} are one shared parameter"
     return None
 
 
-def find_record_dependence(body: Body) -> str | None:
-    """Why a body cannot treat each record independently: it mixes records or shares parameters; None if it can."""
-    return find_mixing_layer(body) or find_shared_parameter(body)
+def explain_record_dependence(body: Body) -> str | None:
+    """A sentence that says why a body cannot treat each record independently; None if it can."""
+    return describe_mixing_layer(body) or describe_tied_parameters(body)
 
 
-def _find_mixing_by_running(body: Body) -> str | None:
-    """A sentence about a layer whose output for a record differs between two batches; None if there is none."""
+def _describe_mixing_in_trial(body: Body) -> str | None:
+    """A sentence about a layer whose output for one record differs between two batches; None without one."""
     first, second, *rest = make_trial_records(body.input_shape, 5)
     batches = (torch.stack([first, second, rest[0]]), torch.stack([first, *rest[1:]]))
     try:
@@ -70,12 +70,12 @@ def _collect_outputs_for_first_record(body: Body, inputs: Tensor) -> dict[str, T
 
     hooks = [
         layer.register_forward_hook(make_hook(name))
-        for name, layer in body.training.named_modules()
+        for name, layer in body.training_module.named_modules()
         if not any(True for _ in layer.children())
     ]
     try:
-        values = {name: value.detach().clone() for name, value in collect_parameters(body.training).items()}
-        features = body.features(values, inputs, {})
+        values = {name: value.detach().clone() for name, value in collect_parameters(body.training_module).items()}
+        features = body.compute_features(values, inputs, {})
     finally:
         for hook in hooks:
             hook.remove()

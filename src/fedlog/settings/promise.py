@@ -71,7 +71,7 @@ class DpSgd(Section):
         """Plan the DP-SGD of a whole run: noise, steps and sampler. A round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
-        all_steps, coordinates = steps * rounds, plan.entries - plan.n_class * (1 + plan.width)
+        all_steps, coordinates = steps * rounds, plan.n_entries - plan.n_class * (1 + plan.width)
         noise = self.noise
         if noise is None:
             distance = bound_noise_distance(all_steps, coordinates)

@@ -157,7 +157,7 @@ class Simulation:
                 "from the same model",
                 hint=f"these methods accept it: {list_methods_for_different_bodies()}",
             )
-        fixed = sorted(self.bodies[0].fixed)
+        fixed = sorted(self.bodies[0].untrained_params)
         if fixed and self.algorithm.schedule.audience is Audience.EVERYONE:
             raise InputError(
                 f"method {self.algorithm.name} changes all parameters, but body {self.bodies[0].name} has some that "

@@ -21,7 +21,7 @@ from fedlog.engine.training.loop import LoopBackend
 from fedlog.engine.training.tasks import Backend, Settings
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Body
-from fedlog.models.record_independence import find_mixing_layer, find_shared_parameter
+from fedlog.models.record_independence import describe_mixing_layer, describe_tied_parameters
 from fedlog.privacy.guarantee import Unit
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdTraining
@@ -120,7 +120,7 @@ class Engine:
             # are rounded in another way, so records of runs with unequal clients would not repeat in larger chunks.
             if len({_count_records(client) for client in clients}) > 1:
                 return most
-            parameters = sum(value.numel() for value in clients[0].body.training.parameters())
+            parameters = sum(value.numel() for value in clients[0].body.training_module.parameters())
             larger = EQUAL_CHUNK_RECORDS // self.settings.batch_size
             return max(most, min(larger, EQUAL_CHUNK_PARAMETERS // max(1, parameters)))
         numbers = network.training.numbers_per_record * self.settings.batch_size
@@ -149,7 +149,7 @@ class Engine:
             return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_choose_loop_backend(f"clients are stacked only on the CPU, not on {self.settings.device}")]
-        mixing = find_mixing_layer(body)
+        mixing = describe_mixing_layer(body)
         stacked = {} if mixing else _list_stacked_backends(body, self.choice)
         if self.choice is not BackendChoice.AUTO:
             if self.choice not in stacked:
@@ -217,7 +217,7 @@ def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> s
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = find_shared_parameter(body), _list_layers_without_block(_compile_once(body))
+    sharing, without = describe_tied_parameters(body), _list_layers_without_block(_compile_once(body))
     if choice is BackendChoice.MIXED and sharing is None and not without:
         return "has a block for every layer, or for none"
     return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
@@ -242,6 +242,8 @@ def _compile_once(body: Body) -> StackedBody | None:
 
 def _explain_layers_without_block(body: Body) -> str:
     """Why some layers of the body have no stacked version (block)."""
-    if not library.AVAILABLE and any(isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training.modules()):
+    if not library.AVAILABLE and any(
+        isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training_module.modules()
+    ):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
-    return find_shared_parameter(body) or "not every layer has a block"
+    return describe_tied_parameters(body) or "not every layer has a block"

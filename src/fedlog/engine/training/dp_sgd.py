@@ -23,7 +23,7 @@ from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
 from fedlog.models.masked_dropout import MaskedDropout
-from fedlog.models.record_independence import find_record_dependence
+from fedlog.models.record_independence import explain_record_dependence
 from fedlog.privacy.accounting import RandomSource
 from fedlog.privacy.sgd import SgdTraining, draw_poisson_sample
 from fedlog.settings.training import Optimiser
@@ -41,16 +41,16 @@ def check_body(body: Body) -> None:
     """Refuse a body in which records affect each other, layers share parameters, or no parameter can be trained."""
     from opacus.validators import ModuleValidator  # here, because the import takes seconds
 
-    reason = find_record_dependence(body)
+    reason = explain_record_dependence(body)
     if reason is None:
-        unknown = ModuleValidator.validate(copy.deepcopy(body.training).requires_grad_(True), strict=False)
+        unknown = ModuleValidator.validate(copy.deepcopy(body.training_module).requires_grad_(True), strict=False)
         reason = str(unknown[0]).splitlines()[0] if unknown else None
     if reason is not None:
         raise InputError(
             f"body {body.name} cannot be trained by DP-SGD: {reason}",
             hint="use a body without batch normalisation and without shared parameters, such as mlp or cnn",
         )
-    if body.fixed == {name for name, _ in body.training.named_parameters()}:
+    if body.untrained_params == {name for name, _ in body.training_module.named_parameters()}:
         raise InputError(
             f"body {body.name} has no parameter to train: requires_grad is off for all", hint="--body-training frozen"
         )
@@ -65,11 +65,11 @@ class DpSgdBackend(LoopBackend):
 
         super().__init__(body, federation, settings)
         self._training = training
-        module = copy.deepcopy(body.training).to(settings.dtype).requires_grad_(True)
+        module = copy.deepcopy(body.training_module).to(settings.dtype).requires_grad_(True)
         self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
         self._all_values = dict(module.named_parameters())
-        self._values = {name: value for name, value in self._all_values.items() if name not in body.fixed}
-        for name in body.fixed:
+        self._values = {name: value for name, value in self._all_values.items() if name not in body.untrained_params}
+        for name in body.untrained_params:
             self._all_values[name].requires_grad_(False)
         self._module: nn.Module = GradSampleModule(module, loss_reduction="sum")
 
@@ -115,7 +115,7 @@ class DpSgdBackend(LoopBackend):
         """The gradient of the loss of each drawn record, (n, d)."""
         seen = self.make_batch(task, drawn, key)
         for name, layer in self._dropouts.items():
-            layer.multiplier = seen.masks.get(name, torch.ones(()))
+            layer.mask = seen.masks.get(name, torch.ones(()))
         for value in self._values.values():
             value.grad = None
         features = self._body.clip_features(

@@ -167,7 +167,7 @@ class LoopBackend:
 
     def _compute_batch_features(self, task: Task, params: Params, some: RecordBatch) -> Tensor:
         try:
-            return self._body.features(params, some.inputs, some.masks)
+            return self._body.compute_features(params, some.inputs, some.masks)
         except ValueError as error:
             # A normalisation layer cannot be trained with a single value per channel.
             size = len(some.labels)
@@ -199,7 +199,9 @@ class LoopBackend:
         params = {name: self._to_device(value) for name, value in request.params.items()}
         inputs = request.pool.find_records(self._federation).inputs
         parts = [
-            self._body.features(params, self._to_device(self._federation.transform.prepare(inputs[part])), None).cpu()
+            self._body.compute_features(
+                params, self._to_device(self._federation.transform.prepare(inputs[part])), None
+            ).cpu()
             for part in torch.split(request.positions, EVALUATION_BATCH)
         ]
         return torch.cat(parts) if parts else torch.zeros(0, self._body.width, dtype=self._settings.dtype)

@@ -76,8 +76,8 @@ def _run_trial(
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
     """A digest of everything that the timings depend on."""
     architecture = [
-        str(body.training),
-        [(name, tuple(v.shape)) for name, v in collect_parameters(body.training).items()],
+        str(body.training_module),
+        [(name, tuple(v.shape)) for name, v in collect_parameters(body.training_module).items()],
     ]
     sizes = [
         body.input_shape,

@@ -125,7 +125,7 @@ class _ClientModel:
 
     def _compute_features(self, rows: Records) -> Tensor:
         with torch.no_grad():
-            return self._body.features(self._params, self._transform.prepare(rows.inputs), None).double()
+            return self._body.compute_features(self._params, self._transform.prepare(rows.inputs), None).double()
 
     def _compute_logits(self, features: Tensor) -> Tensor:
         return logits(features, {name: value.double() for name, value in self._params.items()})

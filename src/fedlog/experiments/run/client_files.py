@@ -104,7 +104,7 @@ def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> 
         return []  # all clients share one model, saved under another name
     rows = federation.train.at(shard.train[:: max(1, len(shard.train) // MOST_RECORDS)])
     with torch.no_grad():
-        features = body.features(load_file(weights), federation.transform.prepare(rows.inputs), None).double()
+        features = body.compute_features(load_file(weights), federation.transform.prepare(rows.inputs), None).double()
     return [
         (shard.name, federation.class_names[label], features[rows.labels == label].mean(0))
         for label in sorted(set(rows.labels.tolist()))

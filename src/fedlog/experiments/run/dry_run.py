@@ -78,7 +78,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
     record = records[len(records) // 2]
     bits = [each.bits_up + each.bits_down for each in records]
     federation = simulation.federation
-    parameters = sum(v.numel() for v in simulation.bodies[0].training.parameters())
+    parameters = sum(v.numel() for v in simulation.bodies[0].training_module.parameters())
     parameters += federation.n_class * (1 + simulation.plan.width)
     kept = 3 if spec.moments is AdamMoments.RUN else 1  # a body, and both moments of each of its parameters
     # Each client of a stacked block needs five copies: parameters, gradient, both moments and the next parameters.

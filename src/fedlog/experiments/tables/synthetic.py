@@ -118,7 +118,7 @@ def _compute_mean_accuracy(models: RoundModels, records: Sequence[Records]) -> f
     shares = []
     for client, params, own in zip(models.clients, models.after, records, strict=True):
         with torch.inference_mode():
-            guessed = logits(client.body.features(params, own.inputs, None), params).argmax(1)
+            guessed = logits(client.body.compute_features(params, own.inputs, None), params).argmax(1)
         shares.append(float((guessed == own.labels).double().mean()))
     return sum(shares) / len(shares)
 
@@ -170,7 +170,7 @@ def _describe_representations(models: RoundModels, federation: Federation) -> li
         own = federation.train.at(client.train)
         before, after = models.before[number], models.after[number]
         with torch.inference_mode():
-            first, last = (client.body.features(params, own.inputs, None) for params in (before, after))
+            first, last = (client.body.compute_features(params, own.inputs, None) for params in (before, after))
         drawn.append(
             {
                 "points": _convert_to_rounded_lists(own.inputs),

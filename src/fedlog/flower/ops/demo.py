@@ -202,7 +202,7 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
     def compute_features(records: Records) -> Tensor:
         with torch.no_grad():
-            return body.features({}, records.inputs, None)
+            return body.compute_features({}, records.inputs, None)
 
     train = [site.federation.train.at(site.shard.train) for site in sites]
     tests = [site.federation.test.at(site.shard.test) for site in sites]

@@ -20,7 +20,7 @@ from fedlog.flower.site.privacy_record import read_privacy_requirement
 from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.models.encoders.names import IDENTITY, describe_encoder, find_encoded_shape, split_name
+from fedlog.models.encoders.names import IDENTITY, find_encoded_shape, fingerprint_encoder, split_name
 from fedlog.models.frozen import FROZEN, name_architecture, refuse_trained_weights
 from fedlog.privacy.guarantee import Unit
 
@@ -101,7 +101,7 @@ def refuse_body_that_mixes_records(body: Body) -> None:
     Batch normalisation cannot train on one record, and its error would tell the server how many records there are. Nor
     does the privacy accounting cover the running means that batch normalisation keeps.
     """
-    norms = [layer for layer in body.training.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+    norms = [layer for layer in body.training_module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
     across = any(
         layer.training and (layer.track_running_stats or isinstance(layer, nn.modules.batchnorm._BatchNorm))
         for layer in norms
@@ -118,7 +118,7 @@ def _can_train_on_one_record(body: Body) -> bool:
     """Whether the body can be trained on a batch of one record."""
     masks = {site.name: torch.ones(1, *site.shape) for site in body.dropout}
     try:
-        body.features(body.make_initial_params(Key(0)), torch.zeros(1, *body.input_shape), masks)
+        body.compute_features(body.make_initial_params(Key(0)), torch.zeros(1, *body.input_shape), masks)
     except Exception:  # any error: a user's module would raise it in a run too
         return False
     return True
@@ -129,7 +129,7 @@ def compute_body_digest(body: Body, key: Key, record_shape: tuple[int, ...]) -> 
 
     For an encoder, the content of its file enters the digest, and not the path of the file.
     """
-    found = sha256((describe_encoder(body.name, record_shape) or name_architecture(body.name)).encode())
+    found = sha256((fingerprint_encoder(body.name, record_shape) or name_architecture(body.name)).encode())
     for name, value in sorted(body.make_initial_params(key).items()):
         found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
         found.update(value.contiguous().numpy().tobytes())

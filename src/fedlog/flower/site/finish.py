@@ -170,7 +170,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
             found.append(compute_metrics(model.probabilities(inputs).double().numpy(), records.labels.numpy()))
         else:
             with torch.no_grad():
-                features = context.body.features(params, inputs, None)
+                features = context.body.compute_features(params, inputs, None)
             found.append(
                 compute_number_metrics(
                     find_number_head(params), features, records.required_targets, compute_half_width(number)

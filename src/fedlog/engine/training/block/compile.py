@@ -36,7 +36,9 @@ from fedlog.models.module_checks import make_trial_records
 
 def compile_stacked(body: Body) -> StackedBody | None:
     """The body's stacked networks for training and evaluation; None if they would not be faster."""
-    training, evaluating = (compile_body(mode, body.input_shape) for mode in (body.training, body.evaluating))
+    training, evaluating = (
+        compile_body(mode, body.input_shape) for mode in (body.training_module, body.evaluation_module)
+    )
     if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
         return None
     return StackedBody(training, evaluating)

@@ -36,15 +36,15 @@ class VmapNetwork:
         """The features (clients, batch, width)."""
         own = {name: params[name] for layer in self.body.layers for name in layer}
         if masks is None:
-            found: Tensor = torch.func.vmap(lambda p, x: self.body.features(p, x, None))(own, batch)
+            found: Tensor = torch.func.vmap(lambda p, x: self.body.compute_features(p, x, None))(own, batch)
         else:
-            found = torch.func.vmap(self.body.features)(own, batch, dict(masks))
+            found = torch.func.vmap(self.body.compute_features)(own, batch, dict(masks))
         return found
 
 
 def find_vmap_obstacle(body: Body) -> str | None:
     """Why clients with this body cannot be stacked through `vmap`; None if a trial with two clients was right."""
-    single = {name: value.detach().clone() for name, value in collect_parameters(body.training).items()}
+    single = {name: value.detach().clone() for name, value in collect_parameters(body.training_module).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = make_trial_records(body.input_shape, 2)
     modes: tuple[Mapping[str, Tensor] | None, ...] = (None, {})  # evaluation, and training, which may compute more
@@ -53,6 +53,6 @@ def find_vmap_obstacle(body: Body) -> str | None:
             found = VmapNetwork(body).features(params, torch.stack([inputs, inputs]), masks)
         except (RuntimeError, ValueError):
             return "vmap cannot run it"
-        if not torch.allclose(found[1], body.features(single, inputs, masks), atol=1e-5, equal_nan=True):
+        if not torch.allclose(found[1], body.compute_features(single, inputs, masks), atol=1e-5, equal_nan=True):
             return "vmap gives another result than the loop"
     return None

@@ -38,7 +38,7 @@ class RegionStage:
         own = {name: params[name] for name in self.names}
         own = {n: v if v.shape[0] == clients else v.expand(clients, *v.shape[1:]) for n, v in own.items()}
         if masks is not None:
-            own |= {f"{site}.multiplier": masks[site] for site in self.sites}
+            own |= {f"{site}.mask": masks[site] for site in self.sites}
         if self.stacked:
             found = torch.func.vmap(self._run_one_client)(own, inputs)
         else:
