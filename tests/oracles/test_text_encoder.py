@@ -16,7 +16,7 @@ from fedlog.data.schema import TEXT_BYTES
 from fedlog.data.tables import encode_texts
 from fedlog.errors import InputError
 from fedlog.models.encoders import text
-from fedlog.models.encoders.names import describe_encoder, find_encoded_shape
+from fedlog.models.encoders.names import find_encoded_shape, fingerprint_encoder
 from fedlog.models.encoders.text import TextEncoder, load_text_encoder
 
 pytest.importorskip("wordllama", reason="needs fedlog[pretrained]")
@@ -66,7 +66,7 @@ def test_a_text_does_not_depend_on_its_company_and_gaps_are_zeros(encoder: TextE
 
 def test_other_records_and_other_files_are_refused(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_encoded_shape("text:wordllama+unit", (TEXT_BYTES,)) == (256,)
-    assert describe_encoder("text:wordllama+unit", (TEXT_BYTES,)) == f"{encoder.digest}+unit@"
+    assert fingerprint_encoder("text:wordllama+unit", (TEXT_BYTES,)) == f"{encoder.digest}+unit@"
     with pytest.raises(InputError, match="one text and nothing else") as refused:
         load_text_encoder("text:wordllama", (12,))
     assert "--text COLUMN" in str(refused.value.hint)

@@ -31,12 +31,12 @@ Progress = Callable[[int, int], object]
 class Encoder(Protocol):
     """A frozen function from raw records (n, *input_shape) to features (n, width).
 
-    A record's features must not depend on the other records of a call: record privacy relies on it.
+    A record's features must not depend on the other records of a batch: record privacy relies on it.
     """
 
     @property
     def name(self) -> str:
-        """The encoder's part of a body's name, without maps and clip."""
+        """The encoder's name: a body's name without feature maps and clip."""
 
     @property
     def width(self) -> int:
@@ -64,8 +64,8 @@ class FeatureCache:
         self._encoder = encoder
         self._folder = (folder or find_cache_folder() / "features") / encoder.digest[:32]
 
-    def features(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
-        """The features of raw records, (n, *input_shape) -> (n, width) float32; new records are encoded and added."""
+    def get_or_encode(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
+        """The features of raw records, (n, *input_shape) -> (n, width) float32; new records are added to the cache."""
         wanted = hash_records(raw)
         known = self._read_known(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}

@@ -31,8 +31,8 @@ def encode_federation(federation: Federation, body: str, progress: Progress | No
     return replace(
         federation,
         input_shape=(encoder.width,),
-        train=replace(federation.train, inputs=cache.features(train, progress)),
-        test=replace(federation.test, inputs=cache.features(test, progress)),
+        train=replace(federation.train, inputs=cache.get_or_encode(train, progress)),
+        test=replace(federation.test, inputs=cache.get_or_encode(test, progress)),
         transform=IDENTITY,
         # A model gets raw records, and its encoder scales them.
         schema=federation.make_schema(),

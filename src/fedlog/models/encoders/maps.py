@@ -42,7 +42,8 @@ def parse_map(text: str, width: int) -> FeatureMap:
     """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N.
 
     `unit` divides a record's features by their L2 norm, `scale` multiplies them by S, `power` raises the absolute value
-    of each feature to the power P and keeps its sign.
+    of each feature to the power P and keeps its sign. `project` and `expand` make N random features, `buckets` codes
+    each feature as one of N buckets.
     """
     kind, *rest = text.split(":")
     # These do not change the width. A power below 1 shortens tails, which suits Gaussian heads.
@@ -83,7 +84,7 @@ def _make_projection(width: int, size: int, key: Key) -> FeatureMap:
 
 
 def _make_expansion(width: int, size: int, key: Key) -> FeatureMap:
-    """The map to `size` random ReLU features."""
+    """The map to `size` features, each the ReLU of a random linear function of the given features."""
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
@@ -91,8 +92,8 @@ def _make_expansion(width: int, size: int, key: Key) -> FeatureMap:
 def _make_bucket_map(width: int, size: int, key: Key) -> FeatureMap:
     """The map that codes each feature as one of `size` buckets (one-hot).
 
-    Bucket edges are quantiles of a normal distribution with mean 0, and the root mean square of the record's features
-    as std.
+    The edges of the buckets are quantiles of a normal distribution with mean 0. Its std is the root mean square of the
+    record's features.
     """
     shares = torch.arange(1, size, dtype=torch.float64) / size
     edges = torch.special.ndtri(shares).to(torch.float32)

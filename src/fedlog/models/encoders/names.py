@@ -51,7 +51,7 @@ def is_encoder(name: str) -> bool:
 
 
 def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
-    """The encoder for raw records of that shape; None for `identity`. It is loaded again only if its file changes."""
+    """The encoder for raw records of that shape, kept in memory until its file changes; None for `identity`."""
     return _load_encoder(encoder, input_shape, _fingerprint_files(encoder))
 
 
@@ -80,8 +80,8 @@ def find_encoded_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, ..
     return input_shape if encoder is None else (encoder.width,)
 
 
-def describe_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
-    """A text that is equal for two encoder bodies exactly if they compute the same features; None for other bodies."""
+def fingerprint_encoder(name: str, input_shape: tuple[int, ...]) -> str | None:
+    """A text that is equal for two encoder bodies exactly if they compute equal features; None for other bodies."""
     parts = split_name(name)
     if parts is None:
         return None
@@ -128,7 +128,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 
 def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
-    """The module of an encoder body, for records of this shape; without the encoder if records are already features."""
+    """The module of an encoder body for records of this shape; if these are already features, it has only the maps."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(

@@ -16,11 +16,11 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError, get_first_line_of_error
 from fedlog.files.json_text import digest_json
 from fedlog.files.names import hint_at_missing_path
-from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, Pixels
+from fedlog.models.encoders.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelFormat
 
 ONNX = "onnx:"  # in a body's name, before the file
-# Every call gets this many records; the last one is padded. Otherwise a record's features would depend, in the last
-# bit, on the number of records in the call, since kernels are chosen by it.
+# Every batch has this many records; the last one is padded. Otherwise a record's features would depend, in the last
+# bit, on the number of records in the batch, since kernels are chosen by it.
 BATCH = 16
 ONE_FILE = "keep both files in one folder, or export with external_data=False"
 
@@ -33,8 +33,8 @@ class OnnxEncoder:
     width: int
     digest: str
     session: Any
-    pixels: Pixels | None  # None: records are not images and are not changed
-    mixes_records: bool = False  # whether the records of a call affect each other's features
+    pixels: PixelFormat | None  # None: records are not images and are not changed
+    mixes_records: bool = False  # whether the records of a batch affect each other's features
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxEncoder:
         return self  # calls do not change a session, so copies can share it
@@ -43,7 +43,7 @@ class OnnxEncoder:
         """The features of raw records, (n, *input_shape) -> (n, width) float32."""
         if not len(raw):
             return torch.zeros(0, self.width)
-        # A record that would affect the others of its call is encoded in a call of its own, padded with zeros.
+        # A record that would affect the others of its batch is encoded in a batch of its own, padded with zeros.
         return torch.cat([self._encode_batch(part) for part in torch.split(raw, 1 if self.mixes_records else BATCH)])
 
     def _encode_batch(self, raw: Tensor) -> Tensor:
@@ -97,7 +97,8 @@ def _open_file(name: str) -> tuple[Any, str]:
         raise
     except Exception as error:
         raise InputError(
-            f"body {name}: not an ONNX model that onnxruntime can run: {get_first_line_of_error(error)}"
+            f"body {name}: not an ONNX model that onnxruntime can run: {get_first_line_of_error(error)}",
+            hint="export it again, perhaps with an older opset",
         ) from None
 
 
@@ -108,7 +109,10 @@ def find_external_weights(path: Path, content: bytes) -> list[Path]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own
-        raise InputError(f"body onnx:{path}: not an ONNX model: {get_first_line_of_error(error)}") from None
+        raise InputError(
+            f"body onnx:{path}: not an ONNX model: {get_first_line_of_error(error)}",
+            hint="give a file that an exporter such as torch.onnx wrote",
+        ) from None
     graphs = [model.graph, *model.functions]
     names = {
         entry.value
@@ -126,7 +130,7 @@ def find_external_weights(path: Path, content: bytes) -> list[Path]:
 
 
 def _list_tensors(graph: Any) -> Iterator[Any]:
-    """All tensors stored in an ONNX graph or function, also those in its inner graphs."""
+    """Yield all tensors stored in an ONNX graph or function, also those in its inner graphs."""
     yield from getattr(graph, "initializer", ())
     for node in graph.node:
         for attribute in node.attribute:
@@ -138,8 +142,8 @@ def _list_tensors(graph: Any) -> Iterator[Any]:
 def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     """The encoder of a body named `onnx:FILE`, for records of that shape.
 
-    The file's metadata may have `mean` and `std` (three numbers each, for pixels from 0 to 255) and `side`. Defaults:
-    ImageNet's mean and std, and the side of the graph's input.
+    The file's metadata may have `mean` and `std` (three numbers each, for pixels from 0 to 255), and `side`, the height
+    and width of the square input images in pixels. Defaults: ImageNet's mean and std, and the size that the graph has.
     """
     session, sha256 = _open_file(name)
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
@@ -153,22 +157,23 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     content = {"kind": "onnx", "weights": sha256, "pixels": None if pixels is None else pixels.describe()}
     encoder = OnnxEncoder(name, 0, digest_json(content), session, pixels)
     width = encoder._encode_batch(torch.zeros(1, *input_shape)).shape[1]
-    mixes = _find_mixed_records(encoder, input_shape)
-    if mixes:  # another digest, so that features from calls with other records are not taken from the cache
+    mixes = _mixes_records(encoder, input_shape)
+    if mixes:  # another digest, so that features from batches with other records are not taken from the cache
         content["records"] = "one in a call"
     if input_shape == (width,):
         raise InputError(
-            f"body {name}: records and features must have different widths, found for both: {width}",
-            hint="encode the table in advance, and use --body identity, so that no record is encoded twice",
+            f"body {name} makes {width} features of records of {width} numbers, so records cannot be told from "
+            "features by their number",
+            hint="encode the table yourself, and use --body identity",
         )
     return OnnxEncoder(name, width, digest_json(content), session, pixels, mixes)
 
 
-def _find_mixed_records(encoder: OnnxEncoder, input_shape: tuple[int, ...]) -> bool:
-    """Whether a record's features differ with the other records of its call, or with its place among them.
+def _mixes_records(encoder: OnnxEncoder, input_shape: tuple[int, ...]) -> bool:
+    """Whether a record's features depend on the other records of its batch, or on its position in the batch.
 
-    So they do in a dynamically quantised network, whose steps follow from the largest value of a call. The record of
-    this trial has values near the middle of their range, the others have values at its ends.
+    They do in a dynamically quantised network, which rounds to steps that depend on the largest value of the batch.
+    Compare the features of a record of middling values alone, and first and last among records of extreme values.
     """
     draws, largest = Key(0).child("mixed records").torch(), 255.0 if encoder.pixels is not None else 1.0
     record = largest * (0.4 + 0.2 * torch.rand(1, *input_shape, generator=draws))
@@ -178,7 +183,7 @@ def _find_mixed_records(encoder: OnnxEncoder, input_shape: tuple[int, ...]) -> b
     return not all(torch.allclose(row, alone, rtol=0, atol=0, equal_nan=True) for row in (first[:1], last[-1:]))
 
 
-def _read_pixel_format(name: str, shape: list[Any], metadata: Mapping[str, str]) -> Pixels:
+def _read_pixel_format(name: str, shape: list[Any], metadata: Mapping[str, str]) -> PixelFormat:
     side = metadata.get("side") or (shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None)
     try:
         mean, std = (
@@ -187,10 +192,10 @@ def _read_pixel_format(name: str, shape: list[Any], metadata: Mapping[str, str])
         )
         if side is None or len(mean) != 3 or len(std) != 3:
             raise ValueError
-        return Pixels(int(side), mean, std)
+        return PixelFormat(int(side), mean, std)
     except ValueError:
         raise InputError(
-            f"body {name}: the size of its images is not known, or its metadata are not numbers: {dict(metadata)}, "
-            f"input {shape}",
+            f"body {name}: the ONNX file must state the side of its images, and mean and std as three numbers each, "
+            f"found: input {shape}, metadata {dict(metadata)}",
             hint="export it with a fixed height and width, or with the metadata side=224",
         ) from None

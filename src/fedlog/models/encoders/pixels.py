@@ -40,8 +40,8 @@ def refuse_unscaled_images(images: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Pixels:
-    """The side of an encoder's input images, and the mean and std for pixels from 0 to 255."""
+class PixelFormat:
+    """How an encoder wants its images: `side` x `side` pixels from 0 to 255, less `mean`, divided by `std`."""
 
     side: int
     mean: tuple[float, float, float] = IMAGENET_MEAN

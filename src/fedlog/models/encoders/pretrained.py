@@ -24,7 +24,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.json_text import digest_json
 from fedlog.models.encoders import efficientnet
 from fedlog.models.encoders.onnx_encoder import OnnxEncoder, open_session
-from fedlog.models.encoders.pixels import Pixels
+from fedlog.models.encoders.pixels import PixelFormat
 from fedlog.models.threads import compute_on_one_thread
 
 PRETRAINED = "pretrained:"  # in a body's name, before the network
@@ -41,7 +41,7 @@ class Network:
 
     name: str
     package: str
-    holder: str  # the class in the package that gives the path of the weights
+    path_class: str  # the class in the package that gives the path of the weights
     sha256: str
     side: int
     width: int = 1280
@@ -92,14 +92,14 @@ def load_pretrained(name: str) -> OnnxEncoder:
     except ImportError as error:
         raise _make_missing_error(network) from error
     graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
-    pixels = Pixels(side, MEAN, STD)
+    pixels = PixelFormat(side, MEAN, STD)
     return OnnxEncoder(name, network.width, digest_pretrained(name), open_session(graph), pixels)
 
 
 def digest_pretrained(name: str) -> str:
     """The digest of a pretrained encoder, without loading it."""
     network, side = parse_pretrained(name)
-    pixels = Pixels(side, MEAN, STD).describe()
+    pixels = PixelFormat(side, MEAN, STD).describe()
     return digest_json({"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels})
 
 
@@ -107,8 +107,8 @@ def find_principal_directions(name: str) -> Tensor:
     """The directions of the features that the network's classifier uses, strongest first: (width, classes - 1).
 
     The columns are orthonormal. The classifier was trained on public images, so its directions are public; they
-    separate classes far better than random ones. Directions beyond these are arbitrary: they would differ from machine
-    to machine.
+    separate classes far better than random ones. More directions than these would be arbitrary, and would differ from
+    machine to machine.
     """
     network, _ = parse_pretrained(name)
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
@@ -125,8 +125,8 @@ def find_principal_directions(name: str) -> Tensor:
 def fix_signs(directions: Tensor) -> Tensor:
     """The columns, each multiplied by 1 or -1 so that its largest entry is positive.
 
-    The sign of a direction is arbitrary and may differ between machines; sums of two sites with opposite signs would
-    cancel.
+    The sign of a direction is arbitrary and may differ between machines. The sums of two clients with opposite signs
+    would cancel each other.
     """
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     return directions * torch.sign(largest)
@@ -140,7 +140,7 @@ def _make_missing_error(network: Network) -> InputError:
 
 
 def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
-    """The network's weights with batch normalisation folded in, from the cache; computed and added if missing."""
+    """The network's weights with batch normalisation folded in, from the cache; if missing, compute and add them."""
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     # A file that is missing, damaged or folded by another rule is written anew.
     with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
@@ -155,7 +155,7 @@ def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
 def _read_weights(network: Network) -> dict[str, Tensor]:
     """The weights in the installed package; InputError if their checksum is wrong."""
     try:
-        source = Path(getattr(import_module(network.package), network.holder).get_model_file_path())
+        source = Path(getattr(import_module(network.package), network.path_class).get_model_file_path())
     except (ImportError, AttributeError) as error:
         raise _make_missing_error(network) from error
     found = hash_file(source)

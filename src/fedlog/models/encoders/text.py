@@ -1,4 +1,4 @@
-"""The text encoder `text:wordllama`: the mean of the vectors of a text's tokens, from a table of 32,000 x 256 numbers.
+"""The text encoder `text:wordllama`: a table has 256 numbers for each of 32,000 tokens; a text gets its tokens' mean.
 
 The table and the tokenizer are files of the package `wordllama` (MIT). They are read directly, after a check of their
 sha256, because the package's loader would contact a server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form
@@ -66,7 +66,7 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
         raise InputError(f"unknown text body: {name}", hint=f"use {TEXT}wordllama")
     if input_shape != (TEXT_BYTES,):
         raise InputError(
-            f"body {name} needs records of one text and nothing else, found records of shape: {input_shape}",
+            f"body {name} needs records of one text and nothing else, found records of shape {input_shape}",
             hint='use one [[feature]] of kind = "text"; `fedlog federate schema DATA --text COLUMN` drafts it',
         )
     spec = find_spec("wordllama")
