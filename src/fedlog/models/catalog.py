@@ -71,7 +71,10 @@ def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Raise an InputError if the body that the file `where` names is a function that the user did not allow."""
+    """Raise an InputError if a file names a user's function as its body, and the user did not name or allow it.
+
+    `where` is the file, for the error.
+    """
     plain = name.partition("@")[0]
     if (
         split_name(name) is None
@@ -89,10 +92,10 @@ def is_user_function(name: str) -> bool:
 
 
 def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tuple[int, ...]) -> str:
-    """The name of a body in settings and records, given its name, a module or a function that makes one.
+    """The name of a body in settings and result files, given its name, a module or a function that makes one.
 
-    The name of a module or function contains a digest of it, so that different bodies have different names. Another
-    process can load a model with this body only if it can import the function.
+    The name of a module, or of a function that cannot be imported, contains a digest of it, so that different bodies
+    have different names. Another process can load a model with this body only if it can import the function.
     """
     if isinstance(given, str):
         return given
@@ -105,7 +108,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
     if not callable(given):
         raise InputError(
             f"expected a body's name, an nn.Module or a function that makes one, found: {type(given).__name__}",
-            hint="--body mlp:64,64",
+            hint="for example mlp:64,64",
         )
     name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
     if "<" not in name and not name.startswith(("given:", "__main__:")):
@@ -119,7 +122,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
 def _fill_in_arguments(
     name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """The user's function with the values of its arguments `input_shape` and `width`, if it has them."""
+    """The user's function with its arguments filled in: `input_shape`, and `width` with `OWN_WIDTH`, if it has them."""
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
     asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]

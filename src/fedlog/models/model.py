@@ -40,7 +40,8 @@ class Model:
     encoder: TableEncoder | None
     transform: Transform
     provenance: Mapping[str, Any]
-    labels: tuple[int, ...] = field(default=())  # the number that stands for each class, if labels are numbers
+    labels: tuple[int, ...] = field(default=())
+    """The number of each class in the user's data, if labels are numbers; empty if the schema has them as texts."""
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -80,14 +81,14 @@ class Model:
         return low, high
 
     def _prepare_regression(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
-        """What a prediction of numbers needs: the model's head, the records' features, and the number's range."""
+        """The model's head, the records' features and the number's range; InputError if the model predicts classes."""
         head = find_number_head(self.params)
         if self.schema.number is None or head is None:
             raise InputError(
                 f"this model predicts classes, not a number: {self!r}", hint="use predict or predict_proba"
             )
         with torch.no_grad():
-            return head, self.body.features(self.params, self.inputs(records), None), self.schema.number
+            return head, self.body.compute_features(self.params, self.inputs(records), None), self.schema.number
 
     def predict_proba(self, records: Any) -> NDArray[np.float64]:
         """The probability of each class for each record.
@@ -107,13 +108,13 @@ class Model:
 
     @add_default_hint("give records like those that the model was trained on")
     def inputs(self, records: Any) -> Tensor:
-        """The records as inputs of the body: encoded and scaled.
+        """The records as inputs of the body: tables encoded, images scaled.
 
         Args:
             records: as for `predict`.
 
         Returns:
-            (n, *input_shape), encoded and scaled.
+            A tensor (n, *input_shape).
 
         """
         from fedlog.data.arrays_in_memory import convert_inputs, select_columns
@@ -123,7 +124,7 @@ class Model:
             path, where = Path(records), str(records)
             if (path.suffix in TABLE_SUFFIXES) is not (self.encoder is not None):
                 kind = "images or arrays" if self.encoder is None else f"a table ({', '.join(TABLE_SUFFIXES)})"
-                raise InputError(f"expected {kind} for this model, found: {path}")
+                raise InputError(f"expected {kind} for {self!r}, found: {path}")
             if self.encoder is not None:
                 return self.encoder.encode(read_unlabelled(path, self.schema))
             raw = _read_file(path, self.schema)
@@ -138,7 +139,7 @@ class Model:
         return self.transform.prepare(to_tensor(raw))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """The probability of each class, for records that are already encoded.
+        """The probability of each class, as `predict_proba`, for records that `inputs` has already encoded.
 
         Args:
             inputs: (n, *input_shape), as `inputs` returns them.
@@ -148,7 +149,7 @@ class Model:
 
         """
         with torch.no_grad():
-            features = self.body.features(self.params, inputs, None)
+            features = self.body.compute_features(self.params, inputs, None)
             return logits(features, self.params).softmax(1)
 
     def __repr__(self) -> str:
@@ -164,7 +165,7 @@ def _read_file(path: Path, schema: Schema) -> NDArray[Any]:
     if path.suffix == ".npz":
         return read_npz(path, ("inputs",))["inputs"]
     if not path.is_dir():
-        raise InputError(f"expected an .npz file or a folder of images, found: {path}")
+        raise InputError(f"records to predict must be an .npz file or a folder of images, found: {path}")
     files = list_images(path)
     if not files:
         raise InputError(f"expected images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}, found none")

@@ -4,7 +4,7 @@
     model = load_model(Path("runs/mine/models/north"))  # of a client in a simulated run
 
 A site's folder has `model.safetensors` (all parameters, with the head), `model.json` (the body's name, the scaling of
-images, provenance), `schema.toml`, and for tables `encoder.json` (the medians and scales of the site's training rows).
+images, provenance), `schema.toml`, and for tables `encoder.json` (medians and scales of the site's training records).
 A run's folder has one parameter file for each client, and `models.json` and `schema.toml` for all clients.
 """
 
@@ -39,7 +39,7 @@ REPORT = "report.json"  # in a site's model folder: metrics that stay at the sit
 
 
 def save_model(folder: Path, model: Model) -> Path:
-    """Write the model into its own folder, replacing files of the same names."""
+    """Write the model into this folder, replacing its model if there is one; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder / WEIGHTS, model.params, TRAINED_BY)
     described = {"version": VERSION, **_describe_model(model), "provenance": dict(model.provenance)}
@@ -51,7 +51,7 @@ def save_model(folder: Path, model: Model) -> Path:
 
 
 def read_unseen_classes(folder: Path, model: Model) -> list[str]:
-    """The classes without a training row at the model's site, from its provenance or the report in its folder."""
+    """The classes without a training record at the model's site, from the model's provenance or the folder's report."""
     found = model.provenance.get(UNSEEN)
     if found is None and (folder / REPORT).exists():
         found = json.loads((folder / REPORT).read_text()).get(UNSEEN)
@@ -67,7 +67,10 @@ def save_run_models(folder: Path, models: Mapping[str, Model]) -> None:
 
 
 def write_run_description(folder: Path, models: Mapping[str, Model], weights_of: Mapping[str, str]) -> None:
-    """Write `models.json` and `schema.toml` of a run's models; `weights_of` says whose weights each client uses."""
+    """Write `models.json` and `schema.toml` of a run's models.
+
+    `weights_of` maps each client to the client whose weights file it uses, since clients may share one model.
+    """
     clients = {
         client: {
             **_describe_model(model),
@@ -89,7 +92,7 @@ def list_model_names(folder: Path) -> tuple[str, ...]:
 
 
 def locate_client_model(folder: Path, client: str) -> Path:
-    """The path by which `load_model` finds the model of a client in a run's folder of models."""
+    """The path of a client's model for `load_model`, in a run's folder of models."""
     plain = Path(client).name == client  # not so with a slash in it
     return folder / (client if plain else name_weights_file(client).removesuffix(".safetensors"))
 
@@ -130,7 +133,7 @@ def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = N
 
 
 def _find_client(path: Path) -> str:
-    """The client that `RUN/models/CLIENT` names: by its own name, or by the name of its file of weights."""
+    """The client of a path `RUN/models/CLIENT`, in which CLIENT is the client's name or that of its weights file."""
     for client in list_model_names(path.parent):
         file = name_weights_file(client)
         if path.name in (client, f"{client}.safetensors", file, file.removesuffix(".safetensors")):
@@ -176,7 +179,7 @@ def _assemble_model(
     provenance: Mapping[str, Any],
     bodies: dict[str, Body] | None = None,
 ) -> Model:
-    """The model made from its weights and description; `bodies` caches the bodies made so far, by name."""
+    """The model made from its weights file and description; bodies are taken from `bodies` by name, or added there."""
     check_loaded_body(str(described["body"]), weights.parent)
     params = load_file(weights)
     transform = Transform(mean=tuple(described["mean"]), std=tuple(described["std"]))

@@ -1,8 +1,8 @@
-"""Decide which functions a file may name as its body: files of models and weights may come from other people.
+"""Decide which functions a model or weights file may name as its body: such files may come from other people.
 
-Such a function would be run. So a body in a file must be in the catalogue, or the user must allow the function by its
-name; a body that the user names may be any function. An environment variable passes the allowed names on to worker
-processes.
+The function would be run, and it could be harmful. So a body in a file must be in the catalogue, or the user must allow
+the function by its name; a body that the user names may be any function. An environment variable passes the allowed
+names on to worker processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def refuse_unless_allowed(name: str, where: object) -> None:
     if name not in _read_allowed():
         raise InputError(
             f"the body in {where} is a function that would be run: {name}",
-            hint=f"if you trust it, --allow-code {name}; in Python fedlog.models.own_code.allow_code([...])",
+            hint=f"if you trust it, use --allow-code {name}, or in Python fedlog.models.own_code.allow_code([...])",
         )
 
 

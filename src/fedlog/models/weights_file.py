@@ -27,7 +27,7 @@ def write_weights(path: Path, params: Mapping[str, Tensor], method: str, body: s
 
 
 def name_weights_file(client: str) -> str:
-    """The name of the file with a client's parameters; the client's name is quoted, since it may contain a slash."""
+    """The name of a client's weights file: the client's name, percent-encoded because it may contain a slash."""
     quoted = quote(client, safe=" ")
     if len(quoted) > LONGEST_FILE_NAME:
         quoted = f"{quoted[:LONGEST_FILE_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"
