@@ -41,7 +41,7 @@ from fedlog.privacy.secagg.shamir import SHARE_BYTES
 from fedlog.privacy.secagg.terms import (
     Step,
     Terms,
-    smallest_safe_threshold,
+    compute_smallest_safe_threshold,
 )
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
@@ -111,7 +111,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
     """The cost of one round for the measured client and the server."""
     identities = [crypto.SigningIdentity.create(number, os.urandom) for number in range(clients)]
     roster = {identity.number: identity.public_key for identity in identities}
-    threshold = smallest_safe_threshold(clients, 0)
+    threshold = compute_smallest_safe_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
     everyone = [SumClient(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]
     dropped = set(range(clients - max(1, clients // 20), clients))

@@ -12,7 +12,7 @@ from fedlog.privacy.secagg.client import SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import Words
 from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message
-from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, compute_smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
 COORDINATES = 6
@@ -29,7 +29,7 @@ def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int 
     # Numbers with gaps: nothing may depend on their being 0, 1, 2, ...
     members = [3 * number + 1 for number in range(clients)]
     roster = {number: identity(number).public_key for number in members}
-    threshold = smallest_safe_threshold(clients, corrupted)
+    threshold = compute_smallest_safe_threshold(clients, corrupted)
     return Terms(bytes(16), round, roster, threshold, honest, corrupted, COORDINATES, VALUE_BYTES)
 
 

@@ -27,7 +27,7 @@ from fedlog.privacy.accounting import (
     bound_distance_from_gaussian,
     compute_spending,
 )
-from fedlog.privacy.calibration import compute_epsilon, compute_sigma_by_paper_formula, smallest_sigma
+from fedlog.privacy.calibration import compute_epsilon, compute_sigma_by_paper_formula, find_smallest_sigma
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence, choose_grid
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.release_log import (
@@ -81,7 +81,7 @@ def test_a_plan_of_k_releases_is_allowed_exactly_k(
     epsilon: float, delta: float, k: int, sensitivity: float, unit: Unit
 ) -> None:
     budget = Budget(epsilon, delta)
-    sigma = smallest_sigma(budget, k, sensitivity)
+    sigma = find_smallest_sigma(budget, k, sensitivity)
     log: tuple[Release, ...] = ()
     for number in range(k):
         log = add_if_within_budget(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
@@ -95,7 +95,7 @@ def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
     epsilon: float, delta: float, k: int, formula: Calibration
 ) -> None:
     budget = Budget(epsilon, delta)
-    sigma = (compute_sigma_by_paper_formula if formula is Calibration.PAPER else smallest_sigma)(budget, k, 1.0)
+    sigma = (compute_sigma_by_paper_formula if formula is Calibration.PAPER else find_smallest_sigma)(budget, k, 1.0)
     *before, last, more = (
         replace(release(sigma, round=number, unit=Unit.PAPER), calibration=formula) for number in range(k + 1)
     )
@@ -107,7 +107,7 @@ def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
 
 def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
     budget = Budget(9.0, 1e-5)
-    sigma = smallest_sigma(budget, 3, 1.0)
+    sigma = find_smallest_sigma(budget, 3, 1.0)
     for change in ({"unit": Unit.RECORD}, {"calibration": Calibration.EXACT}):
         by_paper = {"unit": Unit.PAPER, "calibration": Calibration.PAPER} | change
         log = [replace(release(sigma), **by_paper)] * 3  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[floa
 
 def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_there() -> None:
     # (1 + e^25) times the distance of the grid is more than delta; at epsilon 20 it is not.
-    sigma = smallest_sigma(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
+    sigma = find_smallest_sigma(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
     assert len(add_if_within_budget([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
     assert math.exp(25) * bound_distance_from_gaussian([discrete(sigma)] * 2) > 1e-5
 
@@ -182,7 +182,7 @@ def test_mixed_promises_are_refused() -> None:
 def _ask(path: Path, count: int) -> None:
     for _ in range(count):
         with suppress(RunError):
-            record_release(path, release(smallest_sigma(Budget(1.0, 1e-5), 5, 1.0)))
+            record_release(path, release(find_smallest_sigma(Budget(1.0, 1e-5), 5, 1.0)))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -217,7 +217,7 @@ def _ask_aloud(path: Path, upcoming: Release, said: Connection) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_who_comes_second_waits_and_sees_what_the_first_has_written(tmp_path: Path) -> None:
     path, budget = tmp_path / "privacy.jsonl", Budget(1.0, 1e-5)
-    only = release(smallest_sigma(budget, 1, 1.0))
+    only = release(find_smallest_sigma(budget, 1, 1.0))
     start_or_resume_log(path, budget)
     hears, says = get_context("fork").Pipe(duplex=False)
     with (tmp_path / "privacy.jsonl.lock").open("r+") as first:
@@ -292,7 +292,7 @@ def test_a_release_survives_the_log(one: Release) -> None:
 def test_a_resumed_run_is_held_to_what_it_has_spent(tmp_path: Path) -> None:
     path = tmp_path / "privacy.jsonl"
     budget = Budget(1.0, 1e-5)
-    sigma = smallest_sigma(budget, 3, 1.0)
+    sigma = find_smallest_sigma(budget, 3, 1.0)
     for number in range(3):
         start_or_resume_log(path, budget)
         record_release(path, release(sigma, round=number))

@@ -23,7 +23,7 @@ from fedlog.privacy.accounting import (
     bound_distance_from_gaussian,
     compute_spending,
 )
-from fedlog.privacy.calibration import largest_mu
+from fedlog.privacy.calibration import find_largest_mu
 from fedlog.privacy.guarantee import NEIGHBOURS, Budget, Trust, Unit
 from fedlog.privacy.mechanisms import (
     Calibration,
@@ -161,7 +161,7 @@ def test_distributed_noise_does_not_claim_to_hide_who_takes_part() -> None:
     with_it, without = (mechanism.compute_std_of_sum(number) ** 2 for number in (clients, clients - 1))
     # The mean of d squares of variance v has mean v and std v * sqrt(2 / d), and is nearly normal.
     told_apart = (with_it - without) / (with_it * math.sqrt(2 / coordinates))
-    assert told_apart > 10 * largest_mu(budget)
+    assert told_apart > 10 * find_largest_mu(budget)
     told = NEIGHBOURS[Unit.CLIENT, Trust.DISTRIBUTED]
     assert "known to take part" in told
     assert "added or removed" not in told

@@ -24,7 +24,7 @@ from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack_words, unpack_words
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
 from fedlog.privacy.secagg.shamir import PRIME, combine_shares, compute_lagrange_weights, split_secret
-from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, compute_smallest_safe_threshold
 from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
 
@@ -227,8 +227,8 @@ def test_terms_differ_in_every_field() -> None:
     assert len(digests) == 9
     assert TERMS.fewest_survivors == 6
     assert TERMS.make_next_terms().round == 4
-    assert smallest_safe_threshold(8, 2) == 6
-    assert smallest_safe_threshold(5, 0) == 3
+    assert compute_smallest_safe_threshold(8, 2) == 6
+    assert compute_smallest_safe_threshold(5, 0) == 3
 
 
 @pytest.mark.parametrize("check", [check_signature, SharedSignatureChecks().check_once])

@@ -29,7 +29,7 @@ from fedlog.privacy.secagg.messages import (
 )
 from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.simulated_round import Mail, RoundObservations, run_secure_round
-from fedlog.privacy.secagg.terms import Step, Terms, smallest_safe_threshold
+from fedlog.privacy.secagg.terms import Step, Terms, compute_smallest_safe_threshold
 
 
 @dataclass
@@ -287,7 +287,14 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
     members = [3 * number + 1 for number in range(6)]
     roster = {number: identity(number).public_key for number in members}
     terms = Terms(
-        bytes(16), 0, roster, smallest_safe_threshold(6, 0), mechanism.honest_survivors, 0, 21, fixed.value_bytes
+        bytes(16),
+        0,
+        roster,
+        compute_smallest_safe_threshold(6, 0),
+        mechanism.honest_survivors,
+        0,
+        21,
+        fixed.value_bytes,
     )
     messages = {}
     for number in members:

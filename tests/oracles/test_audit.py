@@ -18,7 +18,7 @@ from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy import mechanisms, protection
-from fedlog.privacy.calibration import smallest_sigma
+from fedlog.privacy.calibration import find_smallest_sigma
 from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, Mechanism
 from fedlog.privacy.protection import Protection
@@ -62,7 +62,9 @@ def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.Monke
     assert not finding.contradicted
     assert finding.epsilon_lower > 1.5
     # The noise of a single release, in each of three.
-    monkeypatch.setattr(mechanisms, "smallest_sigma", lambda budget, releases, *rest: smallest_sigma(budget, 1, *rest))
+    monkeypatch.setattr(
+        mechanisms, "find_smallest_sigma", lambda budget, releases, *rest: find_smallest_sigma(budget, 1, *rest)
+    )
     assert run_audit(several).contradicted
 
 

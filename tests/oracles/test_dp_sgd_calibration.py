@@ -17,7 +17,7 @@ from fedlog.privacy.accounting import (
     bound_distance_from_gaussian,
     compute_spending,
 )
-from fedlog.privacy.calibration import smallest_sigma
+from fedlog.privacy.calibration import find_smallest_sigma
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
@@ -77,8 +77,8 @@ def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
     ]
     assert sigmas == sorted(sigmas, reverse=True)
     # In the end the training costs nothing, and moments of Gaussian releases are near their exact composition.
-    assert sigmas[-1] == pytest.approx(smallest_sigma(Budget(8.0, 1e-5), 3, 3.0), rel=0.1)
-    assert sigmas[-1] >= smallest_sigma(Budget(8.0, 1e-5), 3, 3.0)
+    assert sigmas[-1] == pytest.approx(find_smallest_sigma(Budget(8.0, 1e-5), 3, 3.0), rel=0.1)
+    assert sigmas[-1] >= find_smallest_sigma(Budget(8.0, 1e-5), 3, 3.0)
 
 
 def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:

@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedlog.privacy.renyi import ORDERS, gaussian_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import ORDERS, compute_dp_sgd_curve, compute_gaussian_curve
 
 
 def divergence(order: float, rate: float, noise: float) -> float:
@@ -28,7 +28,7 @@ def divergence(order: float, rate: float, noise: float) -> float:
 
 @pytest.mark.parametrize(("rate", "noise"), [(0.01, 1.0), (0.1, 0.8), (0.5, 4.0), (1.0, 2.0)])
 def test_the_moments_are_those_of_the_defining_integral(rate: float, noise: float) -> None:
-    curve = sampled_gaussian_curve(rate, noise, 1)
+    curve = compute_dp_sgd_curve(rate, noise, 1)
     for order in (2.0, 8.0, 20.0):
         found = float(curve[np.flatnonzero(order == ORDERS)[0]])
         assert found == pytest.approx(divergence(order, rate, noise), rel=1e-9)
@@ -43,6 +43,6 @@ def test_the_moments_are_those_of_the_defining_integral(rate: float, noise: floa
 
 
 def test_steps_add_and_a_step_on_everyone_is_a_gaussian_release() -> None:
-    assert np.allclose(sampled_gaussian_curve(0.1, 1.3, 7), 7 * sampled_gaussian_curve(0.1, 1.3, 1), rtol=1e-12)
+    assert np.allclose(compute_dp_sgd_curve(0.1, 1.3, 7), 7 * compute_dp_sgd_curve(0.1, 1.3, 1), rtol=1e-12)
     whole = np.round(ORDERS) == ORDERS
-    assert np.allclose(sampled_gaussian_curve(1.0, 2.0, 1)[whole], gaussian_curve(0.25)[whole], rtol=1e-12)
+    assert np.allclose(compute_dp_sgd_curve(1.0, 2.0, 1)[whole], compute_gaussian_curve(0.25)[whole], rtol=1e-12)

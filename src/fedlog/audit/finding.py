@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import largest_mu
+from fedlog.privacy.calibration import find_largest_mu
 from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
 
 MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their number
@@ -127,7 +127,9 @@ class Finding:
         audit = self.audit
         planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
         trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}
-        bounds = {} if self.mu_lower is None else {"mu_lower": self.mu_lower, "mu_claimed": largest_mu(audit.budget)}
+        bounds = (
+            {} if self.mu_lower is None else {"mu_lower": self.mu_lower, "mu_claimed": find_largest_mu(audit.budget)}
+        )
         return {
             "epsilon_lower": self.epsilon_lower,
             "epsilon_visible": self.epsilon_visible,
@@ -154,7 +156,7 @@ class Finding:
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"
-        gaussian = "" if self.mu_lower is None else f" (mu {self.mu_lower:.3g} of {largest_mu(audit.budget):.3g})"
+        gaussian = "" if self.mu_lower is None else f" (mu {self.mu_lower:.3g} of {find_largest_mu(audit.budget):.3g})"
         looked = f"{audit.canaries} canaries in one run" if audit.in_one_run else f"{audit.trials} trials"
         return (
             f"{verdict}: {called} epsilon {audit.budget.epsilon:g} at delta {audit.budget.delta:g}, found at least "

@@ -23,13 +23,19 @@ from typing import ClassVar
 from fedlog.errors import InputError, RunError
 from fedlog.privacy.calibration import (
     compute_delta,
+    compute_delta_used_by_grid,
     compute_epsilon,
     compute_epsilon_by_paper_formula,
-    delta_used_by_grid,
 )
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
-from fedlog.privacy.renyi import Curve, delta_from_curve, epsilon_from_curve, gaussian_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import (
+    Curve,
+    compute_dp_sgd_curve,
+    compute_gaussian_curve,
+    convert_curve_to_delta,
+    convert_curve_to_epsilon,
+)
 
 
 class NoiseKind(StrEnum):
@@ -191,7 +197,7 @@ class _PrivacyLoss:
             return _PrivacyLoss(mu_squared=math.inf)
         if isinstance(release, TrainingRound):
             rounding = 0.0 if release.grid is None else bound_rounding_divergence(release.sigma / release.grid)
-            curve = sampled_gaussian_curve(release.sample_rate, release.noise_multiplier, release.steps)
+            curve = compute_dp_sgd_curve(release.sample_rate, release.noise_multiplier, release.steps)
             return _PrivacyLoss(divergence=release.coordinates * (release.steps * rounding), trained=curve)
         mu_squared = (release.sensitivity / release.sigma) ** 2
         if release.grid is None:
@@ -227,7 +233,7 @@ class _PrivacyLoss:
         if self.mu_squared == math.inf:
             return math.inf
         if self.trained is not None:
-            return self._find_renyi_epsilon(self.trained + gaussian_curve(self.mu_squared), delta)
+            return self._find_renyi_epsilon(self.trained + compute_gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
         if calibration is Calibration.PAPER:
             return compute_epsilon_by_paper_formula(mu, delta)
@@ -250,18 +256,18 @@ class _PrivacyLoss:
         if self.trained is None:
             delta = compute_delta(epsilon, math.sqrt(self.mu_squared))
         else:
-            delta = delta_from_curve(self.trained + gaussian_curve(self.mu_squared), epsilon)
-        return delta + delta_used_by_grid(epsilon, self.noise_distance)
+            delta = convert_curve_to_delta(self.trained + compute_gaussian_curve(self.mu_squared), epsilon)
+        return delta + compute_delta_used_by_grid(epsilon, self.noise_distance)
 
     def _find_renyi_epsilon(self, curve: Curve, delta: float) -> float:
         """Return the smallest epsilon at this delta by Rényi divergences, up to a factor of 1 + 1e-6; inf if none."""
-        epsilon = epsilon_from_curve(curve, delta)
+        epsilon = convert_curve_to_epsilon(curve, delta)
         while self._find_delta(epsilon) > delta:
-            left = delta - delta_used_by_grid(epsilon, self.noise_distance)
+            left = delta - compute_delta_used_by_grid(epsilon, self.noise_distance)
             if left <= 0:
                 return math.inf
             # At a smaller epsilon the grid costs less, so this step never goes beyond the epsilon that is sought.
-            epsilon = max(epsilon_from_curve(curve, left), epsilon * (1 + 1e-6) + 1e-9)
+            epsilon = max(convert_curve_to_epsilon(curve, left), epsilon * (1 + 1e-6) + 1e-9)
         return epsilon
 
 

@@ -29,8 +29,8 @@ _SERIES_FROM = 30.0
 _PRIVATE_SIDE = 1e-12
 
 
-def log_delta(epsilon: float, mu: float) -> float:
-    """The logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if it is too small for a float."""
+def compute_log_delta(epsilon: float, mu: float) -> float:
+    """Compute the logarithm of delta(epsilon) of a mu-GDP mechanism; -inf if it is too small for a float."""
     if epsilon < 0 or mu < 0 or math.isnan(epsilon) or math.isnan(mu):
         raise InputError(f"epsilon and mu must not be negative, found: epsilon {epsilon!r}, mu {mu!r}")
     if mu == 0 or epsilon == math.inf:
@@ -39,23 +39,23 @@ def log_delta(epsilon: float, mu: float) -> float:
         return 0.0
     x = epsilon / mu - mu / 2
     if mu < 1:
-        gap = _mills_ratio_drop(x, mu)
+        gap = _compute_mills_ratio_drop(x, mu)
         return -math.inf if gap == 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
     if x < 0:
         # exp(epsilon) Phi(-y) = density(x) R(y) stays below Phi(-x), which is at least one half here.
-        subtracted = math.exp(-x * x / 2 - _LOG_SQRT_2PI) * _mills_ratio(x + mu)
+        subtracted = math.exp(-x * x / 2 - _LOG_SQRT_2PI) * _compute_mills_ratio(x + mu)
         return float(log_ndtr(-x)) + math.log1p(-subtracted * math.exp(-float(log_ndtr(-x))))
-    gap = _mills_ratio(x) - _mills_ratio(x + mu)
+    gap = _compute_mills_ratio(x) - _compute_mills_ratio(x + mu)
     return -math.inf if gap <= 0 else -x * x / 2 - _LOG_SQRT_2PI + math.log(gap)
 
 
-def _mills_ratio(t: float) -> float:
-    """The Mills ratio R(t) = Phi(-t) / density(t)."""
+def _compute_mills_ratio(t: float) -> float:
+    """Compute the Mills ratio R(t) = Phi(-t) / density(t)."""
     return math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2)))
 
 
-def _mills_ratio_drop(x: float, mu: float) -> float:
-    """The difference R(x) - R(x + mu) of Mills ratios for mu < 1, as an integral: subtracting would lose digits."""
+def _compute_mills_ratio_drop(x: float, mu: float) -> float:
+    """Compute the difference R(x) - R(x + mu) of Mills ratios for mu < 1, by an integral: subtracting loses digits."""
     t = x + mu * (_NODES + 1) / 2
     direct = 1 - t * math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2))
     inverse = 1 / np.maximum(t, _SERIES_FROM) ** 2
@@ -69,18 +69,18 @@ def _mills_ratio_drop(x: float, mu: float) -> float:
 
 def compute_delta(epsilon: float, mu: float) -> float:
     """Compute the smallest delta for which a mu-GDP mechanism is (epsilon, delta)-private."""
-    return min(1.0, math.exp(log_delta(epsilon, mu)))
+    return min(1.0, math.exp(compute_log_delta(epsilon, mu)))
 
 
-def largest_mu(budget: Budget) -> float:
-    """The largest mu for which a mu-GDP mechanism stays within the budget."""
+def find_largest_mu(budget: Budget) -> float:
+    """Return the largest mu for which a mu-GDP mechanism stays within the budget."""
     target = math.log(budget.delta)
 
-    def excess(log_mu: float) -> float:
-        return max(log_delta(budget.epsilon, math.exp(log_mu)), -1e300) - target
+    def compute_excess_log_delta(log_mu: float) -> float:
+        return max(compute_log_delta(budget.epsilon, math.exp(log_mu)), -1e300) - target
 
-    mu = math.exp(_find_root(excess, start=0.0))
-    while log_delta(budget.epsilon, mu) > target:
+    mu = math.exp(_find_root(compute_excess_log_delta, start=0.0))
+    while compute_log_delta(budget.epsilon, mu) > target:
         mu *= 1 - _PRIVATE_SIDE
     return mu
 
@@ -97,7 +97,7 @@ def compute_epsilon(mu: float, delta: float, noise_distance: float = 0.0) -> flo
     for _ in range(200):
         if epsilon > 700:
             return math.inf
-        excess = compute_delta(epsilon, mu) + delta_used_by_grid(epsilon, noise_distance) - delta
+        excess = compute_delta(epsilon, mu) + compute_delta_used_by_grid(epsilon, noise_distance) - delta
         if excess <= 0:
             return epsilon
         # Convex in exp(epsilon), so Newton's steps from the left never pass the smallest root; the added bit ends them.
@@ -110,67 +110,68 @@ def compute_epsilon(mu: float, delta: float, noise_distance: float = 0.0) -> flo
 
 def _compute_gaussian_epsilon(mu: float, delta: float) -> float:
     target = math.log(delta)
-    if log_delta(0.0, mu) <= target:
+    if compute_log_delta(0.0, mu) <= target:
         return 0.0
     if mu == math.inf:
         return math.inf
 
-    def excess(log_epsilon: float) -> float:
-        return target - max(log_delta(math.exp(log_epsilon), mu), -1e300)
+    def compute_unused_log_delta(log_epsilon: float) -> float:
+        return target - max(compute_log_delta(math.exp(log_epsilon), mu), -1e300)
 
-    epsilon = math.exp(_find_root(excess, start=math.log(max(mu, mu * mu))))
-    while log_delta(epsilon, mu) > target:
+    epsilon = math.exp(_find_root(compute_unused_log_delta, start=math.log(max(mu, mu * mu))))
+    while compute_log_delta(epsilon, mu) > target:
         epsilon *= 1 + _PRIVATE_SIDE
     return epsilon
 
 
-def smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_distance: float = 0.0) -> float:
-    """The smallest noise standard deviation with which this number of Gaussian releases stays within the budget."""
+def find_smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_distance: float = 0.0) -> float:
+    """Return the smallest noise std with which this number of Gaussian releases stays within the budget."""
     _check_plan(releases, sensitivity)
-    mu = max(largest_mu(kept) for kept in list_alternative_budgets(budget, noise_distance))
+    mu = max(find_largest_mu(kept) for kept in list_alternative_budgets(budget, noise_distance))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
-def delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
-    """The part of delta that discrete noise uses up because its distribution is `noise_distance` from a Gaussian."""
+def compute_delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
+    """Compute the part of delta that discrete noise uses up; `noise_distance` is its distance from Gaussian noise."""
     return (1 + math.exp(min(epsilon, 700.0))) * noise_distance
 
 
 def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """List budgets such that discrete noise meets `budget` if Gaussian noise of the same std meets any one of them.
+    """List stricter budgets. Discrete noise meets `budget` if Gaussian noise of the same std meets one of them.
 
-    Discrete noise lies on a grid, which costs a part of delta that grows with e^epsilon. So if epsilon is large, it may
-    be cheaper to meet a smaller epsilon. Raise InputError if the grid costs more than delta in every alternative.
+    Discrete noise lies on a grid, which uses up a part of delta. This part grows with e^epsilon, so if epsilon is
+    large, less noise may be needed to meet a smaller epsilon. Raise InputError if the grid uses up all of delta in
+    every budget.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
-    kept = {float(e): budget.delta - delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
+    kept = {float(e): budget.delta - compute_delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
     found = [Budget(epsilon, left) for epsilon, left in kept.items() if left > 0]
     if not found:
         raise InputError(
             f"delta {budget.delta:g} leaves no room for the grid of the discrete noise, which alone needs a delta of "
-            f"{delta_used_by_grid(min(budget.epsilon, 10.0), noise_distance):.2g}",
+            f"{compute_delta_used_by_grid(min(budget.epsilon, 10.0), noise_distance):.2g}",
             hint="use a larger delta or a smaller epsilon",
         )
     return found
 
 
 def compute_sigma_by_paper_formula(budget: Budget, releases: int, sensitivity: float) -> float:
-    """The noise std of the FedLog paper's Theorem 4: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
+    """Compute the noise std by the paper's Theorem 4: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
     _check_plan(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
 
 def compute_epsilon_by_paper_formula(mu: float, delta: float) -> float:
-    """The epsilon of the FedLog paper's Theorem 4 for mu = sqrt(k) * sensitivity / sigma; it is not a guarantee."""
+    """Compute the epsilon by the paper's Theorem 4, for mu = sqrt(k) * sensitivity / sigma: it is no guarantee."""
     if mu == 0:
         return 0.0
 
-    def excess(log_epsilon: float) -> float:
+    def compare_with_formula(log_epsilon: float) -> float:
         # epsilon^2 / ln(e + epsilon/delta) grows with epsilon, so there is one root.
         epsilon = math.exp(log_epsilon)
         return 2 * log_epsilon - math.log(8 * mu * mu) - math.log(math.log(math.e + epsilon / delta))
 
-    return math.exp(_find_root(excess, start=math.log(mu)))
+    return math.exp(_find_root(compare_with_formula, start=math.log(mu)))
 
 
 def _check_plan(releases: int, sensitivity: float) -> None:

@@ -21,7 +21,7 @@ from fedlog.core.packed_matrix import pack_triangle
 from fedlog.core.stats import Detail, Moments, Statistics, find_second_moments_shape
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import NoiseKind, RandomSource
-from fedlog.privacy.calibration import compute_sigma_by_paper_formula, smallest_sigma
+from fedlog.privacy.calibration import compute_sigma_by_paper_formula, find_smallest_sigma
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
     Source,
@@ -191,7 +191,7 @@ def plan_noise(
     else:
         shares = count_hiding_noise_draws(trust, honest_survivors)
         noise_distance = bound_noise_distance(releases, coordinates, shares, wrap_probability)
-        sigma = smallest_sigma(budget, releases, sensitivity, noise_distance)
+        sigma = find_smallest_sigma(budget, releases, sensitivity, noise_distance)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
 
 

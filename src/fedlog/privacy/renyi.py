@@ -30,8 +30,8 @@ _WHOLE = np.concatenate([np.arange(2, 64), np.arange(64, 257, 8), np.arange(288,
 ORDERS: Curve = np.unique(np.concatenate([_WHOLE, 1 + np.arange(1, 50) / 50, np.arange(2, 12, 0.25)]))
 
 
-def gaussian_curve(mu_squared: float) -> Curve:
-    """The Rényi divergences R(alpha) = alpha mu^2 / 2 of Gaussian releases that together are mu-GDP."""
+def compute_gaussian_curve(mu_squared: float) -> Curve:
+    """Compute the Rényi divergences R(alpha) = alpha mu^2 / 2 of Gaussian releases that together are mu-GDP."""
     return ORDERS * mu_squared / 2
 
 
@@ -52,8 +52,8 @@ def _compute_log_moment(order: int, sample_rate: float, noise_multiplier: float)
     return float(logsumexp(terms + k * (k - 1) / (2 * noise_multiplier**2)))
 
 
-def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: int) -> Curve:
-    """The Rényi divergences R(alpha) of this number of DP-SGD steps on Poisson samples of records.
+def compute_dp_sgd_curve(sample_rate: float, noise_multiplier: float, steps: int) -> Curve:
+    """Compute the Rényi divergences R(alpha) of this number of DP-SGD steps on Poisson samples of records.
 
     The noise of a step has a std of `noise_multiplier` times the clip.
     """
@@ -65,18 +65,18 @@ def sampled_gaussian_curve(sample_rate: float, noise_multiplier: float, steps: i
     return steps * np.array(_compute_curve_of_one_step(sample_rate, noise_multiplier))
 
 
-def epsilon_from_curve(curve: Curve, delta: float) -> float:
-    """The smallest epsilon that these Rényi divergences guarantee at delta."""
+def convert_curve_to_epsilon(curve: Curve, delta: float) -> float:
+    """Return the smallest epsilon that these Rényi divergences guarantee at delta."""
     found = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     return max(0.0, float(found.min()))
 
 
-def delta_from_curve(curve: Curve, epsilon: float) -> float:
-    """The smallest delta that these Rényi divergences guarantee at epsilon."""
-    return math.exp(log_delta_from_curve(curve, epsilon))
+def convert_curve_to_delta(curve: Curve, epsilon: float) -> float:
+    """Return the smallest delta that these Rényi divergences guarantee at epsilon."""
+    return math.exp(convert_curve_to_log_delta(curve, epsilon))
 
 
-def log_delta_from_curve(curve: Curve, epsilon: float) -> float:
-    """The logarithm of `delta_from_curve`, for a delta that may be too small for a float."""
+def convert_curve_to_log_delta(curve: Curve, epsilon: float) -> float:
+    """Return the logarithm of `convert_curve_to_delta`, for a delta that may be too small for a float."""
     found = (ORDERS - 1) * (curve - epsilon) - np.log(ORDERS - 1) + ORDERS * np.log1p(-1 / ORDERS)
     return min(0.0, float(found.min()))

@@ -25,7 +25,12 @@ from fedlog.privacy.calibration import list_alternative_budgets
 from fedlog.privacy.discrete import choose_grid
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
-from fedlog.privacy.renyi import epsilon_from_curve, gaussian_curve, log_delta_from_curve, sampled_gaussian_curve
+from fedlog.privacy.renyi import (
+    compute_dp_sgd_curve,
+    compute_gaussian_curve,
+    convert_curve_to_epsilon,
+    convert_curve_to_log_delta,
+)
 
 _MOST_NOISE = 1e4
 _PRIVATE_SIDE = 1e-9
@@ -82,21 +87,25 @@ def find_training_noise(
     if noise_distance and budget.delta > 4 * noise_distance:
         epsilon = min(epsilon, math.log(budget.delta / (2 * noise_distance) - 1))
 
-    def excess(log_noise: float) -> float:
-        curve = sampled_gaussian_curve(sample_rate, math.exp(log_noise), steps)
-        return epsilon_from_curve(curve, budget.delta) - share * epsilon
+    def compute_excess_epsilon(log_noise: float) -> float:
+        curve = compute_dp_sgd_curve(sample_rate, math.exp(log_noise), steps)
+        return convert_curve_to_epsilon(curve, budget.delta) - share * epsilon
 
-    return math.exp(_find_root_of_falling_function(excess, 0.1, f"{steps} steps of DP-SGD")) * (1 + _PRIVATE_SIDE)
+    return math.exp(_find_root_of_falling_function(compute_excess_epsilon, 0.1, f"{steps} steps of DP-SGD")) * (
+        1 + _PRIVATE_SIDE
+    )
 
 
 def find_release_noise_with_training(
     budget: Budget, plan: SgdRoundPlan, rounds: int, releases: int, sensitivity: float, noise_distance: float
 ) -> float:
     """Find the smallest noise std of the releases that keeps them and all rounds of DP-SGD within the budget."""
-    trained = sampled_gaussian_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
+    trained = compute_dp_sgd_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
     budgets_without_grid = list_alternative_budgets(budget, noise_distance)
     open_to_releases = [
-        kept for kept in budgets_without_grid if log_delta_from_curve(trained, kept.epsilon) < math.log(kept.delta)
+        kept
+        for kept in budgets_without_grid
+        if convert_curve_to_log_delta(trained, kept.epsilon) < math.log(kept.delta)
     ]
     if not open_to_releases:
         kept = max(budgets_without_grid, key=lambda one: one.epsilon)
@@ -106,15 +115,17 @@ def find_release_noise_with_training(
         raise InputError(
             f"DP-SGD alone would spend the privacy budget: {plan.steps * rounds} steps at sample rate "
             f"{plan.sample_rate:g} with noise multiplier {plan.noise_multiplier:g} have epsilon "
-            f"{epsilon_from_curve(trained, kept.delta):.4g} at delta {kept.delta:.3g}, and {limit}",
+            f"{convert_curve_to_epsilon(trained, kept.delta):.4g} at delta {kept.delta:.3g}, and {limit}",
             hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
         )
 
-    def excess(log_multiplier: float) -> float:
-        curve = trained + gaussian_curve(releases * math.exp(-2 * log_multiplier))
-        return min(log_delta_from_curve(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
+    def compute_excess_log_delta(log_multiplier: float) -> float:
+        curve = trained + compute_gaussian_curve(releases * math.exp(-2 * log_multiplier))
+        return min(convert_curve_to_log_delta(curve, kept.epsilon) - math.log(kept.delta) for kept in open_to_releases)
 
-    multiplier = math.exp(_find_root_of_falling_function(excess, 0.1, f"{releases} releases and DP-SGD together"))
+    multiplier = math.exp(
+        _find_root_of_falling_function(compute_excess_log_delta, 0.1, f"{releases} releases and DP-SGD together")
+    )
     return multiplier * sensitivity * (1 + _PRIVATE_SIDE)
 
 

@@ -15,7 +15,7 @@ from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Un
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
-from fedlog.privacy.secagg.terms import FEWEST, smallest_safe_threshold
+from fedlog.privacy.secagg.terms import FEWEST, compute_smallest_safe_threshold
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
 from fedlog.settings.fields import PositiveShare, Section
 from fedlog.settings.privacy import BodyTraining, PrivacySettings, SecureSumSettings
@@ -186,7 +186,7 @@ def choose_fewest_honest_survivors(honest: int | None, clients: int) -> int:
             f"a secure sum needs at least {FEWEST} clients in every round, found: {clients}",
             hint="let more clients take part: in a sum of two, each client can compute the other's upload",
         )
-    fewest = max(FEWEST, smallest_safe_threshold(clients, 0)) if honest is None else honest
+    fewest = max(FEWEST, compute_smallest_safe_threshold(clients, 0)) if honest is None else honest
     if not FEWEST <= fewest <= clients:
         raise InputError(
             f"--honest must be {FEWEST} to {clients}, the number of clients in a round, found: {fewest}",

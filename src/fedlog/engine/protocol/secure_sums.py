@@ -16,7 +16,7 @@ import torch
 from fedlog.privacy.protection import Protection, split_into_shapes
 from fedlog.privacy.secagg.fixed_point import FixedPoint, Words
 from fedlog.privacy.secagg.server import SecureSumResult
-from fedlog.privacy.secagg.terms import Terms, smallest_safe_threshold
+from fedlog.privacy.secagg.terms import Terms, compute_smallest_safe_threshold
 from fedlog.wire.message import Contribution
 
 # The encoding of uploads without privacy, such as parameters times records: sums below 2^31, with a step of 2^-24.
@@ -56,7 +56,7 @@ def make_sum_terms(
         session=session,
         round=number,
         roster=roster,
-        threshold=max(honest, smallest_safe_threshold(len(roster), 0)),
+        threshold=max(honest, compute_smallest_safe_threshold(len(roster), 0)),
         honest=honest,
         corrupted=0,
         coordinates=coordinates,

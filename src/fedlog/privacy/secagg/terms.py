@@ -71,7 +71,7 @@ class Terms:
             raise InputError(
                 f"the threshold must lie above ({n} clients + {self.corrupted} corrupted) / 2 and be at most {n}, "
                 f"found: {self.threshold}",
-                hint="`smallest_safe_threshold` computes it; with less, a server could unmask two different sums",
+                hint="use `compute_smallest_safe_threshold`; with less, a server could unmask two different sums",
             )
         if self.fewest_survivors > n:
             raise InputError(
@@ -81,7 +81,7 @@ class Terms:
 
     @property
     def fewest_survivors(self) -> int:
-        """The fewest survivors: at least the threshold, and so many that `honest` of them are not corrupted."""
+        """The fewest survivors with which a round goes on: the threshold or `honest + corrupted`, whichever is larger."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
@@ -99,6 +99,6 @@ class Terms:
         return replace(self, round=self.round + 1)
 
 
-def smallest_safe_threshold(clients: int, corrupted: int) -> int:
-    """The smallest safe number of clients that can unmask a sum; this threshold allows the most dropouts."""
+def compute_smallest_safe_threshold(clients: int, corrupted: int) -> int:
+    """Return the smallest threshold at which no server can unmask two sums of a round; it allows the most dropouts."""
     return math.floor((clients + corrupted) / 2) + 1
