@@ -24,6 +24,7 @@ import cryptography
 import numpy as np
 
 from fedlog.privacy.secagg import crypto
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsInMemory
 from fedlog.privacy.secagg.client import KeysState, SumClient
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack_words
@@ -43,7 +44,6 @@ from fedlog.privacy.secagg.terms import (
     Terms,
     compute_smallest_safe_threshold,
 )
-from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
 RECORDS = Path(__file__).parent / "records"
 SHAPES = {"10x51": 10 * 51, "100x101": 100 * 101}
@@ -94,7 +94,9 @@ class StandIn:
     def key_with(self, public: bytes, other: int) -> bytes:
         """The key of the mask between this client and another."""
         agreement = crypto.KeyAgreement(self.secrets.mask_secret)
-        (key,) = agreement.derive_keys(public, crypto.make_mask_key_context(self.client.terms, self.number, other))
+        (key,) = agreement.derive_keys(
+            other, public, crypto.make_mask_key_context(self.client.terms, self.number, other)
+        )
         return key
 
     def say(self, step: Step, body: bytes) -> bytes:
@@ -113,7 +115,7 @@ def measure(clients: int, coordinates: int) -> dict[str, Any]:
     roster = {identity.number: identity.public_key for identity in identities}
     threshold = compute_smallest_safe_threshold(clients, 0)
     terms = Terms(os.urandom(16), 1, roster, threshold, 3, 0, coordinates, VALUE_BYTES)
-    everyone = [SumClient(terms, identity, UsedStepsInMemory(), os.urandom) for identity in identities]
+    everyone = [SumClient(terms, identity, AnsweredStepsInMemory(), os.urandom) for identity in identities]
     dropped = set(range(clients - max(1, clients // 20), clients))
     generator = np.random.default_rng(0)
     vectors = {n: generator.integers(0, 2**64, coordinates, dtype=np.uint64) for n in range(clients)}
@@ -163,7 +165,7 @@ def _run_round(
     mail = deliver([_make_masked_vector(other, state, vectors[other.number], dropped) for other in staying], reply)
 
     agreed, reply = one.clock.run(lambda: real.sign_survivors(masked, mail[MEASURED]))
-    mail = deliver([other.say(Step.AGREE, state.view) for other in staying], reply)
+    mail = deliver([other.say(Step.AGREE, state.list_digest) for other in staying], reply)
 
     reply = one.clock.run(lambda: real.reveal_shares(agreed, mail[MEASURED]))
     secrets = {other.number: other.secrets for other in others}
@@ -178,12 +180,14 @@ def _make_keys(state: ServerRound, number: int) -> Any:
 def _make_shares(other: StandIn, state: ServerRound) -> bytes:
     """Make the encrypted shares: real for the measured client, noise of the right length for all others."""
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _make_keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, other.number, MEASURED)
+        MEASURED,
+        _make_keys(state, MEASURED).cipher,
+        crypto.make_cipher_key_context(state.terms, other.number, MEASURED),
     )
     real = crypto.encrypt(key, make_constant_share(other.secrets.mask_secret) + make_constant_share(other.secrets.seed))
     noise = os.urandom(SEALED_BYTES)
     sealed = {n: real if n == MEASURED else noise for n in state.keys if n != other.number}
-    return other.say(Step.SHARES, encode(SealedShares(state.view, sealed)))
+    return other.say(Step.SHARES, encode(SealedShares(state.list_digest, sealed)))
 
 
 def _make_masked_vector(other: StandIn, state: ServerRound, vector: Words, dropped: set[int]) -> bytes:
@@ -191,14 +195,16 @@ def _make_masked_vector(other: StandIn, state: ServerRound, vector: Words, dropp
     for peer in {MEASURED, *dropped}:
         pairwise = crypto.make_mask(state.terms, other.key_with(_make_keys(state, peer).mask, peer))
         masked = masked + pairwise if peer > other.number else masked - pairwise
-    return other.say(Step.MASKED, encode(MaskedVector(state.view, pack_words(masked, VALUE_BYTES))))
+    return other.say(Step.MASKED, encode(MaskedVector(state.list_digest, pack_words(masked, VALUE_BYTES))))
 
 
 def _make_unmasking(
     other: StandIn, state: ServerRound, secrets: dict[int, KeysState], real: dict[int, bytes], dropped: set[int]
 ) -> bytes:
     (key,) = crypto.KeyAgreement(other.secrets.cipher_secret).derive_keys(
-        _make_keys(state, MEASURED).cipher, crypto.make_cipher_key_context(state.terms, MEASURED, other.number)
+        MEASURED,
+        _make_keys(state, MEASURED).cipher,
+        crypto.make_cipher_key_context(state.terms, MEASURED, other.number),
     )
     of_measured = crypto.decrypt(key, real[other.number], MEASURED)
     seeds = {n: make_constant_share(secrets[n].seed) for n in state.masked if n != MEASURED}

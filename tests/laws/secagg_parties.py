@@ -8,12 +8,12 @@ from functools import cache
 
 import numpy as np
 
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsInMemory
 from fedlog.privacy.secagg.client import SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.fixed_point import Words
 from fedlog.privacy.secagg.server import ServerRound, close_step, receive_message
 from fedlog.privacy.secagg.terms import Step, Terms, compute_smallest_safe_threshold
-from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 
 COORDINATES = 6
 VALUE_BYTES = 3
@@ -34,7 +34,7 @@ def make_terms(clients: int, *, corrupted: int = 0, honest: int = 3, round: int 
 
 
 def make_clients(terms: Terms) -> dict[int, SumClient]:
-    return {n: SumClient(terms, identity(n), UsedStepsInMemory(), os.urandom) for n in terms.roster}
+    return {n: SumClient(terms, identity(n), AnsweredStepsInMemory(), os.urandom) for n in terms.roster}
 
 
 def make_vectors(terms: Terms, seed: int = 0) -> dict[int, Words]:

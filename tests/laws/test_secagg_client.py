@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from secagg_parties import COORDINATES, identity, make_terms, make_vectors, walk
 
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsOnDisk
 from fedlog.privacy.secagg.client import KeysState, MaskedState, SharesState, SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity, derive_public_key
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
@@ -24,7 +25,6 @@ from fedlog.privacy.secagg.messages import (
     sign_envelope,
 )
 from fedlog.privacy.secagg.terms import Step
-from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 
 
 @pytest.mark.parametrize("signer", ["nobody", "another", "an older round"])
@@ -96,7 +96,7 @@ def test_a_server_that_tells_two_stories_gets_no_shares() -> None:
             state = states[number]
             assert isinstance(state, MaskedState)
             if place == 0:
-                view = digest_survivors(state.peer_view, story)
+                view = digest_survivors(state.peers_digest, story)
                 envelope = decode(Envelope, sign_envelope(terms, identity(number), Step.AGREE, view))
             else:
                 agreed[number], reply = clients[number].sign_survivors(state, encode(story))
@@ -161,7 +161,7 @@ def test_no_two_sealed_messages_share_a_key() -> None:
     # They all have the same nonce: under one key, two of them would give both away.
     terms = make_terms(5)
     _, _, states, _ = walk(terms, Step.MASKED)
-    opening = [key for state in states.values() for key in state.opening_keys.values()]  # type: ignore[attr-defined]
+    opening = [key for state in states.values() for key in state.decryption_keys.values()]  # type: ignore[attr-defined]
     assert len(set(opening)) == len(opening) == 5 * 4
 
 
@@ -170,9 +170,9 @@ def test_a_restarted_client_sends_no_second_vector_under_the_same_masks(tmp_path
     _, _, states, mail = walk(terms, Step.MASKED)
     number = min(terms.roster)
     saved = encode(states[number])  # type: ignore[arg-type]
-    first = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    first = SumClient(terms, identity(number), AnsweredStepsOnDisk(tmp_path), os.urandom)
     first.mask_vector(decode(SharesState, saved), mail[number], np.zeros(COORDINATES, np.uint64))
-    again = SumClient(terms, identity(number), UsedStepsOnDisk(tmp_path), os.urandom)
+    again = SumClient(terms, identity(number), AnsweredStepsOnDisk(tmp_path), os.urandom)
     with pytest.raises(RefusalError, match="answered before"):
         again.mask_vector(decode(SharesState, saved), mail[number], np.ones(COORDINATES, np.uint64))
 

@@ -19,13 +19,13 @@ from fedlog.errors import InputError
 from fedlog.privacy.discrete import draw_discrete_gaussian
 from fedlog.privacy.guarantee import Budget, Calibration, Trust, Unit
 from fedlog.privacy.protection import ContributionBound, make_protection
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsInMemory, AnsweredStepsOnDisk
 from fedlog.privacy.secagg.crypto import CheckSignature, SharedSignatureChecks, SigningIdentity, check_signature
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import FixedPoint, choose_fixed_point, pack_words, unpack_words
 from fedlog.privacy.secagg.messages import KeyList, Survivors, digest_keys, digest_peers, digest_survivors
 from fedlog.privacy.secagg.shamir import PRIME, combine_shares, compute_lagrange_weights, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms, compute_smallest_safe_threshold
-from fedlog.privacy.secagg.used_steps import UsedStepsInMemory, UsedStepsOnDisk
 
 
 def is_prime(n: int) -> bool:
@@ -259,7 +259,7 @@ def test_what_survivors_sign_depends_on_all_that_they_were_told() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_step_is_answered_once(kind: str, tmp_path: Path) -> None:
-    used = UsedStepsInMemory() if kind == "memory" else UsedStepsOnDisk(tmp_path / "used")
+    used = AnsweredStepsInMemory() if kind == "memory" else AnsweredStepsOnDisk(tmp_path / "used")
     used.mark_answered("s-1", "masked")
     used.mark_answered("s-2", "masked")
     used.mark_answered("s-1", "agree")
@@ -267,7 +267,7 @@ def test_a_step_is_answered_once(kind: str, tmp_path: Path) -> None:
         used.mark_answered("s-1", "masked")
     if kind == "disk":
         with pytest.raises(RefusalError, match="answered before"):
-            UsedStepsOnDisk(tmp_path / "used").mark_answered("s-2", "masked")
+            AnsweredStepsOnDisk(tmp_path / "used").mark_answered("s-2", "masked")
 
 
 def test_a_used_step_is_on_the_disk_and_so_is_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +279,6 @@ def test_a_used_step_is_on_the_disk_and_so_is_its_name(tmp_path: Path, monkeypat
         forced.append(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", noted)
-    UsedStepsOnDisk(tmp_path / "used").mark_answered("s-1", "masked")
+    AnsweredStepsOnDisk(tmp_path / "used").mark_answered("s-1", "masked")
     (file,) = (tmp_path / "used").iterdir()
     assert forced == [file.stat().st_ino, (tmp_path / "used").stat().st_ino]

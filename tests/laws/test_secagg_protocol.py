@@ -253,7 +253,7 @@ def test_wrong_shares_of_one_client_are_found_out_and_those_of_more_end_the_roun
             run_secure_round(terms, make_clients(terms), vectors, courier)
         return
     found = run_secure_round(terms, make_clients(terms), vectors, courier)
-    assert found.doubted == liars[0]
+    assert found.left_out == liars[0]
     assert found.total.tolist() == plain_sum(vectors, others)
 
 
@@ -323,6 +323,9 @@ def test_the_list_of_survivors_is_signed_by_survivors_alone() -> None:
         )
     server, _ = close_step(server)
     for number in others:
-        assert number in receive_message(server, sign_envelope(terms, identity(number), Step.AGREE, server.view)).agreed
+        assert (
+            number
+            in receive_message(server, sign_envelope(terms, identity(number), Step.AGREE, server.list_digest)).agreed
+        )
     with pytest.raises(RefusalError, match=f"client {late} signed"):
-        receive_message(server, sign_envelope(terms, identity(late), Step.AGREE, server.view))
+        receive_message(server, sign_envelope(terms, identity(late), Step.AGREE, server.list_digest))

@@ -20,12 +20,12 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, decode_sum, enco
 from fedlog.engine.protocol.server import RefusedUpload, Server
 from fedlog.errors import InputError
 from fedlog.privacy.protection import Protection
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsInMemory
 from fedlog.privacy.secagg.client import KeysState, SumClient
 from fedlog.privacy.secagg.crypto import SharedSignatureChecks, SigningIdentity
 from fedlog.privacy.secagg.encoding import RoundFailedError
 from fedlog.privacy.secagg.simulated_round import Mail, RoundObservations, run_secure_round
 from fedlog.privacy.secagg.terms import Step, Terms
-from fedlog.privacy.secagg.used_steps import UsedStepsInMemory
 from fedlog.settings.promise import choose_fewest_honest_survivors
 from fedlog.wire.codec import find_codec
 from fedlog.wire.ledger import Direction, Ledger
@@ -69,7 +69,7 @@ class SecureSums:
     turns: int = 0  # since the last `read_and_reset_counts`
     survivors: tuple[int, ...] = ()  # of the last sum; none if it failed
     _identities: dict[int, SigningIdentity] = field(default_factory=dict)
-    _used: dict[int, UsedStepsInMemory] = field(default_factory=dict)
+    _answered: dict[int, AnsweredStepsInMemory] = field(default_factory=dict)
     _early: dict[int, tuple[KeysState, bytes]] = field(default_factory=dict)
     _early_for: Terms | None = None
 
@@ -169,14 +169,14 @@ class SecureSums:
         for number in members:
             if number not in self._identities:
                 self._identities[number] = SigningIdentity.create(number, os.urandom)
-                self._used[number] = UsedStepsInMemory()
+                self._answered[number] = AnsweredStepsInMemory()
         honest = self.honest or choose_fewest_honest_survivors(None, len(members))
         roster = {number: self._identities[number].public_key for number in members}
         return make_sum_terms(self.session, self.sums_made, roster, honest, coordinates, value_bytes)
 
     def _make_clients(self, terms: Terms, members: Iterable[int]) -> Mapping[int, SumClient]:
         check = SharedSignatureChecks().check_once
-        return {n: SumClient(terms, self._identities[n], self._used[n], os.urandom, check) for n in members}
+        return {n: SumClient(terms, self._identities[n], self._answered[n], os.urandom, check) for n in members}
 
 
 @dataclass(frozen=True)

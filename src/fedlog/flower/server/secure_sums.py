@@ -88,9 +88,9 @@ class ServerSecureSums:
             state = self._take_replies(server, state, replies, step[0])
             if state.step is Step.UNMASK:
                 total = unmask_sum(state)
-                if total.doubted is not None:
+                if total.left_out is not None:
                     reason = "its shares do not fit those of the others; the secure sum was made without them"
-                    self.log("refused", site=names[total.doubted], round=step[0], reason=reason)
+                    self.log("refused", site=names[total.left_out], round=step[0], reason=reason)
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close_step(state)
             for payload in outgoing.values():

@@ -22,12 +22,12 @@ from fedlog.flower.protocol.frame import Frame, FrameError, SumOpening, read_ope
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
+from fedlog.privacy.secagg.answered_steps import AnsweredStepsOnDisk
 from fedlog.privacy.secagg.client import AgreedState, KeysState, MaskedState, SharesState, SumClient, answer_step
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import decode, encode
 from fedlog.privacy.secagg.fixed_point import pack_words, unpack_words
 from fedlog.privacy.secagg.terms import Step
-from fedlog.privacy.secagg.used_steps import UsedStepsOnDisk
 from fedlog.wire.message import Message, make_contribution
 
 SAME_LISTS = "the server and all sites need the same list of keys: `fedlog federate roster DIR NAME=KEY ...`"
@@ -53,8 +53,8 @@ class SiteSecureSums:
         return self.state.path / "secure"
 
     @property
-    def _used_steps(self) -> UsedStepsOnDisk:
-        return UsedStepsOnDisk(self._folder / "used")
+    def _answered_steps(self) -> AnsweredStepsOnDisk:
+        return AnsweredStepsOnDisk(self._folder / "used")
 
     def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
         """Read the opening of a secure sum and the broadcast from the payload of a WORK frame.
@@ -63,7 +63,7 @@ class SiteSecureSums:
         """
         opening, broadcast = read_opening(payload)
         terms = self._make_client(opening, coordinates=1).terms
-        if self._used_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
+        if self._answered_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
             raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
         return opening, broadcast
 
@@ -139,7 +139,7 @@ class SiteSecureSums:
             value_bytes,
         )
         identity = SigningIdentity(sorted(roster).index(name), load_signing_key(self.folder))
-        return SumClient(terms, identity, self._used_steps, os.urandom)
+        return SumClient(terms, identity, self._answered_steps, os.urandom)
 
     def _store_file(self, name: str, content: bytes) -> None:
         folder = self._folder / "sum"

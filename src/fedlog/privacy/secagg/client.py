@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from fedlog.privacy.discrete import Source
 from fedlog.privacy.secagg import crypto, messages
+from fedlog.privacy.secagg.answered_steps import AnsweredSteps
 from fedlog.privacy.secagg.crypto import SigningIdentity
 from fedlog.privacy.secagg.encoding import RefusalError, decode, encode
 from fedlog.privacy.secagg.fixed_point import Words, pack_words
 from fedlog.privacy.secagg.shamir import SHARE_BYTES, split_secret
 from fedlog.privacy.secagg.terms import Step, Terms
-from fedlog.privacy.secagg.used_steps import UsedSteps
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class SharesState:
 
     mask_secret: bytes
     seed: bytes
-    key_view: bytes
+    keys_digest: bytes
+    """Digest of the list of keys that the client got."""
     mask_keys: dict[int, bytes]
-    """Each peer's public key for masks."""
-    opening_keys: dict[int, bytes]
-    """The key that opens the sealed shares of each peer."""
+    """For each peer (other client on the list of keys): its public key for masks."""
+    decryption_keys: dict[int, bytes]
+    """For each peer: the key that decrypts the shares from it."""
     own_shares: bytes
 
 
@@ -46,7 +47,8 @@ class SharesState:
 class MaskedState:
     """A client's state after step `masked`: its secrets are deleted, the shares from other clients are kept."""
 
-    peer_view: bytes
+    peers_digest: bytes
+    """Digest of the list of clients that shared their secrets."""
     shares: dict[int, bytes]
     """For each client that shared its secrets: a share of its mask key, followed by a share of its seed."""
 
@@ -56,7 +58,7 @@ class AgreedState:
     """A client's state after step `agree`: the list of survivors that it signed, and the shares from other clients."""
 
     survivors: tuple[int, ...]
-    survivor_view: bytes
+    survivors_digest: bytes
     shares: dict[int, bytes]
 
 
@@ -66,14 +68,14 @@ class SumClient:
 
     terms: Terms
     identity: SigningIdentity
-    used: UsedSteps
+    answered: AnsweredSteps
     entropy: Source
     check_signature: crypto.CheckSignature = crypto.check_signature
 
     def make_keys(self) -> tuple[KeysState, bytes]:
         """Answer step `keys`: make new secrets for this round, and return them with the signed public keys to send."""
         state = KeysState(self.entropy(32), self.entropy(32), self.entropy(32))
-        return state, self._sign_reply(Step.KEYS, encode(self._derive_public_keys(state)))
+        return state, self._mark_and_sign_reply(Step.KEYS, encode(self._derive_public_keys(state)))
 
     def share_secrets(self, state: KeysState, blob: bytes) -> tuple[SharesState, bytes]:
         """Answer step `shares`: split the secrets into shares, and encrypt one for each client on the list of keys."""
@@ -85,26 +87,27 @@ class SumClient:
         seed_shares = split_secret(state.seed, self.terms.threshold, points, self.entropy)
         cipher = crypto.KeyAgreement(state.cipher_secret)
         sealed: dict[int, bytes] = {}
-        opening: dict[int, bytes] = {}
+        decryption_keys: dict[int, bytes] = {}
         for number, public in keys.items():
             if number == me:
                 continue
-            outgoing, opening[number] = cipher.derive_keys(
+            outgoing, decryption_keys[number] = cipher.derive_keys(
+                number,
                 public.cipher,
                 crypto.make_cipher_key_context(self.terms, me, number),
                 crypto.make_cipher_key_context(self.terms, number, me),
             )
             sealed[number] = crypto.encrypt(outgoing, mask_shares[number + 1] + seed_shares[number + 1])
-        view = messages.digest_keys(key_list)
+        keys_digest = messages.digest_keys(key_list)
         following = SharesState(
             mask_secret=state.mask_secret,
             seed=state.seed,
-            key_view=view,
+            keys_digest=keys_digest,
             mask_keys={number: public.mask for number, public in keys.items() if number != me},
-            opening_keys=opening,
+            decryption_keys=decryption_keys,
             own_shares=mask_shares[me + 1] + seed_shares[me + 1],
         )
-        return following, self._sign_reply(Step.SHARES, encode(messages.SealedShares(view, sealed)))
+        return following, self._mark_and_sign_reply(Step.SHARES, encode(messages.SealedShares(keys_digest, sealed)))
 
     def mask_vector(self, state: SharesState, blob: bytes, vector: Words) -> tuple[MaskedState, bytes]:
         """Answer step `masked`: hide the vector under a mask for each other client and a private mask."""
@@ -114,9 +117,9 @@ class SumClient:
         me = self.identity.number
         shares = {me: state.own_shares}
         for number, sealed in delivery.sealed.items():
-            if number not in state.opening_keys:
+            if number not in state.decryption_keys:
                 raise RefusalError(f"client {number} shared secrets, but is not on the list of keys")
-            shares[number] = crypto.decrypt(state.opening_keys[number], sealed, number)
+            shares[number] = crypto.decrypt(state.decryption_keys[number], sealed, number)
             if len(shares[number]) != 2 * SHARE_BYTES:
                 raise RefusalError(
                     f"expected two shares of {SHARE_BYTES} bytes each from client {number}, "
@@ -129,20 +132,21 @@ class SumClient:
         agreement = crypto.KeyAgreement(state.mask_secret)
         for number in delivery.sealed:
             (key,) = agreement.derive_keys(
-                state.mask_keys[number], crypto.make_mask_key_context(self.terms, me, number)
+                number, state.mask_keys[number], crypto.make_mask_key_context(self.terms, me, number)
             )
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
-        view = messages.digest_peers(state.key_view, shares)
-        body = encode(messages.MaskedVector(view, pack_words(masked, self.terms.value_bytes)))
-        return MaskedState(view, shares), self._sign_reply(Step.MASKED, body)
+        peers_digest = messages.digest_peers(state.keys_digest, shares)
+        body = encode(messages.MaskedVector(peers_digest, pack_words(masked, self.terms.value_bytes)))
+        return MaskedState(peers_digest, shares), self._mark_and_sign_reply(Step.MASKED, body)
 
     def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:
         """Answer step `agree`: sign the list of survivors (clients whose vectors arrived) if it is long enough."""
         survivors = decode(messages.Survivors, blob)
         self._check_survivors(survivors.members, state)
-        view = messages.digest_survivors(state.peer_view, survivors)
-        return AgreedState(survivors.members, view, state.shares), self._sign_reply(Step.AGREE, view)
+        survivors_digest = messages.digest_survivors(state.peers_digest, survivors)
+        following = AgreedState(survivors.members, survivors_digest, state.shares)
+        return following, self._mark_and_sign_reply(Step.AGREE, survivors_digest)
 
     def reveal_shares(self, state: AgreedState, blob: bytes) -> bytes:
         """Answer step `unmask`: return the shares that unmask the sum, if enough survivors signed the same list."""
@@ -150,7 +154,7 @@ class SumClient:
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
                 raise RefusalError(f"client {number} signed the list of survivors but is not on it")
-            self.check_signature(self.terms, Step.AGREE, number, state.survivor_view, signature)
+            self.check_signature(self.terms, Step.AGREE, number, state.survivors_digest, signature)
         if len(agreements.signatures) < self.terms.threshold:
             found = len(agreements.signatures)
             raise RefusalError(f"too few clients signed the list of survivors: {found}, needed: {self.terms.threshold}")
@@ -159,7 +163,7 @@ class SumClient:
             mask_keys={n: share[:SHARE_BYTES] for n, share in state.shares.items() if n not in survived},
             seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
         )
-        return self._sign_reply(Step.UNMASK, encode(body))
+        return self._mark_and_sign_reply(Step.UNMASK, encode(body))
 
     def _derive_public_keys(self, state: KeysState) -> messages.PublicKeys:
         """Derive the public keys of this round's secrets, and a commitment to the seed of the private mask."""
@@ -169,9 +173,12 @@ class SumClient:
             crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
-    def _sign_reply(self, step: Step, body: bytes) -> bytes:
-        """Mark the step as answered, then sign the reply: after a restart, no mask can hide a second vector."""
-        self.used.mark_answered(self.terms.round_name, step.name.lower())
+    def _mark_and_sign_reply(self, step: Step, body: bytes) -> bytes:
+        """Mark the step as answered, then sign the reply.
+
+        In this order, a client that restarts cannot send a second vector under the same masks.
+        """
+        self.answered.mark_answered(self.terms.round_name, step.name.lower())
         return messages.sign_envelope(self.terms, self.identity, step, body)
 
     def _check_keys(self, key_list: messages.KeyList, state: KeysState) -> dict[int, messages.PublicKeys]:
@@ -211,4 +218,7 @@ def answer_step(client: SumClient, step: Step, state: object, blob: bytes, vecto
             return client.sign_survivors(state, blob)
         case Step.UNMASK, AgreedState():
             return None, client.reveal_shares(state, blob)
-    raise RefusalError(f"expected the step that follows this client's last answer, found: step {step.name.lower()}")
+    raise RefusalError(
+        f"client {client.identity.number} was asked for step {step.name.lower()}, which does not follow the last step "
+        "that it answered"
+    )

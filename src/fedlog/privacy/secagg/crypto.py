@@ -108,12 +108,15 @@ class KeyAgreement:
     def _key(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.secret)
 
-    def derive_keys(self, public: bytes, *contexts: bytes) -> list[bytes]:
-        """Derive for each context a 32-byte key that only this client and the owner of the public key can compute."""
+    def derive_keys(self, owner: int, public: bytes, *contexts: bytes) -> list[bytes]:
+        """Derive a 32-byte key for each context, which only this client and client `owner` can compute.
+
+        `public` is the public key of `owner`.
+        """
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
-            raise RefusalError("expected a client's X25519 public key, found bytes that are not a valid key") from None
+            raise RefusalError(f"the X25519 public key of client {owner} is not valid") from None
         return [HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(shared) for context in contexts]
 
     def __repr__(self) -> str:
@@ -121,13 +124,13 @@ class KeyAgreement:
 
 
 def make_mask_key_context(terms: Terms, one: int, other: int) -> bytes:
-    """Make the context from which two clients derive their common mask key; each of the two makes the same bytes."""
+    """Make the context from which two clients derive their common mask key; both clients make the same bytes."""
     low, high = sorted((one, other))
     return b"mask" + terms.digest + low.to_bytes(4, "little") + high.to_bytes(4, "little")
 
 
 def make_cipher_key_context(terms: Terms, sender: int, receiver: int) -> bytes:
-    """Make the context from which the key is derived that encrypts messages from `sender` to `receiver`."""
+    """Make the context from which two clients derive the key for messages from `sender` to `receiver`."""
     return b"seal" + terms.digest + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
@@ -137,7 +140,7 @@ def encrypt(key: bytes, text: bytes) -> bytes:
 
 
 def decrypt(key: bytes, sealed: bytes, sender: int) -> bytes:
-    """Decrypt the shares from this sender; raise RefusalError if a single bit was changed."""
+    """Decrypt the shares from this sender; raise RefusalError if any bit was changed."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:

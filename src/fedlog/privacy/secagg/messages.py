@@ -37,7 +37,7 @@ class PublicKeys:
 class SealedShares:
     """The body of a message of step `shares`: encrypted shares of the sender's two secrets for each other client."""
 
-    view: bytes
+    keys_digest: bytes
     """Digest of the list of keys that the sender got: all clients must have the same list."""
     sealed: dict[int, bytes]
 
@@ -46,8 +46,8 @@ class SealedShares:
 class MaskedVector:
     """The body of a message of step `masked`: the client's vector under its masks."""
 
-    view: bytes
-    """Digest of the peers for which the sender added masks."""
+    peers_digest: bytes
+    """Digest of the list of clients with which the sender shares masks."""
     vector: bytes
 
 

@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SecureSumResult:
-    """The result of a secure sum: the sum over the survivors, and the survivors' client numbers."""
+    """The result of a secure sum: the sum over the survivors, their client numbers, and who sent wrong shares."""
 
     total: Words
     survivors: tuple[int, ...]
-    doubted: int | None = None
-    """A client with shares that did not fit those of the others and were not used: it sent or got wrong ones."""
+    left_out: int | None = None
+    """The client whose shares did not fit those of the others and were not used; None if all fitted."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ServerRound:
     masked: Mapping[int, bytes] = field(default_factory=dict)
     agreed: Mapping[int, bytes] = field(default_factory=dict)
     unmasking: Mapping[int, messages.UnmaskingShares] = field(default_factory=dict)
-    view: bytes = b""
+    list_digest: bytes = b""
     """The digest of the list that the last step ended with; every message of this step must refer to it."""
 
     @property
@@ -65,7 +65,7 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
         case Step.MASKED:
             return replace(state, masked=_add_once(state.masked, envelope.sender, _check_vector(state, envelope)))
         case Step.AGREE:
-            if envelope.sender not in state.masked or envelope.body != state.view:
+            if envelope.sender not in state.masked or envelope.body != state.list_digest:
                 raise RefusalError(f"client {envelope.sender} signed another list of survivors than this round's")
             return replace(state, agreed=_add_once(state.agreed, envelope.sender, envelope.signature))
         case Step.UNMASK:
@@ -83,15 +83,19 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
         case Step.KEYS:
             _require_enough_clients(len(state.keys), state.terms.fewest_survivors, "sent keys")
             key_list = messages.KeyList(dict(state.keys))
-            following = replace(state, step=Step.SHARES, view=messages.digest_keys(key_list))
+            following = replace(state, step=Step.SHARES, list_digest=messages.digest_keys(key_list))
             return following, dict.fromkeys(state.keys, encode(key_list))
         case Step.SHARES:
             _require_enough_clients(len(state.sealed), state.terms.fewest_survivors, "shared their secrets")
-            following = replace(state, step=Step.MASKED, view=messages.digest_peers(state.view, state.sealed))
+            following = replace(
+                state, step=Step.MASKED, list_digest=messages.digest_peers(state.list_digest, state.sealed)
+            )
             return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
             _require_enough_clients(len(state.masked), state.terms.fewest_survivors, "sent a masked vector")
-            following = replace(state, step=Step.AGREE, view=messages.digest_survivors(state.view, state.survivors))
+            following = replace(
+                state, step=Step.AGREE, list_digest=messages.digest_survivors(state.list_digest, state.survivors)
+            )
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
             _require_enough_clients(len(state.agreed), state.terms.threshold, "signed the list of survivors")
@@ -101,7 +105,7 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
                 state.agreed, encode(messages.SurvivorSignatures(chosen))
             )
         case Step.UNMASK:
-            raise RoundFailedError("expected `unmask_sum` for the last step, found a call of `close_step`")
+            raise RoundFailedError("the last step (unmask) ends with `unmask_sum`, not with `close_step`")
 
 
 def unmask_sum(state: ServerRound) -> SecureSumResult:
@@ -110,17 +114,17 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
     if state.step is not Step.UNMASK:
         raise RoundFailedError(f"expected step unmask to unmask the sum, found: step {state.step.name.lower()}")
     _require_enough_clients(len(state.unmasking), terms.threshold, "helped to unmask")
-    secrets, doubted = _find_secrets(state)
+    secrets, left_out = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number, vector in state.masked.items():
         total += unpack_words(vector, terms.value_bytes) - crypto.make_mask(terms, secrets[number])
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         total -= _sum_masks_of_dropout(state, number, secrets[number])
-    return SecureSumResult(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, doubted)
+    return SecureSumResult(total & np.uint64((1 << 8 * terms.value_bytes) - 1), state.survivors.members, left_out)
 
 
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
-    """Return client -> the secret that removes its masks, and the client whose wrong shares were not used, if any.
+    """Return client -> the secret that removes its masks, and the client whose wrong shares were left out, if any.
 
     One client with wrong shares can be left out if more clients than the threshold answered. Otherwise such a client
     could make every sum fail.
@@ -129,9 +133,9 @@ def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
     try:
         return _rebuild_secrets(state, helpers[:needed]), None
     except RoundFailedError as failed:
-        for doubted in helpers[:needed] if len(helpers) > needed else []:
+        for left_out in helpers[:needed] if len(helpers) > needed else []:
             with suppress(RoundFailedError):
-                return _rebuild_secrets(state, [each for each in helpers if each != doubted][:needed]), doubted
+                return _rebuild_secrets(state, [each for each in helpers if each != left_out][:needed]), left_out
         raise failed
 
 
@@ -142,14 +146,25 @@ def _rebuild_secrets(state: ServerRound, helpers: Sequence[int]) -> dict[int, by
     for number in state.masked:
         seed = combine_shares({helper + 1: state.unmasking[helper].seeds[number] for helper in helpers}, weights)
         if seed is None or crypto.commit_to_seed(state.terms, number, seed) != _read_keys(state, number).commitment:
-            raise RoundFailedError(f"the shares of client {number}'s seed do not give the seed that it committed to")
+            raise RoundFailedError(
+                f"the shares of client {number}'s seed do not give the seed that it committed to",
+                hint=_describe_suspects(number, helpers),
+            )
         found[number] = seed
     for number in sorted(state.sealed.keys() - state.masked.keys()):
         secret = combine_shares({helper + 1: state.unmasking[helper].mask_keys[number] for helper in helpers}, weights)
         if secret is None or crypto.derive_public_key(secret) != _read_keys(state, number).mask:
-            raise RoundFailedError(f"the shares of client {number}'s mask key do not give the key that it published")
+            raise RoundFailedError(
+                f"the shares of client {number}'s mask key do not give the key that it published",
+                hint=_describe_suspects(number, helpers),
+            )
         found[number] = secret
     return found
+
+
+def _describe_suspects(owner: int, helpers: Sequence[int]) -> str:
+    """Return a hint that names the clients of which one made or sent wrong shares of the owner's secret."""
+    return f"nothing was unmasked; client {owner} or one of clients {list(helpers)} sent wrong shares: repeat the round"
 
 
 def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Words:
@@ -159,7 +174,7 @@ def _sum_masks_of_dropout(state: ServerRound, dropped: int, secret: bytes) -> Wo
     total = np.zeros(terms.coordinates, dtype=np.uint64)
     for number in state.masked:
         (key,) = agreement.derive_keys(
-            _read_keys(state, number).mask, crypto.make_mask_key_context(terms, number, dropped)
+            number, _read_keys(state, number).mask, crypto.make_mask_key_context(terms, number, dropped)
         )
         pairwise = crypto.make_mask(terms, key)
         total = total + pairwise if dropped > number else total - pairwise
@@ -172,7 +187,7 @@ def _read_keys(state: ServerRound, number: int) -> messages.PublicKeys:
 
 def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
     body = decode(messages.SealedShares, envelope.body)
-    if envelope.sender not in state.keys or body.view != state.view:
+    if envelope.sender not in state.keys or body.keys_digest != state.list_digest:
         raise RefusalError(
             f"client {envelope.sender} made its secret shares for another list of public keys than this round's"
         )
@@ -189,7 +204,7 @@ def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, 
 def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
     body = decode(messages.MaskedVector, envelope.body)
     # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
-    if envelope.sender not in state.sealed or body.view != state.view:
+    if envelope.sender not in state.sealed or body.peers_digest != state.list_digest:
         raise RefusalError(f"client {envelope.sender} masked its vector for another list of clients than this round's")
     if len(body.vector) != state.terms.coordinates * state.terms.value_bytes:
         expected = state.terms.coordinates * state.terms.value_bytes

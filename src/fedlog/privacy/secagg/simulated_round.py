@@ -29,12 +29,12 @@ Early = Mapping[int, tuple[KeysState, bytes]]
 
 @dataclass
 class RoundObservations:
-    """What happened in a simulated round: refused messages, message turns, and the clients that helped to unmask."""
+    """What happened in a simulated round: refused messages, how often the server waited, and who helped to unmask."""
 
     refused: list[str] = field(default_factory=list)
     """Why messages were refused, and by whom."""
     turns: int = 0
-    """How many times the server asked the clients and waited for their answers."""
+    """How many times the server asked the clients and waited for their replies."""
     helped: list[int] = field(default_factory=list)
     """The clients that answered the last step."""
 
@@ -50,7 +50,7 @@ def run_secure_round(
     """Simulate a round of a secure sum and return the sum over the survivors; RoundFailedError if they are too few.
 
     `courier` decides which messages arrive; what happens is noted in `observed`, if given. Clients in `early` sent
-    their keys in the round before and are not asked for them; if all clients did, the round has one message turn less.
+    their keys in the round before and are not asked for them; if all clients did, the server waits one time less.
     """
     observed = RoundObservations() if observed is None else observed
     early = {} if early is None else early

@@ -81,7 +81,7 @@ class Terms:
 
     @property
     def fewest_survivors(self) -> int:
-        """The fewest survivors with which a round goes on: the threshold or `honest + corrupted`, whichever is larger."""
+        """The fewest survivors with which a round goes on: the larger of the threshold and `honest + corrupted`."""
         return max(self.threshold, self.honest + self.corrupted)
 
     @cached_property
@@ -100,5 +100,5 @@ class Terms:
 
 
 def compute_smallest_safe_threshold(clients: int, corrupted: int) -> int:
-    """Return the smallest threshold at which no server can unmask two sums of a round; it allows the most dropouts."""
+    """Return the smallest threshold at which no server can unmask two sums of one round."""
     return math.floor((clients + corrupted) / 2) + 1

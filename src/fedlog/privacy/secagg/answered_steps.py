@@ -10,7 +10,7 @@ from fedlog.files.durable import PRIVATE_MODE, create_file, sync_file_names
 from fedlog.privacy.secagg.encoding import RefusalError
 
 
-class UsedSteps(Protocol):
+class AnsweredSteps(Protocol):
     """The list of steps that a client has answered; it must outlive the client's process."""
 
     def mark_answered(self, round_name: str, step: str) -> None:
@@ -18,22 +18,22 @@ class UsedSteps(Protocol):
 
 
 @dataclass
-class UsedStepsInMemory:
+class AnsweredStepsInMemory:
     """The answered steps in memory, for simulation: a simulated client does not restart."""
 
-    claimed: set[tuple[str, str]] = field(default_factory=set)
+    answered: set[tuple[str, str]] = field(default_factory=set)
 
     def mark_answered(self, round_name: str, step: str) -> None:
         """Mark the step as answered; raise RefusalError if it was answered before."""
-        if (round_name, step) in self.claimed:
+        if (round_name, step) in self.answered:
             raise RefusalError(
-                f"expected a new step, found step {step} of round {round_name}, which was answered before"
+                f"step {step} of round {round_name} was answered before: this client answers each step only once"
             )
-        self.claimed.add((round_name, step))
+        self.answered.add((round_name, step))
 
 
 @dataclass(frozen=True)
-class UsedStepsOnDisk:
+class AnsweredStepsOnDisk:
     """The answered steps on disk: one empty file for each step, written before `mark_answered` returns."""
 
     folder: Path
