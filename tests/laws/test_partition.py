@@ -159,17 +159,17 @@ def test_iid_deals_every_record_once_in_even_parts(n: int, extra: int, clients: 
 
 @LAW
 @given(people=st.integers(2, 30), records=st.integers(1, 4), data=st.data(), seed=seeds)
-def test_sites_hold_whole_people_who_are_either_trained_on_or_tested_on(
+def test_clients_hold_whole_people_who_are_either_trained_on_or_tested_on(
     people: int, records: int, data: st.DataObject, seed: int
 ) -> None:
-    sites = data.draw(st.integers(1, people // 2))
+    clients = data.draw(st.integers(1, people // 2))
     users = torch.arange(people).repeat(records)
-    deal = divide_by_people(users, sites=sites, key=Key(seed))
+    deal = divide_by_people(users, clients=clients, key=Key(seed))
     assert sorted(torch.cat([*deal.train, *deal.test]).tolist()) == list(range(len(users)))
     people_of = [set(users[positions].tolist()) for positions in (*deal.train, *deal.test)]
     assert all(people_of)
     assert sum(len(own) for own in people_of) == people  # so nobody is in two of these sets
-    assert_same(deal, divide_by_people(users, sites=sites, key=Key(seed)))
+    assert_same(deal, divide_by_people(users, clients=clients, key=Key(seed)))
 
 
 @LAW
@@ -261,7 +261,7 @@ TEN = labels_with([20] * 10, 0)
         (lambda: divide_by_dirichlet(TEN, TEN, clients=5, alpha=0.0, n_class=10, key=Key(0)), "must be positive"),
         (lambda: divide_by_dirichlet(TEN, TEN, clients=20, alpha=0.001, n_class=10, key=Key(0)), "some client got no"),
         (lambda: divide_at_random(TEN, TEN[:3], clients=5, key=Key(0)), "too few test records for 5 clients: 3"),
-        (lambda: divide_by_people(TEN, sites=6, key=Key(0)), "one each to train on and one to test on, found: 10"),
+        (lambda: divide_by_people(TEN, clients=6, key=Key(0)), "one each to train on and one to test on, found: 10"),
         (lambda: hold_out_records(torch.arange(5), TEN, 1.0, Key(0)), "must be at least 0 and below 1"),
     ],
 )

@@ -166,7 +166,7 @@ def test_har_by_label_keeps_the_official_halves(tmp_path: Path) -> None:
 def test_as_many_har_sites_as_people_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found: 30") as failure:
         load_federation(DataSpec("har", data_dir=har_data(tmp_path), clients=30))
-    assert failure.value.hint == "use at most 15 clients, or --partition person"
+    assert failure.value.hint == "use at most 15 clients, or --partition person, which makes each person a client"
 
 
 def test_a_users_own_function_gives_the_federation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class Arrays:
 
 @add_default_hint("np.savez('FILE.npz', inputs=..., labels=...) writes one")
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The needed arrays of the file by name, and those of the optional arrays that it has."""
+    """The arrays of an .npz file by name: all that are `needed`, and the `optional` ones that the file has."""
     try:
         with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)
@@ -70,7 +70,7 @@ def _refuse_oversized_arrays(archive: zipfile.ZipFile, names: Sequence[str]) -> 
 def check_arrays(
     inputs: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any] | None, schema: Schema, where: str
 ) -> Arrays:
-    """The arrays checked against the schema; InputError with the first row that does not fit."""
+    """The records checked against the schema; InputError for the first record that does not fit."""
     if not schema.input_shape:
         raise InputError(f"expected [input] shape in the schema for {where}, found [[feature]] tables")
     if labels.ndim != 1 or len(labels) == 0:
@@ -106,7 +106,7 @@ def check_usable_arrays(
     where: str,
     bad_rows: BadRowPolicy,
 ) -> tuple[Arrays, str | None]:
-    """The arrays checked against the schema, and a sentence about bad records that were left out, or None."""
+    """The records checked against the schema, and a sentence about bad records that were left out, or None."""
     lengths = {len(part) for part in (inputs, labels, groups) if part is not None}
     if bad_rows is BadRowPolicy.REFUSED or len(lengths) > 1:
         return check_arrays(inputs, labels, groups, schema, where), None
@@ -118,7 +118,7 @@ def check_usable_arrays(
 
 
 def convert_labels_to_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
-    """The labels as numbers, scaled so that the agreed range is -1..1; InputError for one that is no finite number."""
+    """The labels as numbers to predict, scaled so that the agreed range is -1..1; InputError if one is not finite."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
     refuse_bad_rows(~np.isfinite(labels), labels, "a finite label", where)
@@ -126,7 +126,7 @@ def convert_labels_to_targets(labels: NDArray[Any], number: tuple[float, float],
 
 
 def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """The position of each label in the schema's list of labels; whole numbers are positions already."""
+    """The position of each label in the schema's list of labels; a label that is a whole number is a position."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)
         codes = labels.astype(np.int64)

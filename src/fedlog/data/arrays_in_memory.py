@@ -223,7 +223,7 @@ class _ClassLabels:
 
     @classmethod
     def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
-        """The classes that occur in these labels; if `names` are given, the classes with these names."""
+        """The classes of these labels: those with the given `names`, or if it is None, those that occur."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
         }

@@ -89,7 +89,10 @@ def load_federation(spec: DataSpec) -> Federation:
 
 
 def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
-    """Check the federation, and hold out a share of each client's training records for validation if asked for."""
+    """Return the federation, checked, with a share of each client's training records held out for validation.
+
+    The share is `spec.validation_fraction`; nothing is held out if it is 0.
+    """
     check_federation(federation)
     if spec.validation_fraction and any(len(shard.validation) for shard in federation.shards):
         refuse_settings(spec, ("validation_fraction",), "it already has validation records")
@@ -111,17 +114,21 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
 
 
 def can_data_change(name: str) -> bool:
-    """Whether data of this name may change: files of sites and users' functions may, named data sets do not."""
+    """Whether data can change while they keep this name: files of sites and users' functions can, named data cannot."""
     return name not in DEFAULTS
 
 
 def digest_data(spec: DataSpec) -> str | None:
-    """The digest of the records of a LEAF folder; None for other data sets, whose name fixes their records."""
+    """The digest of the records of a LEAF folder, or None for all other data.
+
+    The name of any other named data set already fixes its records; files of sites and users' functions are digested
+    after they were loaded.
+    """
     return digest_leaf_folder(find_data_folder(spec.data_dir)) if spec.name == "leaf" else None
 
 
 def resolve_data(spec: DataSpec) -> DataSpec:
-    """The specification with the defaults of its data set filled in; InputError for settings that contradict."""
+    """The specification with the defaults of its data set filled in; InputError if settings contradict each other."""
     if spec.name.startswith(SITES):
         refuse_settings(spec, (*DIVISION, "validation_fraction", "data_dir"), "the files are the sites")
     if spec.name not in DEFAULTS:
@@ -213,7 +220,7 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
 
 
 def _keep_first_records(records: Records, wanted: int | None, part: str, flag: str, name: str) -> Records:
-    """The first `wanted` records, or all if None; InputError if there are fewer."""
+    """The first `wanted` records, or all if it is None; InputError if there are fewer than `wanted`."""
     if wanted is None:
         return records
     if wanted > len(records):
@@ -230,7 +237,7 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
     train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
     clients = spec.clients or 0
     if spec.partition == "user":
-        return divide_by_people(found.train.required_users, sites=clients, key=key.child("sites"))
+        return divide_by_people(found.train.required_users, clients=clients, key=key.child("sites"))
     if spec.partition == "person":
         return _divide_recordings(found.train, clients, key.child("persons"))
     key = key.child("partition")
@@ -246,7 +253,11 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
 
 
 def _separate_pools(found: UndividedData, division: Division) -> tuple[UndividedData, Division]:
-    """Divide the records into a training and a test pool by person; return both, and positions in these pools."""
+    """Put the clients' training records into one pool and their test records into another.
+
+    `division` has positions in a single pool of all records; the division that is returned has positions in the two
+    new pools.
+    """
     pools, parts = [], []
     for pool, own in ((found.train, division.train), (found.test, division.test)):
         used = torch.cat(own).sort().values

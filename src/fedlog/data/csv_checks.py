@@ -1,7 +1,7 @@
 """Check that a text file is a proper table: a header with the right separator and different names, no short rows.
 
-polars does not check this: a million columns would take gigabytes, the second of two columns of one name would get
-another name, and a row that ends early would get missing values.
+polars does not check this: it reads a million columns into gigabytes, renames the second of two columns that have the
+same name, and fills a short row with missing values.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SAVE_AS_UTF_8 = "save it as CSV in UTF-8"
 def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str]:
     """The names in a header; InputError if it is not UTF-8, too long, or has another separator or repeated names.
 
-    `needed` are the columns that will be read; empty means all. Other columns may be repeated, and if there are too
-    many columns, the error names some of the others.
+    `needed` are the columns that will be read (empty: all columns). Columns that are not needed may have the same name.
+    If there are too many columns, the error names some that are not needed.
     """
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
@@ -80,17 +80,17 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
 
 
 def blank_unusable_lines(content: bytes, separator: str, columns: int) -> bytes:
-    """Return the text of a table in which each line is a row of its own, whatever the other lines hold.
+    """Return the text of a table, with each line made empty that could make other rows unreadable.
 
-    A line becomes empty if it is not UTF-8, has more fields than the header, or has a quotation mark that does not end
-    in it. Any of these would otherwise make other rows unreadable. The header, the first line, is not changed.
+    Such a line is not UTF-8, has more fields than the header, or opens a quotation that it does not close. The header,
+    the first line, is not changed.
     """
     header, *lines = content.split(b"\n")
     return b"\n".join([header, *(_requote_line(line, separator, columns) for line in lines)])
 
 
 def _requote_line(line: bytes, separator: str, columns: int) -> bytes:
-    """Return the line with its fields quoted in the usual way; empty if it cannot be read as one row."""
+    """Return the line, with its fields quoted anew if it has quotation marks; empty if it cannot be read as a row."""
     try:
         text = line.decode()
         if '"' not in text:

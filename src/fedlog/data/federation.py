@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records in memory: inputs, labels and, if known, each record's user, number to predict, and row in a file."""
+    """Records in memory: their inputs and labels, and, if known, their users (people), targets and rows in a file."""
 
     inputs: Tensor  # (n, *input_shape): uint8 for images, float32 otherwise
     labels: Tensor  # (n,) int64
-    users: Tensor | None = None  # (n,) int64: the user that each record is from, if known
+    users: Tensor | None = None  # (n,) int64: the number of the person that each record is from, if known
     targets: Tensor | None = None  # (n,) float32: the number to predict, scaled so that the schema's range is -1..1
     rows: Tensor | None = None
     """(n,) int64: the row of each record in its site's file, if known. Below 0 for a row that all sites share."""
@@ -72,7 +72,7 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The records of one client: positions in the pools of its federation."""
+    """The name of one client, and the positions of its records in the two pools of its federation."""
 
     name: str
     train: Tensor  # (n_i,) int64 positions in Federation.train
@@ -83,7 +83,7 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How the raw records of one client become inputs of its model, for training and for new records."""
+    """How raw records of one client become inputs of its model: its training records, and new records later."""
 
     transform: Transform
     encoder: TableEncoder | None = None  # only for a table
@@ -94,7 +94,8 @@ class Federation:
     """The data of a federation, which `fedlog.run` trains on.
 
     Make one with `Federation.from_arrays`, `Federation.from_csv` or `Federation.named`. A function of your own may
-    also build one field by field, from two pools of records and each client's positions in them.
+    also build one from its fields: two pools of records (`train`, `test`), and each client's positions in them
+    (`shards`). The fields with a default are optional.
     """
 
     name: str
@@ -143,10 +144,10 @@ class Federation:
             validation: the share of each site's rows to hold out for validation. Default: a fifth, or none if test
                 records are given.
             split_seed: chooses the validation rows; a deployment uses 0.
-            rows_alone: whether each row is scaled and split independently of the others, as runs with
-                `privacy="record"` need. Numbers then keep their units, and a hash of a row decides if it is held out.
+            rows_alone: whether each row is treated without a look at other rows, as runs with `privacy="record"` need.
+                Columns of numbers are then not scaled, and a hash of a row decides if it is held out.
             number: if `y` is a number to predict (`method="fed-regression"`), the range in which it lies.
-            name: the name of the data in tables and pages.
+            name: the name of the data in results and reports.
 
         Returns:
             The federation, one client a site, in the order of the sites' names.
@@ -236,7 +237,7 @@ class Federation:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The names of the clients."""
+        """The clients' names, in the order of `shards`."""
         return tuple(shard.name for shard in self.shards)
 
     def __repr__(self) -> str:
@@ -263,11 +264,14 @@ class Federation:
         return self.encodings[client] if self.encodings else Encoding(self.transform)
 
     def make_schema(self) -> Schema:
-        """The schema of the records; for named data sets, one with the classes and the shape of the inputs."""
+        """The schema of the records; if there is none, one with the classes and the shape of the inputs."""
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 
     def with_numbered_rows(self) -> Federation:
-        """This federation with a number for every record whose row is not known: its position in the pool."""
+        """This federation with a row for every record; if rows are not known, they are the positions in the pools.
+
+        The rows of test records that all clients share are below 0.
+        """
         if self.train.rows is not None and self.test.rows is not None:
             return self
         shared = all(torch.equal(shard.test, self.shards[0].test) for shard in self.shards)
@@ -279,7 +283,7 @@ class Federation:
         )
 
     def content_digest(self) -> str:
-        """A SHA-256 of the records, the classes, the scaling, and each client's name and records."""
+        """A SHA-256 of all records, the classes and the scaling, and of which client has which records."""
         transform = [self.transform.mean, self.transform.std, self.transform.crop_padding, self.transform.flip]
         found = hashlib.sha256(json.dumps([self.n_class, self.input_shape, self.class_names, transform]).encode())
         # Shifted data are equal after scaling, but new records are scaled differently: so the scaling counts too.

@@ -58,6 +58,7 @@ class ResumableDownloader:
         move_file(self.part, Path(output_file))
 
     def _receive(self, url: str) -> bool:
+        """Receive the rest of the file; return False if the server cannot continue after the bytes in `part`."""
         done = self.part.stat().st_size if self.part.exists() else 0
         headers = {"Accept-Encoding": "identity"}
         if done:
@@ -83,7 +84,7 @@ class ResumableDownloader:
 
 
 def fetch_data_set(data_set: PublicDataSet, folder: Path, report: Callable[[str], ReportProgress]) -> tuple[Path, ...]:
-    """Download the files of the data set that are missing or corrupt, and return the paths of all.
+    """Download the files of the data set that are missing or corrupt, and return the paths of all its files.
 
     `report(name)` is called once for each download; the function it returns is called with the progress.
     """
@@ -157,7 +158,7 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """Open an archive; yields a function that opens a member by its name. No other member is read."""
+    """Open an archive; yield a function that opens the member with a given name."""
     if download.archive == "tar.gz":
         with tarfile.open(archive, "r:gz") as tar:
             yield lambda name: _open_tar_member(tar, name)

@@ -38,7 +38,7 @@ def list_images(folder: Path) -> tuple[Path, ...]:
 
 
 def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[Arrays, str | None]:
-    """The images' pixels (n, channels, height, width) uint8 and labels, and a sentence about images left out, or None.
+    """The images (n, channels, height, width) uint8 and their labels, and a sentence about images left out, or None.
 
     REFUSED also refuses a folder whose name is not a label of the schema.
     """
@@ -100,7 +100,7 @@ def read_image(path: Path, channels: int, size: tuple[int, ...]) -> NDArray[np.u
 def open_image(path: Path) -> Iterator[Image.Image]:
     """Open an image for reading; InputError if it is broken, too large, or has more than 8 bits a channel.
 
-    Too large means hundreds of megabytes, for which Pillow only warns.
+    Too large means so many pixels that Pillow warns that they may fill the memory.
     """
     try:
         with warnings.catch_warnings():

@@ -113,7 +113,7 @@ def _list_json_files(folder: Path) -> list[Path]:
 
 
 def _read_users(folder: Path, limit: int | None) -> tuple[dict[str, _UserRecords], set[int]]:
-    """The records of the first `limit` users (None: of all), and the labels of all users."""
+    """The records of the first `limit` users (of all users if it is None), and the labels that occur at any user."""
     seen: set[str] = set()
     classes: set[int] = set()
     kept: dict[str, _UserRecords] = {}
@@ -165,7 +165,7 @@ def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserReco
 
 
 def _make_records(users: Mapping[str, _UserRecords], numbers: Mapping[str, int], data: Path) -> Records:
-    """The records of all users in one pool, marked with their users' numbers."""
+    """The records of all users in one pool; `numbers` has the number of each user."""
     owners = [numbers[name] for name, records in users.items() for _ in records.labels]
     labels = [label for records in users.values() for label in records.labels]
     inputs = [each for records in users.values() for each in records.inputs]

@@ -1,7 +1,8 @@
-"""Divide records among clients: pure functions from labels (or users) and a key to positions.
+"""Divide records among clients: pure functions that return the positions of each client's records.
 
-Each function gives every record to exactly one client, and returns the same division for the same key. Test records
-are divided like training records: by the same class lists, proportions or people.
+They look at labels, values or people, and draw at random with a `Key`: the same key gives the same division. The
+divide_* functions give every record to exactly one client; a client's test records resemble its training records. The
+hold_out_* functions take a part of one client's records away, for validation or test.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def divide_by_shards(
 
     Each class is cut, in file order, into `clients * classes_per_client / n_class` shards of nearly equal size. The
     shards are shuffled, and every client gets `classes_per_client` of them. A client may get two shards of one class,
-    and then has one class fewer. Test records are divided with the same classes for each client.
+    and then has one class fewer. A client's test records are of the same classes as its training records.
     """
     _check_clients(clients)
     dealt = clients * classes_per_client
@@ -61,7 +62,9 @@ def divide_by_shards(
 def divide_by_dirichlet(
     train_labels: Tensor, test_labels: Tensor, *, clients: int, alpha: float, n_class: int, key: Key
 ) -> Division:
-    """Divide each class among the clients in Dirichlet(alpha) proportions, the same for training and test.
+    """Divide each class among the clients in random proportions, drawn from Dirichlet(alpha).
+
+    A class has the same proportions in the training pool and in the test pool.
 
     The proportions are drawn again until each client has a record in both pools.
     """
@@ -106,7 +109,7 @@ def divide_at_random(train_labels: Tensor, test_labels: Tensor, *, clients: int,
 def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) -> Division:
     """Sort records by one value and cut them into bands, one for each client, with equally many training records.
 
-    A test record goes to the band of its value; borders lie midway between neighbouring training values.
+    The border between two bands lies midway between their nearest training values; test records follow these borders.
     """
     _check_clients(clients)
     if len(train_values) < clients:
@@ -122,23 +125,23 @@ def divide_by_value(train_values: Tensor, test_values: Tensor, *, clients: int) 
     )
 
 
-def divide_by_people(users: Tensor, *, sites: int, key: Key) -> Division:
-    """Give each site the records of some people, at random; a fifth of its people, at least one, is for test.
+def divide_by_people(users: Tensor, *, clients: int, key: Key) -> Division:
+    """Give each client the records of some people, at random; the records of a fifth of its people are for test.
 
-    `users` (n,) says which person each record is from. Whole people are held out, because windows cut from one person's
-    signal are too similar to be in both training and test.
+    At least one person is for test. `users` (n,) says which person each record is from. Whole people are held out,
+    because windows cut from one person's signal are too similar to be in both training and test.
     """
     of_record = users.numpy()
     people = np.unique(of_record)
-    _check_clients(sites)
-    if len(people) < 2 * sites:
+    _check_clients(clients)
+    if len(people) < 2 * clients:
         raise InputError(
-            f"{sites} sites need {2 * sites} people, at least one each to train on and one to test on, "
+            f"{clients} clients need {2 * clients} people, at least one each to train on and one to test on, "
             f"found: {len(people)}",
-            hint=f"use at most {len(people) // 2} clients, or --partition person",
+            hint=f"use at most {len(people) // 2} clients, or --partition person, which makes each person a client",
         )
     train, test = [], []
-    for group in np.array_split(key.child("people").numpy().permutation(people), sites):
+    for group in np.array_split(key.child("people").numpy().permutation(people), clients):
         held_out = max(1, len(group) // 5)
         test.append(_sort_positions(np.flatnonzero(np.isin(of_record, group[:held_out]))))
         train.append(_sort_positions(np.flatnonzero(np.isin(of_record, group[held_out:]))))
@@ -148,8 +151,8 @@ def divide_by_people(users: Tensor, *, sites: int, key: Key) -> Division:
 def hold_out_records(train_positions: Tensor, labels: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
     """The positions of one client's records that are kept for training, and those that are held out.
 
-    `labels` are the labels of the whole pool. A share `fraction` of the records is held out, rounded, from all classes
-    in proportion. Each class keeps at least one training record, so fewer may be held out.
+    `labels` are the labels of the whole pool. The share `fraction` of the client's records is held out, and about this
+    share of each class. Each class keeps at least one training record, so fewer records may be held out.
     """
     _check_fraction(fraction)
     of_client = labels[train_positions].numpy()
@@ -169,7 +172,8 @@ def hold_out_records(train_positions: Tensor, labels: Tensor, fraction: float, k
 def hold_out_people(train_positions: Tensor, users: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
     """The positions of one client's records that are kept, and those of whole people that are held out.
 
-    About `fraction` of the people are held out, at least one but never all; a single person is kept.
+    `users` says which person each record of the pool is from. About `fraction` of the client's people are held out, at
+    least one but never all; if there is only one person, nobody is held out.
     """
     _check_fraction(fraction)
     of_client = users[train_positions].numpy()
@@ -184,8 +188,8 @@ def hold_out_recordings(
 ) -> tuple[Tensor, Tensor]:
     """The positions of one client's records that are kept, and those of whole recordings that are held out.
 
-    Of each class, recordings are held out in random order until they make up `fraction` of its records, but never all;
-    a class with one recording is kept.
+    `recordings` says which recording each record of the pool is from. In each class, random recordings are held out
+    until they have the share `fraction` of the client's records of this class; at least one recording is kept.
     """
     _check_fraction(fraction)
     of_client, of_recording = labels[positions].numpy(), recordings[positions].numpy()

@@ -1,4 +1,4 @@
-"""Real tables that come with scikit-learn, divided into unequal sites; they have a number to predict, or classes."""
+"""Public tables that come with scikit-learn, divided among sites of unequal size; for regression or classification."""
 
 from __future__ import annotations
 
@@ -132,9 +132,10 @@ CLASS_TABLES = {
 
 
 def divide_public_table(name: str, clients: int, key: Key) -> Federation:
-    """A federation of one table: each site has half as many rows as the site before; all have the same test rows.
+    """A federation of the sites among which one table is divided: each has half as many rows as the site before.
 
-    A quarter of the rows are test rows. Test rows and the rows of each site are drawn from the key.
+    A quarter of all rows are test rows, which all sites share. The test rows and the rows of each site are drawn at
+    random from the key.
     """
     found = NUMBER_TABLES[name] if name in NUMBER_TABLES else CLASS_TABLES[name]
     frame, schema = pl.DataFrame(found.read()), found.schema

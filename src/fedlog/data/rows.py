@@ -1,4 +1,4 @@
-"""Refuse or leave out rows that cannot be used; give each label and each group a number."""
+"""Refuse or leave out rows that cannot be used; find the position of each label and each group in a list of names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BadRowsError(InputError):
 
 
 def refuse_bad_rows(bad: NDArray[np.bool_], values: NDArray[Any], expected: str, where: str) -> None:
-    """Raise a BadRowsError if `bad` (n,) marks a row; it names the first such row and the value found there."""
+    """Raise a BadRowsError if `bad` (n,) marks a row; the error names the first such row and its value."""
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(
@@ -47,7 +47,7 @@ def find_codes(values: Iterable[Any], known: Iterable[Any]) -> NDArray[np.int64]
 
 
 def find_group_codes(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The number of each row's group, and the sorted names of the groups; a number is a position in these names."""
+    """The code of each row's group, and the sorted names of the groups; a code is the position of the group's name."""
     names, places = np.unique(groups, return_inverse=True)
     return places.astype(np.int64), tuple(str(name) for name in names.tolist())
 
@@ -55,7 +55,7 @@ def find_group_codes(groups: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str
 def read_usable_rows(
     read: Callable[[NDArray[np.int64]], _Read], rows: int, bad_rows: BadRowPolicy
 ) -> tuple[_Read, str | None]:
-    """The result of `read`, and a sentence about bad rows that were left out, or None if all rows were read.
+    """What `read` returns, and a sentence about bad rows that were left out, or None if all rows were read.
 
     `read` gets the positions of the rows to read, and raises a BadRowsError that marks the bad rows. REFUSED passes
     that error on; LEFT_OUT calls `read` again without the bad rows.

@@ -1,7 +1,7 @@
 """The schema file that the sites of a federation agree on: the label values, and the columns or the input shape.
 
-All that must be equal at every site is in this file. So two sites with different missing values and different
-categories still give their bodies inputs of the same layout.
+All that must be equal at every site is in this file. So the inputs of all sites have the same layout, even if a site
+lacks some categories or has no missing values.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Feature:
         """The number of inputs that the column becomes.
 
         A numeric column becomes two inputs: the value, and whether it is missing. A categorical column becomes one
-        input for each category, one for other values, and one for missing values.
+        input for each category, one for other values, and one for missing values. Free text becomes TEXT_BYTES inputs.
         """
         if self.kind is FeatureKind.TEXT:
             return TEXT_BYTES
@@ -65,8 +65,8 @@ class Feature:
 class Schema:
     """The format of every site's data: `features` for a table, `input_shape` for images and arrays.
 
-    If a number is predicted, `number` is the range on which all sites agree, and all rows have one class with the name
-    of the label column.
+    If a number is predicted, `number` is its range, on which all sites agree. There are no classes then: `label_values`
+    has a single entry, the name of the label column.
     """
 
     label_column: str
@@ -90,7 +90,7 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that are equal at two sites exactly if their schemas agree."""
+        """A digest of 16 hex digits: it is equal at two sites exactly if their records have the same format."""
         agreed = {
             "version": VERSION,
             "labels": list(self.label_values),
@@ -195,7 +195,7 @@ def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
 
 
 def check_schema(schema: Schema, where: str) -> Schema:
-    """Return the schema unchanged; InputError if no federation could use it."""
+    """Return the schema unchanged; InputError if its entries contradict each other, or a needed one is missing."""
     if schema.n_class < 2 and schema.number is None:
         raise InputError(
             f"expected at least 2 label values in {where}, found: {schema.n_class}",

@@ -31,13 +31,16 @@ SCHEMA_FROM_ROWS = (
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """What the user says about the columns of a table; whatever is None is guessed from the data."""
+    """What the user says about a table: which columns are what, and whether a number is predicted.
+
+    A column that is None is guessed from the data, or not used.
+    """
 
     label: str | None = None
     group: str | None = None
     time: str | None = None
     text: str | None = None  # a column of free text, which becomes the only feature
-    number: bool = False  # whether the label is a number to predict; the draft then has ranges of columns
+    predicts_number: bool = False  # the label is a number to predict; the draft then has ranges of columns
 
 
 def draft_schema(source: Path, options: DraftOptions) -> str:
@@ -85,7 +88,7 @@ def draft_table_schema(
             )
     taken = [name for name in (label, options.group, options.time) if name]
     features, notes = _draft_columns(frame, taken, options, sites)
-    if not options.number:
+    if not options.predicts_number:
         values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
         if len(values) > MOST_CLASSES:
             raise InputError(
@@ -110,7 +113,7 @@ def draft_table_schema(
 def _draft_columns(
     frame: pl.DataFrame, taken: list[str], options: DraftOptions, sites: int
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features of a table (all usable columns, or the one of free text), and notes on columns left out."""
+    """The features of a table, and notes on columns left out: all usable columns, or only a given column of text."""
     if options.text is None:
         return draft_features(frame.drop(taken), sites)
     others = [name for name in frame.columns if name not in (*taken, options.text)]
@@ -158,7 +161,7 @@ def _draft_column(series: pl.Series, sites: int) -> Feature | str:
 
 
 def _looks_like_identifier(name: str, texts: pl.Series, sites: int) -> bool:
-    """Whether the column is named like an identifier or a row number, and no value occurs more than `sites` times."""
+    """Whether the column's name is usual for identifiers, and no value occurs more often than there are sites."""
     called = name.lower().endswith("id") or name.lower() in ("", "index") or name.lower().startswith("unnamed:")
     return called and int(texts.unique_counts().to_numpy().max()) <= sites
 

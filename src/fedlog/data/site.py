@@ -27,12 +27,15 @@ from fedlog.files.names import hint_at_missing_path, import_callable
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The data of one site, as a federation with a single client; for a table also the encoder for new rows."""
+    """The data of one site, as a federation with a single client; for a table also the encoder for new rows.
+
+    `left_out` and `warning` are texts for the person at the site.
+    """
 
     federation: Federation
     encoder: TableEncoder | None
-    left_out: str | None = None  # a sentence about rows that cannot be used
-    warning: str | None = None  # a warning and a hint for the person at the site, if reading changed values
+    left_out: str | None = None  # a sentence about rows that were left out
+    warning: str | None = None  # a warning and a hint, if values were changed when they were read
 
     @property
     def shard(self) -> Shard:
@@ -41,7 +44,7 @@ class Site:
 
 
 class RowPreparation(Enum):
-    """Whether other rows may decide how a row is scaled and whether it is held out."""
+    """How a site's rows are scaled and held out: TOGETHER, or ALONE, each row without a look at the others."""
 
     TOGETHER = "scaled with the site's training rows; held out by class, group or time"
     ALONE = "scaled by fixed ranges or not at all; held out by a hash of the row, or of its group's name"
@@ -115,7 +118,7 @@ def make_empty_site(schema: Schema, name: str) -> Site:
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Raise an InputError if the schema holds out rows by time: other rows would decide whether a row is held out."""
+    """Raise an InputError if the schema holds out the latest rows: which these are depends on all rows."""
     if schema.time_column is not None:
         raise InputError(
             f"--privacy record cannot be used with rows held out by time (column {schema.time_column}): whether a row "
@@ -132,7 +135,7 @@ def make_site(
     shares: HeldOutShares,
     preparation: RowPreparation = RowPreparation.TOGETHER,
 ) -> Site:
-    """The site with these rows, split by group, time or class as the schema says, with randomness from the key."""
+    """The site with these rows, split by group, time or class as the schema says; the key decides what is random."""
     if preparation is RowPreparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
@@ -157,7 +160,7 @@ def make_site_with_split(data: Table | Arrays, schema: Schema, name: str, split:
 
 
 def _encode_table(data: Table | Arrays, schema: Schema, rows: NDArray[np.int64]) -> tuple[TableEncoder | None, Arrays]:
-    """A table's encoder, fitted on these rows, and its encoded rows; arrays are returned without an encoder."""
+    """An encoder fitted on these `rows` of a table, and the whole table encoded; for arrays None and the arrays."""
     if isinstance(data, Arrays):
         return None, data
     encoder = fit_encoder(schema, data.columns, rows)
@@ -220,10 +223,10 @@ def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
 
 
 def _convert_by_schema(inputs: Tensor, schema: Schema) -> Tensor:
-    """The inputs cut to the schema's range; without a range, images as bytes and other arrays as floats.
+    """The inputs limited to the schema's range; without a range, images as bytes and other arrays as floats.
 
-    The schema decides on bytes or floats, because the number type of a file may depend on a single value in it. Without
-    a range each number of an image is rounded to a whole number from 0 to 255.
+    Numbers of an image that are not bytes are rounded to whole numbers from 0 to 255. The type depends on the schema
+    and not on the file, where a single value such as 0.5 can change the type of all numbers.
     """
     if schema.input_range is not None:
         return inputs.float().clamp(*schema.input_range)
@@ -247,7 +250,7 @@ def _describe_changed_values(inputs: Tensor, converted: Tensor, schema: Schema) 
     if schema.input_range is not None:
         low, high = schema.input_range
         return (
-            f"{what} are outside the schema's range and are cut to its ends, {low:g} and {high:g}\n"
+            f"{what} are outside the schema's range and are moved to its ends, {low:g} and {high:g}\n"
             "hint: rescale them, or agree with all sites on another `range` under [input] in the schema"
         )
     return (
@@ -283,7 +286,7 @@ def _fit_image_transform(inputs: Tensor, split: Split) -> Transform:
 
 
 def _load_user_arrays(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Inputs, labels and groups (or None) from a user's function, which may return a tuple of them or Records."""
+    """The inputs, labels and groups (or None) that a user's function returns, as a tuple or as `Records`."""
     given: Any = import_callable(source, "data source")()
     if isinstance(given, Records):
         users = None if given.users is None else given.users.numpy()

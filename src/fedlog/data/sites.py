@@ -34,18 +34,21 @@ SITE_FILES = "one .csv, .tsv, .parquet or .npz file, or folder of images by clas
 
 @dataclass(frozen=True)
 class SiteSources:
-    """Where each site's records are, by the site's name, and the schema file beside them, if there is one."""
+    """Where each site's records are, and the schema file beside them, if there is one.
+
+    Either `paths` has the file or folder of each site, or `frames` the rows of each site, if all are in one table.
+    """
 
     name: str
     paths: dict[str, Path]
     schema: Path | None = None
-    frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # the rows of each site, if all are in one table
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @classmethod
     def find(cls, source: str | Path | Sequence[str | Path], site_column: str | None = None) -> SiteSources:
         """The sites in a folder, in a list of files and folders, or in one table with a column of site names.
 
-        A list may be a text with commas, unless there is a file or folder of that name.
+        A text with commas is a list, unless there is a file or folder of that name.
         """
         if isinstance(source, str) and "," in source and not Path(source).exists():
             source = source.split(",")
@@ -80,7 +83,7 @@ def _refuse_site_column(column: str | None, where: str) -> None:
 
 
 def _split_table_by_site(path: Path, column: str | None) -> dict[str, pl.DataFrame]:
-    """The rows of each site by its name, sorted, without the column that names the sites."""
+    """The rows of each site by the site's name, sorted, without the column that names the sites."""
     frame = read_frame(path)
     if column is None:
         raise InputError(
@@ -104,7 +107,7 @@ def _split_table_by_site(path: Path, column: str | None) -> dict[str, pl.DataFra
 
 
 def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
-    """The paths by the names of their sites, sorted; InputError for a file of another type or a repeated name."""
+    """The path of each site by the site's name, sorted; InputError for an unknown type of file or a repeated name."""
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
@@ -222,7 +225,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
 
 
 def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
-    """One federation with a client for each site; the records are encoded and scaled as each site does."""
+    """One federation with a client for each site; a site's records are scaled with the site's own statistics."""
     train, test, shards = [], [], []
     n_train = n_test = 0
     for site in sites:
@@ -250,7 +253,10 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The images of all sites before scaling, for encoders that scale differently; None if a site has no scaling."""
+    """The training images and the test images of all sites, not yet scaled; None if a site's inputs are not scaled.
+
+    Pretrained bodies need them, because they have a scaling of their own.
+    """
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):
         return None

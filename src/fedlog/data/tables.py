@@ -33,7 +33,7 @@ NO_ROWS_HINT = "fill the file, or leave the site out"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of one file, checked against the schema; numbers are float64 (NaN if missing), other columns text."""
+    """The rows of one file, checked against the schema. Numbers are float64, NaN if missing; other columns are text."""
 
     columns: dict[str, pl.Series]
     labels: NDArray[np.int64]  # (n,) positions in the schema's label values
@@ -46,7 +46,7 @@ class Table:
 def read_frame(path: Path, needed: Collection[str] = ()) -> pl.DataFrame:
     """The file as a data frame; every CSV value is a text, so that "007" stays a category.
 
-    `needed` are the columns that will be read (empty: all); see `read_header`.
+    `needed` are the columns that will be used (empty: all); see `read_header`.
     """
     frame = _read_with_short_rows(path, needed, BadRowPolicy.REFUSED)
     # A short row has no value in the last column; only if there is such a row, all rows have to be checked.
@@ -114,7 +114,7 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
 
 
 def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
-    """The feature columns of a file that may have no labels, for predictions of a trained model."""
+    """The feature columns of a file, for which a trained model predicts; the file may have no labels."""
     return select_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
@@ -128,7 +128,7 @@ def _list_columns(schema: Schema) -> set[str]:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Encodes a site's rows as inputs, with the site's statistics of the numeric columns, in the schema's order."""
+    """Encodes a site's rows as inputs; holds the site's statistics of each numeric column, in the schema's order."""
 
     schema: Schema
     median: tuple[float, ...]
@@ -191,8 +191,8 @@ def encode_texts(series: pl.Series) -> NDArray[np.float32]:
 def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.int64]) -> TableEncoder:
     """The encoder with the statistics of these rows, the site's training rows.
 
-    A column without values gets median 0. A column without spread is not divided by it: division by zero would turn the
-    first different value into infinity.
+    A column without values gets median 0. A column with equal values is not divided by its spread of 0, which would
+    turn the first different value into infinity.
     """
     found = []
     for feature in schema.features:
@@ -214,14 +214,14 @@ def fit_encoder(schema: Schema, columns: dict[str, pl.Series], rows: NDArray[np.
 
 
 def select_features(
-    frame: pl.DataFrame, schema: Schema, where: str, also: tuple[str, ...] = ()
+    frame: pl.DataFrame, schema: Schema, where: str, required: tuple[str, ...] = ()
 ) -> dict[str, pl.Series]:
     """The feature columns of a data frame; `where` names the data frame in errors.
 
-    InputError if a feature column, or one of the columns `also`, is missing.
+    InputError if a feature column, or one of the columns `required`, is missing.
     """
     present = set(frame.columns)
-    absent = [name for name in (*also, *(f.column for f in schema.features)) if name not in present]
+    absent = [name for name in (*required, *(f.column for f in schema.features)) if name not in present]
     if absent:
         raise InputError(
             f"expected every column of the schema in {where}, found no column: {shorten_list(absent)}",
@@ -240,7 +240,7 @@ def select_features(
 
 
 def _read_numbers(series: pl.Series, where: str) -> pl.Series:
-    """The column as Float64, NaN if missing; InputError with the row of a text or an infinity."""
+    """The column as Float64, NaN if missing; InputError for the first row with a text or an infinity."""
     if series.dtype == pl.String:
         series = series.str.strip_chars()
     try:

@@ -102,7 +102,8 @@ def load_mnist(folder: Path) -> UndividedData:
 def load_mnist_selection(folder: Path) -> UndividedData:
     """MNIST for choosing hyper-parameters: the paper's 3000 training images, and the next 10000 as test records.
 
-    No table uses these 10000. Splitting the 3000 would leave each client only a dozen records to choose on.
+    These 10000 images are in no reported result. If a part of the 3000 were used instead, each client would have only a
+    dozen records to compare hyper-parameters on.
     """
     found = load_mnist(folder)
     used, unused = torch.arange(3000), torch.arange(3000, 13000)
@@ -136,9 +137,10 @@ def load_har(folder: Path) -> UndividedData:
 
 
 def find_recordings(windows: Tensor) -> Tensor:
-    """The number of the recording that each window belongs to, (n,); the order of windows does not matter.
+    """For each window (n, ...), which recording it was cut from, as a number, (n,).
 
-    Windows overlap by half. Windows that share a half, directly or through others, are one recording.
+    Windows of a recording overlap by half, so windows that share a half, directly or through others, are of one
+    recording. The order of the windows does not matter.
     """
     half = windows.shape[-1] // 2
     numbers: dict[bytes, int] = {}
