@@ -183,7 +183,7 @@ def test_toml_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
         read_toml(path, "the plan", "make one")
     assert found.value.hint == "make one"
     path.write_bytes(b"\xff")
-    with pytest.raises(InputError, match=f"{path}: not valid TOML"):
+    with pytest.raises(InputError, match=f"{path}: not UTF-8 text"):
         read_toml(path, "the plan")
     for wrong in ("a = ", "a = " + "[" * 100_000):
         with pytest.raises(InputError, match="here: not valid TOML"):

@@ -135,7 +135,7 @@ def test_half_a_configuration_is_refused_with_the_place(
 
 def test_a_configuration_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.toml").write_bytes(b"\xff\xfe\x00")
-    assert "not valid TOML" in _refused(["run", "c.toml"], capsys)[0]
+    assert "c.toml: not UTF-8 text" in _refused(["run", "c.toml"], capsys)[0]
     assert "Is a directory" in _refused(["run", str(tmp_path)], capsys)[0]
 
 

@@ -66,7 +66,7 @@ def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | N
         finally:
             os.close(descriptor)
         if deadline is not None and time.monotonic() > deadline:
-            raise LockTakenError(str(path))
+            raise LockTakenError(f"{path} is locked by another process")
         time.sleep(POLL_SECONDS)
 
 

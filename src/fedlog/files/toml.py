@@ -20,7 +20,7 @@ def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[s
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror}", hint=hint) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}", hint="save the file as UTF-8") from None
+        raise InputError(f"{path}: not UTF-8 text: {error}", hint="save the file as UTF-8") from None
     return parse_toml(text, str(path))
 
 

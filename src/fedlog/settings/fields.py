@@ -186,10 +186,11 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
     if not isinstance(values, Mapping):
         raise InputError(f"expected {what} as a JSON object, found: {type(values).__name__}")
     needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}
-    if not needed <= set(values) <= set(hints):
-        raise InputError(
-            f"expected {what} with the fields {', '.join(hints)}, found: {', '.join(sorted(map(str, values)))[:200]}"
-        )
+    missing, unknown = needed - set(values), {str(name) for name in set(values) - set(hints)}
+    if missing or unknown:
+        faults = (("missing", missing), ("unknown", unknown))
+        found = "; ".join(f"{word}: {', '.join(sorted(names))[:200]}" for word, names in faults if names)
+        raise InputError(f"the fields of {what} are not those expected: {found}")
     read = {}
     for name, value in values.items():
         part = find_value_type(hints[name])

@@ -164,7 +164,11 @@ def _append_feature_maps(spec: RunSpec) -> RunSpec:
     asked = {"project": spec.project, "expand": spec.expand, "buckets": spec.buckets}
     maps = "".join(f"+{name}:{number}" for name, number in asked.items() if number is not None)
     if maps and not all(is_encoder(name) for name in spec.body):
-        raise InputError(f"feature maps need a frozen encoder, found: {', '.join(spec.body)}", hint="--body identity")
+        flags = ", ".join(f"--{name}" for name, number in asked.items() if number is not None)
+        raise InputError(
+            f"these settings need a frozen encoder as the body: {flags}; found: {', '.join(spec.body)}",
+            hint="--body identity",
+        )
     return replace(spec, body=tuple(name + maps for name in spec.body), project=None, expand=None, buckets=None)
 
 
@@ -232,8 +236,8 @@ def _check_record_privacy(spec: RunSpec) -> None:
         raise InputError(
             f"--privacy record holds only for bodies that never saw the private data, and body {', '.join(spec.body)} "
             f"{doubt}",
-            hint="--body-training frozen (with --body-file for one made elsewhere), --body-training dp-sgd, "
-            "or --privacy client",
+            hint="--body-training frozen (with --body-file FILE for a body trained on other data), --body-training "
+            "dp-sgd, or --privacy client",
         )
     for path in _list_parameter_files(spec):
         if path.suffix != ".onnx":  # an ONNX file does not say which data it was trained on: we trust the user
