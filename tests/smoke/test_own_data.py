@@ -169,7 +169,7 @@ def test_row_numbers_of_each_site_and_texts_among_numbers_are_left_out(tmp_path:
     [
         ("x;y;label\n1;2;a\n", "separated by commas, found semicolons in the header of .*east.csv"),
         ("x;y;label\n1,5;2,5;a\n", "separated by commas, found semicolons in the header of .*east.csv"),
-        ("größe,y,label\n1,2,a\n".encode("latin-1"), "as UTF-8 text, found .*east.csv.* save it as CSV in UTF-8"),
+        ("größe,y,label\n1,2,a\n".encode("latin-1"), "east.csv is not UTF-8 text: .* save it as CSV in UTF-8"),
         ("x,y,label\n1,2,ä\n".encode("latin-1"), "east.csv.* save it as CSV in UTF-8"),
         ("x,y,label\r1,2,a\r1,3,b\r", "carriage returns alone: .*east.csv.* line ends of Unix or Windows"),
         ("x,label,label\n1,a,a\n", "found more than once in .*east.csv: label"),
@@ -232,7 +232,7 @@ def test_record_privacy_prepares_each_row_alone(tmp_path: Path) -> None:
     assert Federation.from_csv(folder, schema=drafted, rows_alone=True).notes == ()
     assert Federation.from_arrays(wine(), class_names=federation.class_names, rows_alone=True).notes == ()
     with pytest.raises(
-        InputError, match="rows_alone chooses test rows by a hash of each row, so no test records can be given"
+        InputError, match="rows_alone chooses the test rows by a hash of each row, but test records were given"
     ):
         Federation.from_arrays(wine(), wine(), rows_alone=True)
 
@@ -341,7 +341,7 @@ def test_sites_come_divided(tmp_path: Path, settings: dict[str, Any]) -> None:
 
 def test_a_named_data_set_is_a_federation() -> None:
     assert Federation.named("digits", clients=5).clients == tuple(f"client-{at}" for at in range(5))
-    with pytest.raises(InputError, match="unknown setting among: size"):
+    with pytest.raises(InputError, match="data set digits: unknown settings: size"):
         Federation.named("digits", size=5)
 
 

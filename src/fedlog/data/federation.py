@@ -41,14 +41,20 @@ class Records:
     def required_users(self) -> Tensor:
         """The user (a person) that each record is from; InputError if this is not known."""
         if self.users is None:
-            raise InputError("expected records that say which user they are from, found: records without users")
+            raise InputError(
+                "expected records whose users (people) are known, found: records without users",
+                hint="give `Records` its `users`, or use a partition that needs no users",
+            )
         return self.users
 
     @property
     def required_targets(self) -> Tensor:
         """The targets, which are numbers to predict; InputError if the records have classes instead."""
         if self.targets is None:
-            raise InputError("expected records with a number to predict, found: records with classes")
+            raise InputError(
+                "expected records with targets (numbers to predict), found: records with classes",
+                hint="use a method that predicts classes, or data with a number to predict",
+            )
         return self.targets
 
     def at(self, positions: Tensor) -> Records:
@@ -219,16 +225,15 @@ class Federation:
         from fedlog.data.catalog import load_federation
         from fedlog.data.data_spec import DataSpec
 
-        paths = {key: Path(value) for key, value in division.items() if key in ("data_dir", "schema") and value}
-        try:
-            spec = DataSpec(name, **{**division, **paths})
-        except TypeError:
-            known = ", ".join(key for key in DataSpec.__dataclass_fields__ if key != "name")
+        known = [key for key in DataSpec.__dataclass_fields__ if key != "name"]
+        unknown = [key for key in division if key not in known]
+        if unknown:
             raise InputError(
-                f"data set {name}: found an unknown setting among: {', '.join(division)}", hint=f"use {known}"
-            ) from None
+                f"data set {name}: unknown settings: {', '.join(unknown)}", hint=f"the settings are {', '.join(known)}"
+            )
+        paths = {key: Path(value) for key, value in division.items() if key in ("data_dir", "schema") and value}
         with rewrite_flags_in_errors():
-            return load_federation(spec)
+            return load_federation(DataSpec(name, **{**division, **paths}))
 
     @property
     def number(self) -> tuple[float, float] | None:
