@@ -42,7 +42,7 @@ def test_a_spoilt_npz_file_is_refused_by_every_reader(tmp_path: Path, spoil: Cal
         lambda: draft_schema(path, DraftOptions()),
         lambda: read_npz(path, ("inputs",)),
     ):
-        with pytest.raises(InputError, match=r"expected an \.npz file of plain arrays, found .*a\.npz"):
+        with pytest.raises(InputError, match=r"a\.npz is not an \.npz file of plain arrays"):
             read()
 
 

@@ -45,11 +45,14 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
     except FileNotFoundError:
         raise InputError(f"expected an .npz file, found no file: {path}", hint="is the path right?") from None
     except MemoryError:
-        raise InputError(f"expected an .npz file with arrays that fit into memory, found larger ones: {path}") from None
+        raise InputError(
+            f"the arrays of {path} do not fit into memory",
+            hint="store fewer records, or a smaller type (uint8 for images)",
+        ) from None
     # RuntimeError: an encrypted archive, or (as NotImplementedError) a compression that Python does not know.
     except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         # Cut, because the error may quote a whole header.
-        raise InputError(f"expected an .npz file of plain arrays, found {path}: {str(error)[:200]}") from None
+        raise InputError(f"{path} is not an .npz file of plain arrays: {str(error)[:200]}") from None
     absent = [name for name in needed if name not in found]
     if absent:
         raise InputError(
@@ -72,9 +75,12 @@ def check_arrays(
 ) -> Arrays:
     """The records checked against the schema; InputError for the first record that does not fit."""
     if not schema.input_shape:
-        raise InputError(f"expected [input] shape in the schema for {where}, found [[feature]] tables")
+        raise InputError(
+            f"the schema describes a table ([[feature]]), but {where} has arrays",
+            hint="write [input] shape = [...] into the schema, instead of its [[feature]] sections",
+        )
     if labels.ndim != 1 or len(labels) == 0:
-        raise InputError(f"expected at least one label in an array of one dimension in {where}, found: {labels.shape}")
+        raise InputError(f"expected labels of shape (n,) with n above 0 in {where}, found: {labels.shape}")
     if inputs.shape != (len(labels), *schema.input_shape):
         expected = (len(labels), *schema.input_shape)
         raise InputError(f"expected inputs of shape {expected} in {where}, found: {inputs.shape}")

@@ -72,7 +72,7 @@ def make_federation_from_arrays(
         notes = (*notes, SCHEMA_FROM_ROWS)
     if tests and rows_alone:
         raise InputError(
-            "rows_alone chooses test rows by a hash of each row, so no test records can be given, found: test",
+            "rows_alone chooses the test rows by a hash of each row, but test records were given",
             hint="leave out test, or rows_alone",
         )
     test_share = float(test) if isinstance(test, int | float) else 0.2

@@ -20,6 +20,7 @@ _HEADER_BYTES = 2**26
 _NAMED = 10
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SAVE_AS_UTF_8 = "save it as CSV in UTF-8"
+HEADER_HINT = "the first line must be the header: the names of the columns"
 
 
 def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str]:
@@ -31,18 +32,18 @@ def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str
     with path.open("rb") as file:
         line = file.readline(_HEADER_BYTES)
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in line:
-        raise InputError(f"expected a table as UTF-8 text, found: UTF-16 or binary: {path}", hint=SAVE_AS_UTF_8)
+        raise InputError(f"{path} is not UTF-8 text, but UTF-16 or binary", hint=SAVE_AS_UTF_8)
     if b"\r" in line.rstrip(b"\r\n"):
         raise InputError(
             f"expected lines that end with a line feed, found carriage returns alone: {path}",
             hint="save it with the line ends of Unix or Windows",
         )
     if len(line) == _HEADER_BYTES:
-        raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}")
+        raise InputError(f"expected a header of less than {_HEADER_BYTES} bytes, found more: {path}", hint=HEADER_HINT)
     try:
         header = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"expected a table as UTF-8 text, found {path}: {error.reason}", hint=SAVE_AS_UTF_8) from None
+        raise InputError(f"{path} is not UTF-8 text: {error.reason}", hint=SAVE_AS_UTF_8) from None
     if separator not in header and (other := next((each for each in SEPARATORS if each in header), None)):
         raise InputError(
             f"expected columns separated by {SEPARATORS[separator]}, found {SEPARATORS[other]} in the header of {path}",
@@ -51,7 +52,7 @@ def read_header(path: Path, separator: str, needed: Collection[str]) -> list[str
     try:
         names = next(csv.reader([header], delimiter=separator), [])
     except csv.Error as error:
-        raise InputError(f"expected the names of columns in the header of {path}, found: {error}") from None
+        raise InputError(f"cannot read the header of {path}: {error}", hint=HEADER_HINT) from None
     if len(names) > MOST_COLUMNS:
         strange = shorten_list(name for name in names if name not in needed)
         raise InputError(

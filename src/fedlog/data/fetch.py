@@ -144,9 +144,12 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
         with _open_archive(download, archive) as open_member:
             for file in download.files:
                 with open_member(file.path) as member:
-                    content = _read_limited(member)
+                    content = _read_limited(member, f"{download.url}: {file.path}")
                 if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
-                    raise RunError(f"{file.path} in the archive is not as expected; its sha256 must be: {file.sha256}")
+                    raise RunError(
+                        f"{download.url}: {file.path} is not the expected file; its sha256 must be: {file.sha256}",
+                        hint="run the same command again; if it persists, the archive at that address has changed",
+                    )
                 write_file(folder / file.path, content)
     except ARCHIVE_ERRORS as error:
         raise RunError(
@@ -167,7 +170,9 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
         if download.inner_zip is None:
             yield outer.open
             return
-        with outer.open(download.inner_zip) as stream, zipfile.ZipFile(BytesIO(_read_limited(stream))) as inner:
+        with outer.open(download.inner_zip) as stream:
+            content = _read_limited(stream, f"{download.url}: {download.inner_zip}")
+        with zipfile.ZipFile(BytesIO(content)) as inner:
             yield inner.open
 
 
@@ -178,8 +183,11 @@ def _open_tar_member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     return member
 
 
-def _read_limited(stream: IO[bytes]) -> bytes:
+def _read_limited(stream: IO[bytes], where: str) -> bytes:
     content = stream.read(MEMBER_LIMIT + 1)
     if len(content) > MEMBER_LIMIT:
-        raise RunError(f"a file in the archive is too large: more than {MEMBER_LIMIT} bytes")
+        raise RunError(
+            f"{where} is too large: more than {MEMBER_LIMIT} bytes",
+            hint="the archive at that address has changed, so that it can no longer be used",
+        )
     return content

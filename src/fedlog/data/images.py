@@ -28,7 +28,7 @@ IMAGE_ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.
 def list_class_folders(folder: Path) -> tuple[str, ...]:
     """The names of the sub-folders, sorted; each is a class."""
     if not folder.is_dir():
-        raise InputError(f"expected a folder of images by class, found no folder: {folder}")
+        raise InputError(f"expected a folder of images by class, found no folder: {folder}", hint="is the path right?")
     return tuple(sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")))
 
 

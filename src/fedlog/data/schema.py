@@ -163,7 +163,7 @@ def _read_schema(document: dict[str, Any], where: str) -> Schema:
     label = _read_entries(sections["label"], f"{where}, [label]", ("column",), ("values", "range"))
     if ("values" in label) == ("range" in label):
         raise InputError(
-            f"expected values (of classes) or range = [low, high] (of a number) in {where}, [label], found: "
+            f"[label] in {where} needs either `values` (the classes) or `range` (of a number to predict), found: "
             + ("both" if "values" in label else "neither")
         )
     split = _read_entries(sections.get("split", {}), f"{where}, [split]", (), ("group", "time"))
@@ -190,7 +190,7 @@ def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
         found = f"a {kind} column with{'' if 'categories' in entries else 'out'} categories: {column}"
         raise InputError(f"expected categories for categorical columns only in {where}, found {found}")
     if kind is not FeatureKind.NUMERIC and "range" in entries:
-        raise InputError(f"expected no range for a {kind} column in {where}, found one: {column}")
+        raise InputError(f"expected no range for a {kind} column in {where}, found a range for: {column}")
     return Feature(**entries)
 
 

@@ -14,7 +14,7 @@ from fedlog.data.images import list_class_folders, list_images, read_image_shape
 from fedlog.data.schema import Feature, FeatureKind, Schema, check_schema, dump_schema
 from fedlog.data.tables import NO_ROWS_HINT, TABLE_SUFFIXES, read_frame
 from fedlog.errors import InputError
-from fedlog.files.names import did_you_mean
+from fedlog.files.names import did_you_mean, hint_at_missing_path
 
 LABEL_NAMES = ("label", "target", "class", "outcome", "y")
 # A text column with more different values than this is an identifier or free text, not a category.
@@ -56,7 +56,10 @@ def draft_schema(source: Path, options: DraftOptions) -> str:
         schema, notes = draft_table_schema(frame, str(source), label, options)
         notes = notes if options.label else (f"The label column was guessed: {label}.", *notes)
     else:
-        raise InputError(f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}")
+        raise InputError(
+            f"expected a .csv, .tsv, .parquet or .npz file or a folder of images, found: {source}",
+            hint="convert it to one of these" if source.exists() else hint_at_missing_path(source),
+        )
     if schema.input_shape:
         notes = (*notes, "If images or arrays are not bytes, add their range, for example: range = [0.0, 1.0]")
     comments = (
@@ -99,7 +102,8 @@ def draft_table_schema(
     number = _find_range(frame[label])
     if number is None:
         raise InputError(
-            f"expected different numbers in the label column {label} of {where}, found: one number only, or texts",
+            f"the label column {label} of {where} cannot be a number to predict: its values are all equal, or some are "
+            "not numbers",
             hint="name the right column with --label; if it holds classes, leave out --number",
         )
     ranged = tuple(

@@ -77,8 +77,8 @@ def load_site(
     if path.suffix in TABLE_SUFFIXES:
         if not schema.features:
             raise InputError(
-                f"expected a [[feature]] section in the schema for each column of {path}, found: [input]",
-                hint="[input] is for images and signals",
+                f"the schema describes images or signals ([input]), but {path} is a table",
+                hint="draft a schema for the table: `fedlog federate schema FILE`",
             )
         table, left_out = read_table(path, schema, bad_rows)
         return replace(make_site(table, schema, name, key, shares, preparation), left_out=left_out)
@@ -292,6 +292,9 @@ def _load_user_arrays(source: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[
         users = None if given.users is None else given.users.numpy()
         return given.inputs.numpy(), given.labels.numpy(), users
     if not isinstance(given, tuple) or len(given) not in (2, 3):
-        raise InputError(f"expected Records or (inputs, labels[, groups]) from {source}, found: {type(given).__name__}")
+        raise InputError(
+            f"{source} returned neither `Records` nor a tuple of two or three arrays, but: {type(given).__name__}",
+            hint="return (inputs, labels) or (inputs, labels, groups)",
+        )
     groups = np.asarray(given[2]) if len(given) == 3 else None
     return np.asarray(given[0]), np.asarray(given[1]), groups

@@ -87,7 +87,7 @@ def _split_table_by_site(path: Path, column: str | None) -> dict[str, pl.DataFra
     frame = read_frame(path)
     if column is None:
         raise InputError(
-            f"{path.name} has no column that is known to name the sites; its columns: {', '.join(frame.columns)}",
+            f"it is not known which column of {path.name} names the sites; its columns: {', '.join(frame.columns)}",
             hint="name it with --site-column COLUMN, or give a folder with one file for each site",
         )
     if column not in frame.columns:
@@ -213,7 +213,7 @@ def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tupl
     given, label = label, label or find_label_column(frames[0])
     if label is None:
         raise InputError(
-            f"{first} has no column that is known to hold the labels; its columns: {', '.join(columns)}",
+            f"it is not known which column of {first} holds the labels; its columns: {', '.join(columns)}",
             hint="name it with --label COLUMN",
         )
     texts = [frame.select(pl.col(name).cast(pl.String) for name in columns) for frame in frames]

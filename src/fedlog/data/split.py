@@ -200,7 +200,7 @@ def _refuse_empty_parts(split: Split, found: str, shares: HeldOutShares) -> Spli
     empty = [name for name, rows in sizes.items() if len(rows) == 0]
     if empty:
         raise InputError(
-            f"expected rows for training, validation and test, found none for {', '.join(empty)}: {found}",
+            f"expected rows for training, validation and test; of {found}, none is left for: {', '.join(empty)}",
             hint="a site needs at least 3 rows of some class, and better 20; is it the right label column?",
         )
     return split

@@ -81,8 +81,8 @@ def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowP
         if isinstance(error, pl.exceptions.ComputeError) and path.suffix != ".parquet":
             check_rows(path, separator, len(names))  # names a row with too many fields, which is the usual reason
         raise InputError(
-            f"expected a table that can be read, found {path}: {str(error).splitlines()[0]}",
-            hint=SAVE_AS_UTF_8 if "utf-8" in str(error) else None,
+            f"{path} cannot be read as a table: {str(error).splitlines()[0]}",
+            hint=SAVE_AS_UTF_8 if "utf-8" in str(error) else f"is it a {path.suffix} file that you may read?",
         ) from None
 
 
@@ -172,10 +172,16 @@ class TableEncoder:
                 hint="save the model again",
             ) from None
         if digest != schema.digest:
-            raise InputError(f"expected a stored scaling for schema {schema.digest}, found: one for schema {digest}")
+            raise InputError(
+                f"the model was saved with another schema (digest {digest}) than this one (digest {schema.digest})",
+                hint="give the schema that the model was trained with",
+            )
         numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
         if {len(part) for part in parts} != {numeric}:
-            raise InputError(f"expected a stored scaling for {numeric} numeric columns, found one for {len(parts[0])}")
+            raise InputError(
+                f"the stored scaling is for {len(parts[0])} numeric columns, but the schema has {numeric}",
+                hint="save the model again",
+            )
         return cls(schema, *parts)
 
 

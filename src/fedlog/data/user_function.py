@@ -32,7 +32,10 @@ def call_user_function(spec: DataSpec, known: Sequence[str]) -> Federation:
     federation = _find_user_function(spec.name, known)(watched)
     if not isinstance(federation, Federation):
         found = type(federation).__name__
-        raise InputError(f"{spec.name}: expected a function that returns a fedlog Federation, found: {found}")
+        raise InputError(
+            f"{spec.name}: expected a function that returns a fedlog Federation, found: {found}",
+            hint="docs/data.md, under 'A function of your own', shows one",
+        )
     seen: set[str] = vars(watched).get("_seen", set())
     unseen = [
         name for name in (*DIVISION, "data_dir", "label", "schema", "site_column", "split_seed") if name not in seen
