@@ -20,7 +20,7 @@ from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.paper.grid_tables import make_grid_table
 from fedlog.report.paper.method_tables import make_accuracy_table, make_comparison_table, make_overview_table
 from fedlog.report.paper.reproduction import write_reproduction_pages, write_results_page
-from fedlog.report.parts.tables import TextTable, describe_mean, format_bits, format_p_value
+from fedlog.report.parts.tables import TextTable, format_bits, format_mean, format_p_value
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def test_numbers_are_written_in_the_papers_units() -> None:
     assert format_bits(Mean(36.3e6, 3.4e6, 3)) == "36.3 ± 3.4 Mb"
     assert format_bits(Mean(257e6, 1.1e8, 3)) == "257 ± 110 Mb"
     assert format_bits(Mean(0, 0, 3)) == "0 ± 0 b"
-    assert describe_mean(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
-    assert describe_mean(Mean(98.411, None, 1)) == "98.41"
+    assert format_mean(Mean(98.411, 0.0712, 10)) == "98.41 ± 0.07"
+    assert format_mean(Mean(98.411, None, 1)) == "98.41"
     assert [format_p_value(0.0009765625), format_p_value(2e-6)] == ["0.0010", "2.0e-06"]
     assert TextTable(("a", "b"), (("x|y", "1"),)).to_markdown() == "| a | b |\n|---|---:|\n| x\\|y | 1 |\n"

@@ -38,7 +38,7 @@ def show_summary(console: Console, summary: Summary, folder: Path, report: Path)
     table.add_row("bits down, all clients", describe_bits(summary.bits_down))
     table.add_row("seconds in rounds", f"{summary.seconds:.1f}")
     console.print(table)
-    print_whole_line(console, f"settings: {describe_settings(spec)}")
+    print_whole_line(console, f"settings: {describe_main_settings(spec)}")
     print_whole_line(console, f"run folder: {summary.run_dir}")
     if summary.privacy is not None:
         print(f"privacy: {summary.privacy.get('statement', 'nothing was released')}")
@@ -73,7 +73,7 @@ def _add_regression_rows(table: Table, found: Mapping[str, Any]) -> None:
     table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")
 
 
-def describe_settings(spec: RunSpec) -> str:
+def describe_main_settings(spec: RunSpec) -> str:
     """Describe a run's main settings, and the settings that the user changed, in one line."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {

@@ -1,4 +1,4 @@
-"""Test the rows of an experiment (methods) against its reference row, and format the outcome for a table."""
+"""Test each row (method) of an experiment against the reference row, and format the outcome for a table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from fedlog.experiments.tables.significance import (
     compare_all_with_reference,
     count_seeds_needed,
 )
-from fedlog.report.parts.tables import describe_interval, format_p_value
+from fedlog.report.parts.tables import format_p_value, format_with_interval
 
 NOT_FEDERATED = ("local", "pooled")  # nothing is federated in these: they bound the methods and do not compete
 NOT_CORRECTED = "-"  # shown instead of a corrected p value for rows outside the correction
 
 
 def find_corrected_rows(experiment: Experiment) -> frozenset[str]:
-    """Return the rows whose p values get Holm's correction: those in the paper, else all federated methods."""
+    """Return the rows whose p values get Holm's correction.
+
+    They are the rows that the paper prints or, if it prints none, all federated methods; never the reference row.
+    """
     printed = {row.name for row in experiment.rows if row.printed is not None}
     chosen = printed or {row.name for row in experiment.rows if row.name not in NOT_FEDERATED}
     return frozenset(chosen - {experiment.reference})
@@ -42,7 +45,7 @@ def find_reference_label(experiment: Experiment) -> str:
 
 
 def format_arrow(test: SignificanceTest | None) -> str:
-    """Return a space and an arrow, as in the paper, if the difference is significant; else an empty string."""
+    """Return a space and the paper's arrow up or down if the difference is significant; else an empty string."""
     if test is None or not test.significant:
         return ""
     return f" {Arrow.UP if test.side is Alternative.GREATER else Arrow.DOWN}"
@@ -78,12 +81,12 @@ def format_holm_test(test: SignificanceTest | None) -> str:
 
 def format_shift(shift: Shift | None) -> str:
     """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
-    return "" if shift is None or shift.low is None else describe_interval(shift.estimate, shift.low, shift.high)
+    return "" if shift is None or shift.low is None else format_with_interval(shift.estimate, shift.low, shift.high)
 
 
 def format_gain(gain: Mean | None, digits: int = 2) -> str:
     """Format a mean gain in points with its 95 % interval, as `+0.31 [+0.11, +0.52]`; blank for None."""
-    return "" if gain is None else describe_interval(gain.value, *gain.interval, digits)
+    return "" if gain is None else format_with_interval(gain.value, *gain.interval, digits)
 
 
 def judge_gain(gain: Mean | None) -> str:
@@ -133,7 +136,7 @@ HOW_TO_READ = (
 
 
 def describe_correction(experiment: Experiment, tests: Mapping[str, SignificanceTest]) -> str:
-    """Return a note for a table: which p values are corrected for multiple tests, and how many seeds that needs."""
+    """Return a note for a table: which p values are corrected, and how many seeds a significant one needs."""
     tested = sum(test.in_family and test.p is not None for test in tests.values())
     printed = any(row.printed is not None for row in experiment.rows)
     members = "the rows that the paper prints" if printed else "the federated methods"

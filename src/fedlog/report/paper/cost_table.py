@@ -9,7 +9,7 @@ from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, choose_
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, estimate_paired_ratio
 from fedlog.report.paper import comparisons
-from fedlog.report.parts.tables import TextTable, format_bits, format_mean
+from fedlog.report.parts.tables import TextTable, format_bits, format_mean_of_values
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
@@ -42,7 +42,7 @@ def _make_cost_row(
     tests: Mapping[str, SignificanceTest],
     experiment: Experiment,
 ) -> dict[str, str]:
-    """Make one row of the cost table; `costs` has the row's costs by seed, `bits_both_ways` the bits of every row."""
+    """Make the table row of one method; `costs` has its costs by seed, `bits_both_ways` the bits of all methods."""
     printed, of_printed = _format_cost_of_paper(row, experiment)
     values = list(costs.values())
     own, test = bits_both_ways.get(row.name, {}), tests.get(row.name)
@@ -51,7 +51,7 @@ def _make_cost_row(
     return {
         "method": row.label,
         "reached": f"{sum(cost.reached for cost in values)} of {len(values)}",
-        "round": format_mean((cost.round for cost in values), 1),
+        "round": format_mean_of_values((cost.round for cost in values), 1),
         "up": _format_mean_bits(cost.bits_up for cost in counted),
         "down": _format_mean_bits(cost.bits_down for cost in counted),
         "both directions": _format_mean_bits(own.values()) + comparisons.format_arrow(test),
@@ -72,16 +72,16 @@ def _format_mean_bits(bits: Iterable[float]) -> str:
     return format_bits(Mean.from_values(known)) if known else ""
 
 
-def _format_percent_of(row: BySeed, whole: BySeed) -> str:
-    """Format the mean of `row` in per cent of the mean of `whole`, over their common seeds; blank if they have none."""
-    seeds = sorted(row.keys() & whole.keys())
+def _format_percent_of(bits: BySeed, whole: BySeed) -> str:
+    """Format the mean of `bits` in per cent of the mean of `whole`, over common seeds; blank if there are none."""
+    seeds = sorted(bits.keys() & whole.keys())
     if not seeds:
         return ""
-    return f"{100 * sum(row[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
+    return f"{100 * sum(bits[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
 def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
-    """Return the row's cost and its percentage of FedAvg's cost as the paper prints them; ("", "") if it does not."""
+    """Return the method's cost in the paper, as text, and its percentage of FedAvg's cost; ("", "") if not printed."""
     printed = row.printed
     if printed is None or printed.cost is None:
         return "", ""
@@ -91,7 +91,7 @@ def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
 
 
 def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> list[str]:
-    """List notes for the table: the threshold by the paper's rule, the remarks, and why some costs are missing."""
+    """List notes for the table: the threshold by the paper's rule, the remarks of the experiment, and missing costs."""
     experiment, notes = finished.experiment, []
     names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
     threshold = choose_threshold(run.summary.best_accuracy for name in names for run in finished.runs[name])

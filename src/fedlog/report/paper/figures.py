@@ -89,18 +89,18 @@ def _read_points_of_clients(finished: FinishedRuns, row: Row) -> list[dict[str, 
     return clients
 
 
-def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], what: str, whose: str) -> bool:
+def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], key: str, needed: str) -> bool:
     """Draw the clients' points and return True; without clients, write a note into the panel and return False.
 
-    `what` is the name of the points in a client's dictionary; `whose` is the row that the note names.
+    `key` is the key of the points in a client's dictionary. The note says that the runs `needed` are missing.
     """
     axes.set_title(title, fontsize="medium")
     if not clients:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, f"not run: {whose}, seed {PLOTTED_SEED}", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, f"not run: {needed}, seed {PLOTTED_SEED}", ha="center", transform=axes.transAxes)
         return False
     for number, client in enumerate(clients):
-        points, labels = np.array(client[what]), np.array(client["labels"])
+        points, labels = np.array(client[key]), np.array(client["labels"])
         for label, look in enumerate(CLASS_COLOURS):
             own = points[labels == label]
             colour = look.light if number == 0 else look.dark

@@ -11,9 +11,9 @@ from fedlog.experiments.tables.synthetic import IterationRecord
 from fedlog.report.parts.tables import (
     NOT_RUN,
     TextTable,
-    describe_mean,
     format_difference,
     format_mean,
+    format_mean_of_values,
     list_notes_on_missing_rows,
 )
 from fedlog.settings.resolve import resolve
@@ -23,7 +23,7 @@ SHOWN_ITERATIONS = (1, 2, 5, 10, 15, 20, 25, 30)
 
 
 def make_grid_table(finished: FinishedRuns) -> TextTable:
-    """Make a table of the validation accuracy of each setting; it marks each method's best and default settings."""
+    """Make a table of the validation accuracy of each row of a grid; each method's best and default rows are marked."""
     finals = {row.name: finished.find_final_accuracies(row.name) for row in finished.experiment.rows}
     means = {name: Mean.from_values(list(by_seed.values())) for name, by_seed in finals.items() if by_seed}
     highest: dict[str, float] = {}
@@ -40,9 +40,9 @@ def make_grid_table(finished: FinishedRuns) -> TextTable:
         rows.append(
             {
                 "setting": row.label,
-                "what was set": describe_settings(row.spec),
+                "what was set": describe_changed_settings(row.spec),
                 "seeds": str(mean.seeds),
-                "validation accuracy, final round, %": describe_mean(mean),
+                "validation accuracy, final round, %": format_mean(mean),
                 "": ", ".join(marks),
             }
         )
@@ -50,8 +50,8 @@ def make_grid_table(finished: FinishedRuns) -> TextTable:
     return TextTable.from_rows(rows, "Validation accuracy, mean over clients", notes)
 
 
-def describe_settings(spec: RunSpec) -> str:
-    """Describe the options of the method, and the settings that differ from the default, as text."""
+def describe_changed_settings(spec: RunSpec) -> str:
+    """Describe the options of the method, and the settings that differ from their defaults, as text."""
     parts = [
         f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {str(value).lower()}"
         for name, value in spec.options.items()
@@ -123,18 +123,19 @@ def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):
         one, other = read_accuracies(first, part), read_accuracies(second, part)
-        cells += [format_mean(each.values(), 1) or NOT_RUN for each in (one, other)]
+        cells += [format_mean_of_values(each.values(), 1) or NOT_RUN for each in (one, other)]
         differences.append(format_difference(compute_mean_difference(one, other), 1) or "no seed in common")
     return (str(iterations), *cells, *differences)
 
 
 def make_table_of_synthetic_settings(finished: FinishedRuns) -> TextTable:
-    """Make a table of each setting's training accuracy after the largest number of local iterations."""
+    """Make a table of each row's training accuracy after the largest number of local iterations."""
     rows = tuple(
         (
             row.label,
             str(len(finished.sweeps[row.name])),
-            format_mean(100 * sweep[-1].train_accuracy for sweep in finished.sweeps[row.name].values()) or NOT_RUN,
+            format_mean_of_values(100 * sweep[-1].train_accuracy for sweep in finished.sweeps[row.name].values())
+            or NOT_RUN,
         )
         for row in finished.experiment.rows
     )

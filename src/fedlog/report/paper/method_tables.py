@@ -14,13 +14,13 @@ from fedlog.experiments.tables.significance import (
 )
 from fedlog.report.paper import comparisons
 from fedlog.report.paper.cost_table import make_cost_table
-from fedlog.report.paper.grid_tables import describe_settings
+from fedlog.report.paper.grid_tables import describe_changed_settings
 from fedlog.report.parts.tables import (
     NOT_RUN,
     TextTable,
-    describe_interval,
     format_difference,
-    format_mean,
+    format_mean_of_values,
+    format_with_interval,
     list_notes_on_missing_rows,
 )
 from fedlog.settings.training import HeldOutRecords
@@ -63,10 +63,10 @@ def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
             {
                 "method": row.label,
                 "seeds": str(len(runs)),
-                "final round, %": format_mean(final),
-                "round chosen by each client on its validation records, %": format_mean(chosen),
+                "final round, %": format_mean_of_values(final),
+                "round chosen by each client on its validation records, %": format_mean_of_values(chosen),
                 "chosen minus final, points": format_difference(Mean.from_values(gained)),
-                BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
+                BEST_ROUND: format_mean_of_values(100 * run.summary.best_accuracy for run in runs),
             }
         )
     return TextTable.from_rows(rows, "A round that can be had in practice", list_notes_on_missing_rows(finished))
@@ -77,14 +77,14 @@ def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     runs = finished.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
     difference = estimate_difference_from_paper(row, finished)
-    gap = "" if difference is None else describe_interval(difference.value, difference.low, difference.high)
+    gap = "" if difference is None else format_with_interval(difference.value, difference.low, difference.high)
     return {
         "method": row.label,
         "seeds": str(len(runs)),
-        "final round, %": format_mean(finished.find_final_accuracies(row.name).values()),
+        "final round, %": format_mean_of_values(finished.find_final_accuracies(row.name).values()),
         f"last {LAST_ROUNDS} rounds, %": _format_last_rounds(runs),
-        BEST_ROUND: format_mean(100 * run.summary.best_accuracy for run in runs),
-        "after closing phase, %": format_mean(100 * accuracy for accuracy in closed if accuracy is not None),
+        BEST_ROUND: format_mean_of_values(100 * run.summary.best_accuracy for run in runs),
+        "after closing phase, %": format_mean_of_values(100 * accuracy for accuracy in closed if accuracy is not None),
         "paper, %": format_accuracy_of_paper(row.printed),
         "final round minus paper [95 %]": gap,
         "verdict": "" if difference is None else judge_agreement(difference).value,
@@ -105,7 +105,7 @@ def _format_last_rounds(runs: list[RunResult]) -> str:
     """Format the mean accuracy over the last LAST_ROUNDS rounds of the runs; blank if a run has fewer rounds."""
     if min(len(run.rounds) for run in runs) < LAST_ROUNDS:
         return ""
-    return format_mean(
+    return format_mean_of_values(
         100 * sum(record.accuracy_mean_over_clients for record in run.rounds[-LAST_ROUNDS:]) / LAST_ROUNDS
         for run in runs
     )
@@ -167,10 +167,10 @@ def _make_gain_row(row: Row, finished: FinishedRuns, untuned: FinishedRuns) -> d
     gain = compute_mean_difference(ours, papers)
     return {
         "method": row.label,
-        "selected setting": describe_settings(row.spec),
+        "selected setting": describe_changed_settings(row.spec),
         "seeds": str(len(ours)),
-        f"round {rounds}, %": format_mean(ours.values()),
-        f"the paper's settings, round {rounds}, % (seeds)": f"{format_mean(papers.values())} ({len(papers)})"
+        f"round {rounds}, %": format_mean_of_values(ours.values()),
+        f"the paper's settings, round {rounds}, % (seeds)": f"{format_mean_of_values(papers.values())} ({len(papers)})"
         if papers
         else "",
         "gained, points [95 %]": comparisons.format_gain(gain),

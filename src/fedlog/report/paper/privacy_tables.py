@@ -1,6 +1,7 @@
 """Make the tables and the figure of the privacy experiment.
 
-They show the epsilon of each level of noise under every formula, runs that check the formulas, and guarantees.
+A formula computes the epsilon of a level of noise. The tables show the epsilon of each level by each formula, runs that
+check the formulas, and runs with a privacy guarantee.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedlog.experiments.tables.significance import Mean
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import COLOURS
-from fedlog.report.parts.tables import NOT_RUN, TextTable, describe_mean, format_mean
+from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean, format_mean_of_values
 
 COLUMNS = 101  # columns of the statistics: the body's hundred features and the constant
 CLIP_LINES = {"clamp": "--", "l2": "-"}
@@ -42,12 +43,12 @@ FORMULA_COLOURS = {
 
 
 def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Make three tables: noise levels with their epsilons, runs that check these epsilons, and privacy guarantees."""
+    """Make three tables: levels of noise with their epsilons, runs that check these, and runs with a guarantee."""
     return [make_noise_level_table(finished), make_verification_table(finished), make_guarantee_table(finished)]
 
 
 def make_noise_level_table(finished: FinishedRuns) -> TextTable:
-    """Make a table of accuracy by clip and level of noise, with the epsilon of each level under every formula."""
+    """Make a table of accuracy by clip and level of noise, with the epsilon of each level by each formula."""
     columns = (
         "clip",
         "noise on the sum, x a record's share",
@@ -82,7 +83,11 @@ def count_releases(finished: FinishedRuns) -> int:
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
-    """Make a table that checks the epsilon formulas: runs that are given an epsilon, and runs with the same noise."""
+    """Make a table that checks the formulas by runs.
+
+    Each of these runs was given the epsilon that a formula computes for the noise of VERIFIED_LEVEL. Its accuracy is
+    beside that of the run which has this noise in the table of noise levels: the two should be about the same.
+    """
     expected = finished.find_final_accuracies(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []
     for row in finished.experiment.rows:
@@ -94,7 +99,7 @@ def make_verification_table(finished: FinishedRuns) -> TextTable:
             rows.append((row.label, NOT_RUN, "", ""))
             continue
         real, level = (Mean.from_values([accuracies[seed] for seed in common]) for accuracies in (own, expected))
-        rows.append((row.label, describe_mean(real), describe_mean(level), f"{real.value - level.value:+.2f}"))
+        rows.append((row.label, format_mean(real), format_mean(level), f"{real.value - level.value:+.2f}"))
     columns = ("a real run", "accuracy, %", f"level {VERIFIED_LEVEL}, same seed, %", "difference, points")
     return TextTable(columns, tuple(rows), "Relabelling, checked by runs")
 
@@ -123,7 +128,7 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
         "frozen-no-noise" if spec.privacy == Unit.RECORD else make_name_of_row_without_noise("l2")
     ]
     rounds = spec.rounds or 0
-    without = format_mean(
+    without = format_mean_of_values(
         100 * run.rounds[rounds - 1].accuracy_mean_over_clients for run in reference if len(run.rounds) >= rounds
     )
     return {
@@ -143,7 +148,7 @@ def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
 
 def _format_accuracy(finished: FinishedRuns, row: str) -> str:
     """Format the row's mean accuracy after the final round; `not run` if it has no runs."""
-    return format_mean(finished.find_final_accuracies(row).values()) or NOT_RUN
+    return format_mean_of_values(finished.find_final_accuracies(row).values()) or NOT_RUN
 
 
 def _format_rounds_with_old_head(runs: Sequence[RunResult]) -> str:

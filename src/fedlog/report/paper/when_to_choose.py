@@ -1,4 +1,7 @@
-"""The tables and the picture of `when-to-choose`: methods against training alone in several conditions."""
+"""The tables and the picture of the experiment `when-to-choose`: it compares methods with training alone.
+
+It does so in several conditions: each is a data set and the way it is divided among clients.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from fedlog.report.paper.comparisons import format_gain, judge_gain
 from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
 from fedlog.report.parts.style import METHODS as STYLES
-from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean, replace_marked_text
+from fedlog.report.parts.tables import NOT_RUN, TextTable, format_mean_of_values, replace_marked_text
 from fedlog.wire.bits_text import describe_bits
 
 ALONE = "local"
@@ -28,12 +31,15 @@ MARK, END_MARK = "<!-- when to choose: written by `fedlog docs` -->", "<!-- end 
 
 
 def make_conditions_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Make two tables: accuracy by round with the gain over training alone, and accuracy by bits."""
+    """Make two tables: accuracy by round, with the gain over training alone; and accuracy by bits."""
     return [make_rounds_table(finished), make_bits_table(finished)]
 
 
 def make_rounds_table(finished: FinishedRuns) -> TextTable:
-    """Make a table by condition and method: the accuracy after some rounds, and the gain over training alone."""
+    """Make a table of accuracies after early and late rounds and of gains over training alone.
+
+    It has a row for each condition and method.
+    """
     rows = [_make_round_row(condition, method, finished) for condition, method in _list_finished_methods(finished)]
     notes = (*_list_notes_on_late_changes(finished), *_list_notes_on_missing_methods(finished))
     return TextTable.from_rows(rows, "Accuracy by round in %, and points over training alone", notes)
@@ -59,7 +65,7 @@ def _make_round_row(condition: Condition, method: str, finished: FinishedRuns) -
         "condition, method": f"{condition.title}: {STYLES[method].label}",
         "seeds": str(len(finished.runs[row])),
         **{
-            f"round {number}": format_mean(finished.find_accuracies_after_round(row, number).values(), 1)
+            f"round {number}": format_mean_of_values(finished.find_accuracies_after_round(row, number).values(), 1)
             for number in SHOWN_ROUNDS
         },
         f"over alone, round {EARLY_ROUND} [95 %]": format_gain(early, 1),
@@ -124,7 +130,7 @@ def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> 
     within = [sum(bits <= budget for bits in run.bits_by_round) for run in runs]
     if not all(within):
         return ""
-    return format_mean(
+    return format_mean_of_values(
         (100 * run.rounds[at - 1].accuracy_mean_over_clients for run, at in zip(runs, within, strict=True)), 1
     )
 

@@ -31,7 +31,7 @@ LATEX_ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class TextTable:
-    """Columns and rows of text; the first column is a name. Notes are written below the table."""
+    """A table of texts; the first column has the names of the rows, and the notes are written below the table."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -89,24 +89,24 @@ def list_notes_on_missing_rows(finished: FinishedRuns) -> tuple[str, ...]:
     return (f"{NOT_RUN.capitalize()}: {'any row' if everything else ', '.join(missing)}.",)
 
 
-def describe_mean(mean: Mean, digits: int = 2) -> str:
+def format_mean(mean: Mean, digits: int = 2) -> str:
     """Format a mean with its standard error, as `98.41 ± 0.07`; if there is only one seed, as `98.41`."""
     error = "" if mean.error is None else f" ± {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{error}"
 
 
-def format_mean(values: Iterable[float], digits: int = 2) -> str:
+def format_mean_of_values(values: Iterable[float], digits: int = 2) -> str:
     """Format the mean of the values with its standard error; blank if there are no values."""
     known = list(values)
-    return describe_mean(Mean.from_values(known), digits) if known else ""
+    return format_mean(Mean.from_values(known), digits) if known else ""
 
 
 def format_difference(mean: Mean | None, digits: int = 2) -> str:
     """Format a mean difference with its sign and standard error, as `+0.31 ± 0.07`; blank for None."""
-    return "" if mean is None else ("+" if mean.value >= 0 else "") + describe_mean(mean, digits)
+    return "" if mean is None else ("+" if mean.value >= 0 else "") + format_mean(mean, digits)
 
 
-def describe_interval(value: float, low: float | None, high: float | None, digits: int = 2) -> str:
+def format_with_interval(value: float, low: float | None, high: float | None, digits: int = 2) -> str:
     """Format a difference with its sign and interval, as `-0.31 [-0.52, -0.11]`; without an interval, as `-0.31`."""
     interval = "" if low is None or high is None else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"{value:+.{digits}f}{interval}"
