@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[VariantResults, ...]:
-        """Each method's results over all seeds: for all sites together and for each site, with intervals."""
+        """The results of each method over all seeds: for all sites together and for each site, with intervals."""
         return tuple(self.findings.results.values())
 
     @cached_property
@@ -172,15 +172,15 @@ def compare(
 ) -> Comparison:
     """Run several methods on one federation, each with every seed, and advise whether to federate.
 
-    Each seed holds out other validation rows and the same test rows; with four seeds, every row that is not a test row
-    is a validation row once. Training alone (`local`) is always run too, and so is training on all rows in one place
-    (`pooled`) unless the sites have different bodies.
+    All seeds have the same test rows, but each seed has its own validation rows: with four seeds, every row that is not
+    a test row is a validation row once. Training alone (`local`) is always run too, and so is training on all rows in
+    one place (`pooled`) unless the sites have different bodies.
 
     Args:
         data: a `Federation`, or the name of a data set, as for `fedlog.run`.
         methods: names, or classes that make an `Algorithm`.
-        seeds: how many seeds (0, 1, ...), or a list of them. The default is 5; without `quick`, and with fewer than
-            2,000 rows at all sites together, it is 20, because more models per row give narrower intervals.
+        seeds: how many seeds (0, 1, ...), or a list of them. The default is 5. With fewer than 2,000 rows at all sites
+            together, and without `quick`, it is 20: few rows give wide intervals, and more seeds make them narrower.
         codecs: codecs for messages; every method that sends something is run with each.
         bodies: bodies; every method is run with each.
         recipes: sets of settings by name, such as `{"long": {"rounds": 30}}`; every method is run with each.
@@ -246,7 +246,7 @@ def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: in
 
 @dataclass(frozen=True)
 class _ComparisonPlan:
-    """The plan of a comparison: common settings, variants of methods, seeds, and how many runs in parallel."""
+    """What a comparison runs: common settings, variants of methods and seeds; and how many runs it runs in parallel."""
 
     common: RunSpec
     choices: variants.VariantChoices
@@ -298,7 +298,10 @@ class _ComparisonPlan:
             return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _find_federation(self, seed: int) -> Federation | None:
-        """Return the user's `Federation`, split anew for this seed if possible; None if the data are given by name."""
+        """Return the user's `Federation`, with a split of its own for this seed if it can be split again.
+
+        None if the data are given by name.
+        """
         given = self.federation
         if given is None:
             return None
@@ -318,7 +321,7 @@ def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation
 
 
 def _refuse_regression(spec: RunSpec, own: Federation | None) -> None:
-    """Raise InputError if the label of the data is a number: findings are about the share of right classes."""
+    """Raise InputError if the label of the data is a number: a comparison is about the share of right classes."""
     if spec.data in NUMBER_TABLES or (own is not None and own.train.targets is not None):
         raise InputError(
             "a comparison counts right classes, but the label of the data is a number",
@@ -327,7 +330,7 @@ def _refuse_regression(spec: RunSpec, own: Federation | None) -> None:
 
 
 def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec:
-    """Return the settings; if the data have no validation rows, let a fraction of the training rows be held out."""
+    """Return the settings; if the data have no validation rows, a fraction of the training rows will be held out."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
     if given is None and spec.data in DEFAULTS:
@@ -343,11 +346,13 @@ def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple
     wrong = [seed for seed in chosen if not isinstance(seed, Integral)]
     if wrong:
         raise InputError(f"every seed must be a whole number, found: {wrong[0]!r}", hint="--seeds 5, or --seeds 0,1,7")
-    if not chosen or not methods or len(set(chosen)) < len(chosen):
-        raise InputError(
-            f"expected at least one method and different seeds, found: {len(methods)} methods, seeds {list(chosen)}",
-            hint="--seeds 5 takes the seeds 0 to 4",
-        )
+    if not methods:
+        raise InputError("expected at least one method, found none", hint="--methods fedlog,fedavg")
+    if not chosen:
+        raise InputError("expected at least one seed, found none", hint="--seeds 5 takes the seeds 0 to 4")
+    if len(set(chosen)) < len(chosen):
+        found = ", ".join(str(seed) for seed in chosen)
+        raise InputError(f"expected different seeds, found: {found}", hint="--seeds 5 takes the seeds 0 to 4")
     return chosen
 
 

@@ -133,7 +133,10 @@ class Result:
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The accuracy of `models` if the method ends with local training (as FedRep and FedBABU do); else None."""
+        """The accuracy of `models`, if the method ends with local training after the last round; else None.
+
+        FedRep and FedBABU end in this way.
+        """
         return self.summary.accuracy_after_closing
 
     @property

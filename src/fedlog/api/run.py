@@ -119,7 +119,7 @@ def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str,
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by name; arguments that are not settings are options of a method, and go into `options`."""
+    """Return settings by name: arguments that are not settings are a method's options, and are put under `options`."""
     known = find_setting_types(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}
@@ -130,7 +130,7 @@ def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 def make_body_names(body: Any, input_shape: Callable[[], tuple[int, ...]]) -> tuple[str, ...]:
     """Turn the argument `body` of `fedlog.run` into names of bodies.
 
-    It is a name, a module or a function, a list of these, or a mapping from client to one of these.
+    `body` is a name, a module or a function, a list of these, or a mapping from client to one of these.
     """
     if body is None:
         return ()

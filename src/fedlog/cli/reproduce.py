@@ -1,4 +1,7 @@
-"""`fedlog reproduce`: run the tables and figures of the paper. A cell is one run: one row of a table with one seed."""
+"""`fedlog reproduce`: run the experiments behind the tables and figures of the paper.
+
+An experiment has rows (methods or settings) and seeds. A cell is one run: one row with one seed.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_experiments(args: argparse.Namespace) -> int:
-    """Run, list or verify experiments; return exit code 0 if all went well, 1 if a run failed or differs."""
+    """Run, list or verify experiments; return exit code 0, or 1 if a run failed or gave other results than before."""
     for option, number in (("--rounds", args.rounds), ("--jobs", args.jobs), ("--verify", args.verify)):
         if number is not None and number < 1:
             raise InputError(
@@ -145,10 +148,11 @@ def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outco
 
 
 def _print_experiments(args: argparse.Namespace) -> None:
-    narrowed = [name for name in ("name", "methods", "seeds", "rounds") if getattr(args, name) is not None]
-    if narrowed:
+    chosen = [] if args.name is None else [args.name]
+    chosen += [f"--{name}" for name in ("methods", "seeds", "rounds") if getattr(args, name) is not None]
+    if chosen:
         raise InputError(
-            f"expected --list without a choice of experiments, found: {', '.join(narrowed)}",
+            f"--list shows all experiments and takes no choice, found: {', '.join(chosen)}",
             hint="fedlog reproduce --list",
         )
     entries = list_experiments(args.out, args.data_dir, args.jobs or count_cores())
@@ -204,7 +208,7 @@ class CellProgress(LiveBar):
             self._bar.update(self._whole, completed=done, text=text)
             for status in running:
                 self._show_cell(self._bar, status)
-        elif self._is_line_due():
+        elif self._begin_line_if_due():
             self._console.print(text)
             for status in running:
                 at = f"round {status.done}/{status.cell.steps}"
