@@ -55,14 +55,14 @@ def compare_and_report(args: argparse.Namespace) -> int:
         raise InputError(f"expected --worth in points, from 0 to 100, found: {args.worth:g}", hint="--worth 1")
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_make_file_name(data)}"
     try:
-        found = fedlog.compare(
+        comparison = fedlog.compare(
             data,
             split_list("--methods", args.methods, "fedlog,fedavg") or METHODS,
             None if args.seeds is None else read_seeds(args.seeds),
             codecs=split_list("--codecs", args.codecs, "f32,q8"),
             bodies=args.bodies,
-            recipes=_read_recipes([text for text in args.recipes if text not in list(Recipe)]),
-            recipe=_read_recipe(args.recipes),
+            recipes=_parse_own_recipes([text for text in args.recipes if text not in list(Recipe)]),
+            recipe=_find_named_recipe(args.recipes),
             body=given.pop("body", None),
             out=out,
             progress=not args.quiet,
@@ -76,40 +76,41 @@ def compare_and_report(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         where = shlex.quote(str(out))
         raise KeyboardInterrupt(f"to continue this comparison, run the same command with --out {where}") from None
-    page = found.write_page(out / PAGE)
-    _write_exported_tables(args, found)
-    _print_comparison(args, found, str(found), page=str(page), folder=str(out))
+    page = comparison.write_page(out / PAGE)
+    _write_exported_tables(args, comparison)
+    _print_comparison(args, comparison, str(comparison), page=str(page), folder=str(out))
     if args.write_plan is not None:
-        print(write_plan(args.write_plan, found, args.site_column), end="", file=sys.stderr if args.json else None)
-    return 1 if found.findings.failed else 0
+        print(write_plan(args.write_plan, comparison, args.site_column), end="", file=sys.stderr if args.json else None)
+    return 1 if comparison.findings.failed else 0
 
 
-def repeat_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
+def run_seeds_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> int:
     """Run one method with several seeds, for `fedlog run --seeds`; return exit code 0, or 1 if some runs failed."""
     if args.resume is not None:
         raise InputError(
             "expected --resume or --seeds, found both: one continues a single run, the other makes several",
             hint="leave --resume out: the same command with --seeds and --out continues by itself",
         )
-    found = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), False if args.quiet else None)
-    page = found.write_page(out / PAGE)
-    _print_comparison(args, found, format_table_as_text(make_methods_table(found.findings)), page=str(page))
-    return 1 if found.findings.failed else 0
+    progress = False if args.quiet else None
+    comparison = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), progress)
+    page = comparison.write_page(out / PAGE)
+    _print_comparison(args, comparison, format_table_as_text(make_methods_table(comparison.findings)), page=str(page))
+    return 1 if comparison.findings.failed else 0
 
 
-def _write_exported_tables(args: argparse.Namespace, found: Comparison) -> None:
+def _write_exported_tables(args: argparse.Namespace, comparison: Comparison) -> None:
     """Write the tables to the files that `--csv` and `--latex` name."""
     if args.csv is not None:
-        write_file(args.csv, format_comparison_as_csv(found.findings))
+        write_file(args.csv, format_comparison_as_csv(comparison.findings))
     if args.latex is not None:
-        tables = (make_methods_table(found.findings), make_sites_table(found.findings))
+        tables = (make_methods_table(comparison.findings), make_sites_table(comparison.findings))
         write_file(args.latex, "\n".join(table.to_latex() for table in tables))
 
 
-def _print_comparison(args: argparse.Namespace, found: Comparison, text: str, **paths: str) -> None:
+def _print_comparison(args: argparse.Namespace, comparison: Comparison, text: str, **paths: str) -> None:
     """Print the text and the path of the HTML page; with --json, print the whole comparison and the paths as JSON."""
     if args.json:
-        print(json.dumps({**make_comparison_json(found.findings, found.advice, found.notes), **paths}))
+        print(json.dumps({**make_comparison_json(comparison.findings, comparison.advice, comparison.notes), **paths}))
         return
     print(text)
     print(f"page: {paths['page']}", file=sys.stderr)
@@ -123,16 +124,19 @@ def read_seeds(text: str) -> int | list[int]:
     return int(parts[0]) if len(parts) == 1 and "," not in text else [int(part) for part in parts]
 
 
-def _read_recipe(texts: Sequence[str]) -> Recipe | None:
-    """Find `paper` or `tuned` among the values of `--recipe`; None if neither was given."""
+def _find_named_recipe(texts: Sequence[str]) -> Recipe | None:
+    """Find the recipe `paper` or `tuned` among the values of `--recipe`; None if neither was given."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
         raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
     return named[0] if named else None
 
 
-def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Read recipes `NAME:KEY=VALUE,...` as {name: settings}, with an entry "" without changes; None for no recipes."""
+def _parse_own_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """Read a user's own recipes, `NAME:KEY=VALUE,...`, as {name: settings}; None if there are none.
+
+    The recipe with the empty name changes nothing: methods are compared with and without the recipes.
+    """
     if not texts:
         return None
     recipes: dict[str, dict[str, Any]] = {"": {}}
@@ -141,12 +145,12 @@ def _read_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
         pairs = [part.partition("=") for part in settings.split(",")]
         if not name or not colon or not all(key and equals for key, equals, _ in pairs):
             raise InputError(f"expected a recipe as NAME:KEY=VALUE,..., found: {text}", hint="--recipe long:rounds=30")
-        recipes[name] = {key.strip().replace("-", "_"): _read_recipe_value(value) for key, _, value in pairs}
+        recipes[name] = {key.strip().replace("-", "_"): _parse_recipe_value(value) for key, _, value in pairs}
     return recipes
 
 
-def _read_recipe_value(text: str) -> Any:
-    """Read the VALUE of a recipe: as JSON if it is a number, true, false or null, else as text."""
+def _parse_recipe_value(text: str) -> Any:
+    """Read a VALUE of a recipe: as JSON if it is valid JSON, such as a number, true or null; else as text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -157,44 +161,49 @@ def _make_file_name(data: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", data).strip("-")[-60:]
 
 
-def write_plan(folder: Path, found: Comparison, site_column: str | None) -> str:
+def write_plan(folder: Path, comparison: Comparison, site_column: str | None) -> str:
     """Write what a deployment needs into the folder (schema, tables of the sites, commands); return the commands."""
-    if not found.data.startswith(SITES):
+    if not comparison.data.startswith(SITES):
         raise InputError(
-            f"--write-plan needs data from your own sites, found: {found.data}",
+            f"--write-plan needs data from your own sites, found: {comparison.data}",
             hint=f"--data {SITES}FOLDER",
         )
-    label = choose_method_to_deploy(found)
-    spec = found.runs[label, min(seed for name, seed in found.runs if name == label)].spec
+    label = choose_method_to_deploy(comparison)
+    spec = comparison.runs[label, min(seed for name, seed in comparison.runs if name == label)].spec
     federation = load_federation(resolve(spec).data)
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "schema.toml", dump_schema(federation.make_schema(), (REVIEW_NOTE,)))
-    tables = _write_site_tables(folder, found.data.removeprefix(SITES), site_column)
-    text = (
-        "\n".join([*_explain_method_to_deploy(found, label), *list_commands(folder, spec, federation, tables)]) + "\n"
-    )
+    tables = _write_site_tables(folder, comparison.data.removeprefix(SITES), site_column)
+    lines = [*_explain_method_to_deploy(comparison, label), *list_commands(folder, spec, federation, tables)]
+    text = "\n".join(lines) + "\n"
     write_file(folder / "commands.sh", text)
     return text
 
 
-def choose_method_to_deploy(found: Comparison) -> str:
-    """Return the label of the method to deploy: the advised one if sites can run it, else the best that they can."""
+def choose_method_to_deploy(comparison: Comparison) -> str:
+    """Return the label of the method to deploy: the advised method or, if sites cannot run it, the best of the others.
+
+    InputError if sites can run none of the compared methods.
+    """
     deployable = registry.find_methods(lambda method: method.may_federate)
-    labels = [label for label in found.findings.candidates if found.findings.find_method(label) in deployable]
+    labels = [label for label in comparison.findings.candidates if comparison.findings.find_method(label) in deployable]
     if not labels:
-        raise InputError("none of the compared methods can be deployed", hint=f"--methods {','.join(deployable)}")
-    if found.advice.method in labels:
-        return found.advice.method
-    accuracies = {label: found.findings.results[label].validation_accuracy for label in labels}
+        raise InputError(
+            f"real sites can run none of the compared methods: {', '.join(comparison.methods)}",
+            hint=f"add one of these to --methods: {', '.join(deployable)}",
+        )
+    if comparison.advice.method in labels:
+        return comparison.advice.method
+    accuracies = {label: comparison.findings.results[label].validation_accuracy for label in labels}
     return max(labels, key=lambda label: getattr(accuracies[label], "value", 0.0))
 
 
-def _explain_method_to_deploy(found: Comparison, label: str) -> list[str]:
-    lines = [f"# {found.advice.sentence}"]
-    if found.advice.kind is not AdviceKind.FEDERATE:
+def _explain_method_to_deploy(comparison: Comparison, label: str) -> list[str]:
+    lines = [f"# {comparison.advice.sentence}"]
+    if comparison.advice.kind is not AdviceKind.FEDERATE:
         lines.append(f"# Even so, these commands run {label}, the best of the methods that can be deployed.")
-    elif found.advice.method != label:
-        lines.append(f"# {found.advice.method} runs in the simulator only; these commands run {label}.")
+    elif comparison.advice.method != label:
+        lines.append(f"# {comparison.advice.method} runs in the simulator only; these commands run {label}.")
     return lines
 
 

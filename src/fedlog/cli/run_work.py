@@ -37,12 +37,12 @@ def train_and_report(args: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False, quiet=args.quiet)
     if args.dry_run:
         with Progress(console) as progress:
-            _print_forecast(args, spec, progress)
+            _print_cost_forecast(args, spec, progress)
             return 0
     if args.seeds is not None:
-        from fedlog.cli.compare_work import repeat_and_report
+        from fedlog.cli.compare_work import run_seeds_and_report
 
-        return repeat_and_report(args, spec, folder)
+        return run_seeds_and_report(args, spec, folder)
     # --quiet hides progress, not warnings.
     with Progress(console, Console(stderr=True, highlight=False) if args.quiet else console) as progress:
         try:
@@ -87,11 +87,12 @@ def _choose_spec_and_folder(args: argparse.Namespace) -> tuple[RunSpec, Path]:
     if args.resume is not None:
         # Where a run is computed, and where its data are, may change; the content of the data is checked.
         may_change = {entry.name for entry in fields(RunSpec) if find_setting_info(entry).in_digest is InDigest.NEVER}
-        started_with = {name for name in given if name not in may_change}
-        if started_with or args.config or args.out:
+        refused = sorted(name for name in given if name not in may_change)
+        refused += [str(args.config)] if args.config else []
+        refused += ["--out"] if args.out else []
+        if refused:
             raise InputError(
-                "expected --resume without other settings, because the folder has them, found: "
-                f"{', '.join(sorted(started_with)) or 'a file'}",
+                f"--resume takes the settings from the run's folder, but these were given too: {', '.join(refused)}",
                 hint=f"fedlog run --resume {shlex.quote(str(args.resume))}",
             )
         spec = replace(read_spec(args.resume), **given)
@@ -111,7 +112,8 @@ def _choose_new_folder(spec: RunSpec) -> Path:
     return next(path for path in (Path("runs") / each for each in names) if not path.exists())
 
 
-def _print_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> None:
+def _print_cost_forecast(args: argparse.Namespace, spec: RunSpec, progress: Progress) -> None:
+    """Print the time, bits and memory that the whole run would need, for `--dry-run`."""
     found = forecast_cost(spec, progress.features_computed)
     if args.resume is not None:
         done = records.count_rounds(args.resume / RECORDS)
