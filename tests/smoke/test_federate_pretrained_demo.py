@@ -59,4 +59,4 @@ def test_three_sites_with_images_end_at_the_heads_of_all_images_in_one_place(
 
 def test_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["federate", "demo", "--pretrained", "--rounds", "3"]) == 2
-    assert "--pretrained has exactly one exchange, found: --rounds 3" in capsys.readouterr().err
+    assert "--pretrained always runs one round, found: --rounds 3" in capsys.readouterr().err

@@ -167,7 +167,8 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
 def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
     message, hint = capsys.readouterr().err.splitlines()
-    assert message.startswith("error: expected --list without a choice of experiments, found: ")
+    chosen = narrowed.split()[0]
+    assert message == f"error: --list shows all experiments and takes no choice, found: {chosen}"
     assert hint == "hint: fedlog reproduce --list"
 
 

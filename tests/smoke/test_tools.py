@@ -162,7 +162,7 @@ def test_a_shell_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--install-completion", "csh"]) == 2
-    assert "expected bash, zsh, fish as the shell, found: csh" in capsys.readouterr().err
+    assert "expected one of the shells bash, zsh, fish, found: csh" in capsys.readouterr().err
     monkeypatch.delenv("SHELL", raising=False)
     assert main(["--install-completion"]) == 2
 

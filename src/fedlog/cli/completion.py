@@ -43,7 +43,7 @@ def install_completion(shell: str | None, home: Path, say: Callable[[str], None]
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise InputError(
-            f"expected {', '.join(SHELLS)} as the shell, found: {shell or 'none (SHELL is not set)'}",
+            f"expected one of the shells {', '.join(SHELLS)}, found: {shell or 'none (SHELL is not set)'}",
             hint=f"fedlog --install-completion {'|'.join(SHELLS)}",
         )
     data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")

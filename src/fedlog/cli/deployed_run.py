@@ -1,4 +1,7 @@
-"""Read deployed runs from a server's folder and write their pages; the room `report` must not import `flower`."""
+"""Read deployed runs from a server's folder, and write their pages.
+
+This module is not in `fedlog.report`, because `fedlog.report` must not import `fedlog.flower`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """Return the folder itself if it is that of a deployed run, or all runs' folders if it is a server's folder."""
+    """Return the folders of the deployed runs: the folder itself if it is one, or all in a server's folder."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
@@ -74,7 +77,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
 
 
 def _read_rounds(run_folder: RunFolder) -> tuple[DeployedRound, ...]:
-    """Read the rounds of a deployed run, in order, without a last round that was stopped."""
+    """Read the rounds of a deployed run, in order; a last round that was stopped before its end is left out."""
     return tuple(
         DeployedRound(
             number=int(line["round"]),
@@ -119,7 +122,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
 
 
 def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
-    """Divide the plan's settings into those that differ from the defaults of its method, and those that do not."""
+    """Divide the settings of a deployed run into those that differ from the defaults of its method, and the others."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = _list_settings(plan), _list_settings(usual_plan)
     differences = [
@@ -133,7 +136,7 @@ def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], t
 
 
 def _list_settings(plan: Plan) -> dict[tuple[str, bool], Any]:
-    """Return the plan's settings that have a flag, as {(name, whether it is an option of the method): value}."""
+    """Return a run's settings that have a flag, as {(name, whether it is an option of the method): value}."""
     settings = format_plan_settings(plan)
     named = [entry.name for entry in list_deployed_settings() if find_setting_info(entry).flag]
     found = {(name, False): settings.get(name.replace("_", "-"), "") for name in named if name != "method"}

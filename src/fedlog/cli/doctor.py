@@ -72,8 +72,8 @@ def check_installation() -> Iterator[Check]:
         yield Check(
             package, _find_version(package) or "missing", None if _find_version(package) else "pip install fedlog"
         )
-    yield from _check_speed()
-    yield from _check_space()
+    yield from _check_compiler_and_processors()
+    yield from _check_memory_and_disk()
     yield _check_data()
     for extra, (package, use) in EXTRA_PACKAGES.items():
         here = _find_version(package)
@@ -90,7 +90,7 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-def _check_speed() -> Iterator[Check]:
+def _check_compiler_and_processors() -> Iterator[Check]:
     """Check the compiler, the compiled code, the cores and the graphics card."""
     compiled = find_spec("fedlog.engine.training.block._convolve") is not None
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -108,7 +108,7 @@ def _check_speed() -> Iterator[Check]:
     yield Check("graphics card", card)
 
 
-def _check_space() -> Iterator[Check]:
+def _check_memory_and_disk() -> Iterator[Check]:
     """Check the memory, and the free space on the disk of the current folder."""
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         page, total, free = (os.sysconf(name) for name in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))

@@ -189,7 +189,7 @@ def _add_metrics_flag(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_commands(commands: Subparsers) -> None:
     parser = _add_federate_command(
-        commands, "run", "at the server: train with the connected sites", "run_at_server", SERVER
+        commands, "run", "at the server: train with the connected sites", "train_with_sites", SERVER
     )
     text = "a name for a new run (default: run-1, run-2, ...), or that of a run to continue; its settings are known"
     parser.add_argument("--name", help=text)

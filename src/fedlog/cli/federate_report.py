@@ -10,7 +10,10 @@ from fedlog.files.duration_text import describe_duration
 
 
 def print_pretrained_report(report: dict[str, Any]) -> None:
-    """Print every site's accuracy in the demo with images; in a real private run, each site knows only its own."""
+    """Print the report of `fedlog federate demo --pretrained`, with every site's accuracy.
+
+    Only the demo knows them all: in a real private run, each site knows only its own accuracy.
+    """
     print(f"{'site':<10} {'test accuracy':>13} {'95 % interval':>16} {'test rows':>10}  body")
     for site in report["sites"]:
         between = _describe_interval(site["accuracy"], site["test_records"])
@@ -44,7 +47,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
 
 
 def print_private_report(report: dict[str, Any]) -> None:
-    """Print the sites, the bits sent and the privacy guarantee of a run with noise or with secure sums."""
+    """Print the report of a run with noise or with secure sums: its sites, the bits sent and the privacy guarantee."""
     for site in report["sites"]:
         print(f"{site['name']:<10} {site['body']}")
     print(_describe_rounds_and_bits(report))

@@ -136,13 +136,14 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
 
 
 def run_site(args: argparse.Namespace) -> None:
-    """Check and store the site's settings, and run the site until Ctrl-C or SIGTERM."""
+    """Take part with the site's data until Ctrl-C or SIGTERM."""
     folder = SiteFolder.open(args.folder)
     with folder.keep_for_one_command():
-        _check_and_serve_site(folder, args)
+        _check_and_run_site(folder, args)
 
 
-def _check_and_serve_site(folder: SiteFolder, args: argparse.Namespace) -> None:
+def _check_and_run_site(folder: SiteFolder, args: argparse.Namespace) -> None:
+    """Check and store the site's settings, print the privacy spent so far, and run the site."""
     privacy_record.check_release_record(folder)
     config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
@@ -190,7 +191,10 @@ def replace_keys(args: argparse.Namespace) -> None:
 
 
 def print_ledger(args: argparse.Namespace) -> None:
-    """Print the record of what has left the site in all runs; a flag may first restore or restart it."""
+    """Print the record of what has left the site in all runs.
+
+    Before that, `--restore` takes the record from a file, `--lost` declares it lost, `--new-rows` begins a new one.
+    """
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
         privacy_record.restore_release_record(folder, args.restore)
@@ -211,8 +215,8 @@ def print_or_write_roster(args: argparse.Namespace) -> None:
     say(f"{args.folder}: {len(roster)} sites: {', '.join(sorted(roster))}")
 
 
-def run_at_server(args: argparse.Namespace) -> None:
-    """Run a federation with the connected sites, print the report, and write it as an HTML page."""
+def train_with_sites(args: argparse.Namespace) -> None:
+    """Train with the connected sites, print the report of the run, and write it as an HTML page."""
     folder = ServerFolder.open(args.folder)
     given = read_given_settings(args)
     spec = apply_recipe(RunSpec(**given), given)
@@ -239,13 +243,13 @@ def _write_page(args: argparse.Namespace, run: Path) -> None:
 
 
 def run_demo(args: argparse.Namespace) -> None:
-    """Run the demo, and print its report."""
+    """Run a server and several sites with example data on this machine, and print the report of their run."""
     from fedlog.cli.deployed_run import find_deployed_runs
     from fedlog.flower.ops import demo
 
     if args.pretrained and args.rounds is not None:
         raise InputError(
-            f"--pretrained has exactly one exchange, found: --rounds {args.rounds}", hint="leave out --rounds"
+            f"--pretrained always runs one round, found: --rounds {args.rounds}", hint="leave out --rounds"
         )
     if args.folder is not None and args.folder.exists() and any(args.folder.iterdir()):
         raise InputError(
@@ -272,7 +276,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def drop_site(args: argparse.Namespace) -> None:
-    """Drop a site from a run, or take it back with `--back`."""
+    """Let a run go on without a site, or with `--back` ask the site again; its statistics stay in the head."""
     folder = ServerFolder.open(args.folder)
     run = args.run or runs.find_unfinished_run(folder)
     if args.back:

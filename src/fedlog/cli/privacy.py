@@ -1,4 +1,7 @@
-"""`fedlog privacy`: compute the noise for a promise, show what a run has spent, and audit a promise."""
+"""`fedlog privacy`: compute the noise for a privacy promise, show what a run has spent, and audit a promise.
+
+A promise is an epsilon and a delta: they bound what the messages of a run may reveal about one record or one client.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,7 @@ def add_audit_command(commands: Subparsers) -> None:
 
 
 def audit_promise(args: argparse.Namespace) -> int:
-    """Run the audit and print its finding; return exit code 1 if the privacy promise is refuted, else 0.
+    """Run the audit and print its finding; return exit code 1 if the audit refutes the privacy promise, else 0.
 
     RunError if the audit is so weak that it could not refute the promise even if no noise were added.
     """
@@ -170,7 +173,7 @@ def add_calibrate_command(commands: Subparsers) -> None:
     summary = (
         "compute the noise that keeps a number of releases within epsilon and delta, and say what is then promised"
     )
-    calibrate = add_command(commands, "calibrate", summary, print_calibration)
+    calibrate = add_command(commands, "calibrate", summary, print_calibrated_noise)
     calibrate.add_argument("--epsilon", type=float, required=True, help="epsilon of the whole run")
     calibrate.add_argument(
         "--delta", type=float, required=True, help="delta of the whole run; a real promise needs 1e-5 or less"
@@ -216,8 +219,8 @@ def add_calibrate_command(commands: Subparsers) -> None:
     calibrate.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def print_calibration(args: argparse.Namespace) -> None:
-    """Print the noise that a privacy promise needs, and what the promise means."""
+def print_calibrated_noise(args: argparse.Namespace) -> None:
+    """Print the noise that keeps a privacy promise, and what the promise means."""
     budget = Budget(args.epsilon, args.delta)
     unit, trust = Unit(args.privacy), Trust(args.mechanism)
     for name, example in (("classes", 10), ("features", 51), ("honest", 3)):
@@ -237,10 +240,10 @@ def print_calibration(args: argparse.Namespace) -> None:
         honest_survivors=args.honest or (FEWEST if trust is Trust.DISTRIBUTED else 1),
     )
     warning = None if args.protected is None else warn_of_large_delta(budget.delta, args.protected, unit)
-    facts = _make_calibration_json(mechanism, budget, args.releases, calibration, warning)
+    facts = _make_noise_json(mechanism, budget, args.releases, calibration, warning)
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
-    print(json.dumps(facts, indent=2) if args.json else _format_calibration(facts))
+    print(json.dumps(facts, indent=2) if args.json else _format_noise(facts))
 
 
 @add_default_hint("--clip clamp:2")
@@ -284,7 +287,7 @@ def _read_message_norm(text: str) -> float:
     return norm
 
 
-def _make_calibration_json(
+def _make_noise_json(
     mechanism: Mechanism, budget: Budget, releases: int, calibration: Calibration, warning: str | None
 ) -> dict[str, Any]:
     by_formula = compute_sigma_by_paper_formula(budget, releases, mechanism.sensitivity)
@@ -311,7 +314,7 @@ def _make_calibration_json(
     }
 
 
-def _format_calibration(facts: dict[str, Any]) -> str:
+def _format_noise(facts: dict[str, Any]) -> str:
     promise = f"epsilon {facts['epsilon']:g} at delta {facts['delta']:g} in total"
     if facts["caveat"]:
         promise = f"{facts['caveat']} (Theorem 4 calls it {promise})"

@@ -74,7 +74,7 @@ def _add_regression_rows(table: Table, found: Mapping[str, Any]) -> None:
 
 
 def describe_main_settings(spec: RunSpec) -> str:
-    """Describe a run's main settings, and the settings that the user changed, in one line."""
+    """Describe a run's main settings, and the settings that differ from the preset, in one line."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {
         _format_setting_name(name): f"{spec.options[name]}"
@@ -91,10 +91,13 @@ def _format_setting_name(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, is_compared: bool) -> list[str]:
-    """List commands that a user may want next: `fedlog compare`, unless the run `is_compared`, and `fedlog predict`."""
+def _suggest_next_steps(spec: RunSpec, summary: Summary, folder: Path, has_baseline: bool) -> list[str]:
+    """List commands that a user may want next: `fedlog compare` and `fedlog predict`, where they make sense.
+
+    `has_baseline` says whether training alone was run too: then `fedlog compare` is not suggested.
+    """
     lines = []
-    if not is_compared and spec.method != "local" and summary.regression is None:
+    if not has_baseline and spec.method != "local" and summary.regression is None:
         data = [f"--data {shlex.quote(spec.data)}"]
         data += [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name in ("label", "schema", "site_column")
                  if (value := getattr(spec, name)) is not None]  # fmt: skip
