@@ -87,7 +87,7 @@ def test_the_facts_of_the_methods() -> None:
 def test_only_methods_that_send_statistics_can_be_frozen(method: str, small: Any) -> None:
     simulation = small.simulation(method, small.federation([5, 8]))
     exchanges = simulation.algorithm.schedule.round
-    sent = [simulation.server.patterns[exchange.name] for exchange in exchanges]
+    sent = [simulation.server.templates[exchange.name] for exchange in exchanges]
     sends_statistics = all(message is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS) for message in sent)
     assert simulation.algorithm.sends_statistics == sends_statistics
     if not sends_statistics:

@@ -34,7 +34,11 @@ ROOT = str(Path(fedlog.__file__).parent)
 def work(number: int) -> Frame:
     """The request of one round, under the first head."""
     return Frame(
-        FrameKind.WORK, make_run_tag("trial"), number, 0, create_engine_server(PLAN, SCHEMA, 8).broadcast(0, 1)
+        FrameKind.WORK,
+        make_run_tag("trial"),
+        number,
+        0,
+        create_engine_server(PLAN, SCHEMA, 8).encode_and_count_broadcast(0, 1),
     )
 
 

@@ -165,8 +165,8 @@ def _spoiled(at: tuple[int, int], value: float) -> Message:
 BAD = {
     "is not finite": _spoiled((1, 2), float("nan")),
     r"entry \[2, 4\]": _spoiled((2, 4), float("inf")),
-    "count 1 of statistics is negative: -1": _spoiled((1, 0), -1.0),
-    "row 2 of statistics has a count of 0": _spoiled((2, 0), 0.0),
+    "class 1 of statistics has a negative count: -1": _spoiled((1, 0), -1.0),
+    "class 2 of statistics has a count of 0": _spoiled((2, 0), 0.0),
     "is of kind head": Message(Kind.HEAD, _good().arrays),
     "has arrays of shape": Message(Kind.STATISTICS, (torch.ones(3, 6),)),
     "has whole numbers": Message(Kind.STATISTICS, (torch.ones(3, 5, dtype=torch.int64),)),

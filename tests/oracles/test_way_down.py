@@ -78,8 +78,8 @@ def test_differences_reach_everyone_and_cost_what_is_booked(method: str) -> None
     )
     assert run.server.downlink is not None
     cohort = run.workers.cohort  # type: ignore[attr-defined]
-    for index, copy in cohort.store.messages.copies.items():
-        ours = run.server.downlink.copies[f"c{index}"].message
+    for index, copy in cohort.store.messages.received.items():
+        ours = run.server.downlink.last_broadcasts[f"c{index}"].message
         for theirs, mine in zip(copy.arrays, ours.arrays, strict=True):
             assert torch.equal(theirs, mine), "the server does not know what the client has"
 
@@ -176,7 +176,7 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     downlink, before = run.server.downlink, heard(run)
     assert downlink is not None
     downlink.forget("c1")
-    sent = run.server.send(downlink, 5, ["c0", "c1"])
+    sent = run.server.encode_and_count_separate_broadcasts(downlink, 5, ["c0", "c1"])
     with pytest.raises(WireError, match="does not have"):
         find_codec("q8").decode(sent["c0"])
     whole = find_codec("q8").decode(sent["c1"]).arrays[0]
@@ -288,9 +288,9 @@ def test_methods_that_cannot_skip_or_close_their_world_say_so(method: str) -> No
 
 def test_a_stored_message_of_more_than_ten_arrays_keeps_their_order() -> None:
     message = Message(Kind.PARAMETERS, tuple(torch.full((1,), float(at)) for at in range(12)))
-    stored = MessagesByClient(copies={3: message}, sent={3: message}).as_tensors()
+    stored = MessagesByClient(received={3: message}, sent={3: message}).as_tensors()
     restored = MessagesByClient()
     restored.restore({(3, name.removeprefix("3/")): value for name, value in sorted(stored.items())})
-    for found in (restored.copies[3], restored.sent[3]):
+    for found in (restored.received[3], restored.sent[3]):
         assert found.kind is Kind.PARAMETERS
         assert torch.cat(found.arrays).tolist() == list(range(12))

@@ -168,7 +168,7 @@ class _TrainedRounds:
             beside = [array for upload in uploads for array in upload.arrays[1:]]
             sums = [self.server.read_contribution(replace(upload, arrays=upload.arrays[:1])) for upload in uploads]
             self.server.apply_sum(trial, self.exchange, add_contributions(sums))
-            blobs = [self.server.broadcast(trial, copies=1)]
+            blobs = [self.server.encode_and_count_broadcast(trial, receivers=1)]
         (blob,) = blobs
         arrays = [*WIRE.decode(blob).arrays, *beside]
         return torch.cat([torch.tensor([len(blob)]), *(array.reshape(-1).to(torch.float64) for array in arrays)])

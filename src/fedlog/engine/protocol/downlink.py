@@ -1,7 +1,7 @@
-"""Broadcasts that differ between clients: keep track of the last one that each client has, and encode the next.
+"""Broadcasts that differ between clients: keep the last broadcast of each client, and encode the next one.
 
-Differences are computed from the message that the client really decoded, so the next message corrects the rounding of
-the last one. Clients with the same last message get the same bytes; a client without one gets a whole message.
+A broadcast can be sent as the difference from the message that the client decoded last. So each broadcast corrects the
+rounding of the one before. A client whose last message is not known gets the complete message instead of a difference.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedlog.models.body import Params
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport, compute_relative_change, zero_classes_except
 
-Sent = tuple[Kind, bytes]
+Encoded = tuple[Kind, bytes]
 
 
 @dataclass(frozen=True, eq=False)
 class LastBroadcast:
-    """The broadcast that a client decoded last; `name` is a digest of all bytes from which it was decoded."""
+    """The broadcast that a client decoded last; `digest` identifies all bytes from which it was decoded."""
 
-    name: str
+    digest: str
     message: Message
 
 
@@ -36,61 +36,64 @@ class Downlink:
 
     transport: Transport
     key: Key
-    copies: dict[str, LastBroadcast] = field(default_factory=dict)
+    last_broadcasts: dict[str, LastBroadcast] = field(default_factory=dict)
     classes: dict[str, frozenset[int]] = field(default_factory=dict)
-    """The classes in each client's last upload; a client without an upload gets whole messages."""
-    whole: frozenset[str] = frozenset()
-    """The clients that get whole messages in a closed world too, because they may meet other classes."""
+    """The classes in each client's last upload: in a closed world it gets only these; without an upload it gets all."""
+    clients_with_all_classes: frozenset[str] = frozenset()
+    """The clients that get all classes even in a closed world, because they may meet classes that they never sent."""
 
     def knows(self, client: str) -> bool:
-        """Whether the client's last broadcast is known; if not, the next one must be a whole message."""
-        return client in self.copies
+        """Whether the client's last broadcast is known; if not, the next one must be a complete message."""
+        return client in self.last_broadcasts
 
     def forget(self, client: str) -> None:
-        """Forget the client's last broadcast, so that the next one is sent as a whole message."""
-        self.copies.pop(client, None)
+        """Forget the client's last broadcast, so that the next one is a complete message instead of a difference."""
+        self.last_broadcasts.pop(client, None)
 
-    def send(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Sent]:
-        """Encode a broadcast for these clients, and return its kind and bytes for each."""
-        made: dict[tuple[str, frozenset[int] | None], tuple[Sent, LastBroadcast]] = {}
+    def encode_for_clients(self, round_number: int, message: Message, clients: Sequence[str]) -> dict[str, Encoded]:
+        """Encode a broadcast for each of these clients, and return its kind and bytes by client.
+
+        Clients with the same last broadcast (and, in a closed world, the same classes) get the same bytes.
+        """
+        made: dict[tuple[str, frozenset[int] | None], tuple[Encoded, LastBroadcast]] = {}
         sent = {}
         for client in clients:
-            copy = self.copies.get(client)
-            closed = self.transport.closed_world and client not in self.whole
+            last = self.last_broadcasts.get(client)
+            closed = self.transport.closed_world and client not in self.clients_with_all_classes
             own = self.classes.get(client) if closed else None
-            wanted = (copy.name if copy else "", own)
+            wanted = (last.digest if last else "", own)
             if wanted not in made:
                 part = message if own is None else zero_classes_except(message, own)
                 key = self.key.child("round", round_number, message.kind.name, wanted[0], *sorted(own or ()))
-                made[wanted] = self._encode_next(part, copy, key)
-            sent[client], self.copies[client] = made[wanted]
+                made[wanted] = self._encode_next(part, last, key)
+            sent[client], self.last_broadcasts[client] = made[wanted]
         return sent
 
-    def _encode_next(self, message: Message, last: LastBroadcast | None, key: Key) -> tuple[Sent, LastBroadcast]:
+    def _encode_next(self, message: Message, last: LastBroadcast | None, key: Key) -> tuple[Encoded, LastBroadcast]:
         transport, codec = self.transport, self.transport.broadcast_codec
         skip = transport.skip_below or 0.0
         if last is not None and skip and compute_relative_change(message, last.message) < skip:
             return (Kind.SAME, codec.encode(Message(Kind.SAME, ()), known=last.message)), last
         known = last.message if transport.differences and last is not None else None
         blob = codec.encode(message, key, known)
-        name = blake2b((last.name if last else "").encode() + blob, digest_size=8).hexdigest()
-        return (message.kind, blob), LastBroadcast(name, codec.decode(blob, known))
+        digest = blake2b((last.digest if last else "").encode() + blob, digest_size=8).hexdigest()
+        return (message.kind, blob), LastBroadcast(digest, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
         """The clients' last broadcasts as tensors for a checkpoint; the tensors' names are JSON."""
         return {
-            json.dumps([client, copy.name, int(copy.message.kind), sorted(self.classes.get(client, ())), at]): array
-            for client, copy in self.copies.items()
-            for at, array in enumerate(copy.message.arrays)
+            json.dumps([client, last.digest, int(last.message.kind), sorted(self.classes.get(client, ())), at]): array
+            for client, last in self.last_broadcasts.items()
+            for at, array in enumerate(last.message.arrays)
         }
 
     def restore(self, tensors: Params) -> None:
         """Restore the broadcasts from the tensors of `as_tensors`."""
-        self.copies, self.classes = {}, {}
+        self.last_broadcasts, self.classes = {}, {}
         entries = sorted((json.loads(name), name) for name in tensors)
-        for (client, version, kind, classes, _), name in entries:
-            before = self.copies[client].message.arrays if client in self.copies else ()
-            self.copies[client] = LastBroadcast(version, Message(Kind(kind), (*before, tensors[name])))
+        for (client, digest, kind, classes, _), name in entries:
+            before = self.last_broadcasts[client].message.arrays if client in self.last_broadcasts else ()
+            self.last_broadcasts[client] = LastBroadcast(digest, Message(Kind(kind), (*before, tensors[name])))
             if classes:
                 self.classes[client] = frozenset(classes)
 

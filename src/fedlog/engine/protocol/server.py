@@ -40,7 +40,8 @@ class Server:
 
     algorithm: Algorithm
     state: Params
-    patterns: Mapping[str, Message | None]
+    templates: Mapping[str, Message | None]
+    """By exchange: an upload of the right kind and shapes, which uploads are compared with; None: no upload."""
     ledger: Ledger = field(default_factory=Ledger)
     refusals: list[tuple[int, RefusedUpload]] = field(default_factory=list)
     refused_share_allowed: float = 0.0
@@ -71,21 +72,22 @@ class Server:
     ) -> Server:
         """A server before its first broadcast; `initial` is an untrained model, which gives the shapes of uploads.
 
-        If more than `refused_share` of an exchange's uploads are unusable, the run stops. `limits` bound statistics in
-        a run without protection. With `remembers`, sums also include the last uploads of absent clients, if the method
-        allows it. An upload that claims more than `largest_share` of all clients' records is scaled down.
+        If more than `refused_share` of an exchange's uploads are unusable, the run stops. Without protection, uploads
+        with statistics beyond `limits` are unusable; a protection has limits of its own. With `remembers`, sums also
+        include the last uploads of absent clients, if the method allows it. An upload that claims more than
+        `largest_share` of all clients' records is scaled down.
         """
         schedule = algorithm.schedule
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
-        patterns = {exchange.name: make_sample_upload(algorithm, exchange, initial, plan) for exchange in exchanges}
+        templates = {exchange.name: make_upload_template(algorithm, exchange, initial, plan) for exchange in exchanges}
         if largest_share is not None:
-            check_uploads_have_counts(patterns)
+            check_uploads_have_counts(templates)
         if protection is not None:
-            patterns = {name: p and protection.protect(p, key) for name, p in patterns.items()}
+            templates = {name: p and protection.protect(p, key) for name, p in templates.items()}
         return Server(
             algorithm,
             algorithm.begin(key),
-            patterns,
+            templates,
             refused_share_allowed=refused_share,
             protection=protection,
             limits=(protection.limits if protection is not None else None) or limits,
@@ -98,7 +100,7 @@ class Server:
         )
 
     def make_checkpoint_state(self, round_number: int, sums: SumsProgress | None = None) -> ServerState:
-        """The part of a checkpoint that describes the server."""
+        """The server's part of a checkpoint after this round; `sums` only with secure sums."""
         known = {} if self.downlink is None else self.downlink.as_tensors()
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
@@ -110,21 +112,23 @@ class Server:
         if self.downlink is not None:
             self.downlink.restore(saved.downlink)
 
-    def broadcast(self, round_number: int, copies: int) -> bytes:
-        """Encode the broadcast for all clients, and count its bits `copies` times, once for each receiver."""
+    def encode_and_count_broadcast(self, round_number: int, receivers: int) -> bytes:
+        """Encode one broadcast for all clients, and count its bits once for each of so many receivers."""
         blob = self.encode_broadcast(round_number)
-        self.ledger.count(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, copies)
+        self.ledger.count(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, receivers)
         return blob
 
-    def send(self, downlink: Downlink, round_number: int, clients: Sequence[str]) -> dict[str, bytes]:
-        """Encode the broadcast for each of these clients separately, and count the bits."""
-        sent = downlink.send(round_number, self.algorithm.broadcast(self.state), clients)
+    def encode_and_count_separate_broadcasts(
+        self, downlink: Downlink, round_number: int, clients: Sequence[str]
+    ) -> dict[str, bytes]:
+        """Encode a broadcast for each of these clients, count the bits, and return the bytes by client."""
+        sent = downlink.encode_for_clients(round_number, self.algorithm.broadcast(self.state), clients)
         for kind, blob in sent.values():
             self.ledger.count(round_number, Direction.DOWN, kind, blob)
         return {client: blob for client, (_, blob) in sent.items()}
 
     def encode_broadcast(self, round_number: int) -> bytes:
-        """The bytes of the broadcast after this round; every call returns the same bytes."""
+        """Encode the broadcast after this round, without counting its bits; every call returns the same bytes."""
         message = self.algorithm.broadcast(self.state)
         key = self.wire_key.child("round", round_number, message.kind.name)
         return self.transport.broadcast_codec.encode(message, key)
@@ -135,7 +139,7 @@ class Server:
         Unusable uploads are left out and recorded; RunError if there are too many of them.
         """
         summed: Contribution | None = None
-        apart: dict[str, Contribution] = {}  # uploads that are not summed one by one: kept or weighed first
+        apart: dict[str, Contribution] = {}  # uploads that must be weighed, or kept, before they are summed
         refused: list[RefusedUpload] = []
         seen: list[str] = []
         for client, blob in uploads:
@@ -194,7 +198,7 @@ class Server:
                 if last is None:
                     raise InputError("the upload refers to the client's last upload, which the server does not have")
                 return last
-            _check_against_sample(message, self.patterns[exchange.name])
+            _check_against_template(message, self.templates[exchange.name])
             lifted = self.read_contribution(message)
             if self.limits is not None and message.kind in (Kind.STATISTICS, Kind.MOMENTS):
                 # Rounding by the codec may bring values a little beyond the clip.
@@ -212,13 +216,13 @@ class Server:
             return RefusedUpload(client, error.message)
 
     def read_contribution(self, message: Message) -> Contribution:
-        """What the upload adds to the sum; with secure sums, clients compute it before they send it."""
+        """What this upload adds to the sum of all uploads; with secure sums, the client computes it."""
         found = make_contribution(message)
         return found if self.protection is None else self.protection.convert_to_feature_units(found)
 
 
-def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
-    """An upload of this exchange made from the untrained model, to check the kind and shapes of real uploads."""
+def make_upload_template(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
+    """An upload without data, which has the kind and shapes of all uploads of this exchange; None: no upload."""
     heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.open(exchange.name, home, heard)
@@ -231,15 +235,17 @@ def make_sample_upload(algorithm: Algorithm, exchange: Exchange, initial: Params
     return algorithm.close(exchange.name, home, work, trained)[1]
 
 
-def _check_against_sample(message: Message, pattern: Message | None) -> None:
-    """Refuse an upload whose kind, shape or type differs from the sample `pattern`, or that is not finite."""
+def _check_against_template(message: Message, template: Message | None) -> None:
+    """Refuse an upload whose kind, shapes or types differ from those of `template`, or that is not finite."""
     kind = message.kind.name.lower()
-    if pattern is None or message.kind is not pattern.kind:
-        raise InputError(f"the upload is of kind {kind}, expected: {pattern.kind.name.lower() if pattern else 'none'}")
-    found, expected = ([tuple(array.shape) for array in m.arrays] for m in (message, pattern))
+    if template is None or message.kind is not template.kind:
+        raise InputError(
+            f"the upload is of kind {kind}, expected: {template.kind.name.lower() if template else 'none'}"
+        )
+    found, expected = ([tuple(array.shape) for array in m.arrays] for m in (message, template))
     if found != expected:
         raise InputError(f"the upload has arrays of shape {found}, expected: {expected}")
-    for number, (array, like) in enumerate(zip(message.arrays, pattern.arrays, strict=True)):
+    for number, (array, like) in enumerate(zip(message.arrays, template.arrays, strict=True)):
         if _describe_type(array) != _describe_type(like):
             raise InputError(f"array {number} ({kind}) has {_describe_type(array)}, expected: {_describe_type(like)}")
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
@@ -257,7 +263,8 @@ def _check_counts(message: Message) -> None:
         counts = message.arrays[0][:, 0] if by_class else message.arrays[-1]
     if bool((counts < 0).any()):
         entry = int((counts < 0).nonzero()[0, 0])
-        raise InputError(f"count {entry} of {kind} is negative: {float(counts[entry]):g}")
+        owner = "class" if by_class else "Gaussian" if message.kind is Kind.MIXTURES else "entry"
+        raise InputError(f"{owner} {entry} of {kind} has a negative count: {float(counts[entry]):g}")
     if message.kind is Kind.MIXTURES and bool((message.arrays[2] < 0).any()):
         entry = int((message.arrays[2] < 0).any(dim=1).nonzero()[0, 0])
         raise InputError(f"Gaussian {entry} of {kind} has a negative variance")
@@ -265,7 +272,7 @@ def _check_counts(message: Message) -> None:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):
             raise InputError(
-                f"row {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0, but its sums are not 0"
+                f"class {int(of_nothing.nonzero()[0, 0])} of {kind} has a count of 0, but its sums are not 0"
             )
 
 

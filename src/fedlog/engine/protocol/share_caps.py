@@ -28,10 +28,10 @@ def cap_shares(
 ) -> tuple[dict[str, Contribution], tuple[CappedClient, ...]]:
     """Scale down uploads with more than the share `largest` of all counts; return all uploads, and who was capped.
 
-    With fewer than 1 / largest clients, all get the same weight.
+    If there are too few clients for that (fewer than 1 / largest), all get the same weight.
     """
     counts = {client: float(upload.arrays[0][:, 0].sum()) for client, upload in uploads.items()}
-    most = _find_largest_count(sorted((count for count in counts.values() if count > 0), reverse=True), largest)
+    most = _compute_count_cap(sorted((count for count in counts.values() if count > 0), reverse=True), largest)
     everything = sum(counts.values())
     capped = tuple(CappedClient(client, count / everything) for client, count in counts.items() if count > most)
     taken = dict(uploads)
@@ -41,19 +41,19 @@ def cap_shares(
     return taken, capped
 
 
-def check_uploads_have_counts(patterns: Mapping[str, Message | None]) -> None:
+def check_uploads_have_counts(templates: Mapping[str, Message | None]) -> None:
     """Refuse a method whose uploads have no counts of records, because --largest-share needs them."""
-    for pattern in patterns.values():
-        if pattern is not None and pattern.kind not in (Kind.STATISTICS, Kind.MOMENTS):
+    for template in templates.values():
+        if template is not None and template.kind not in (Kind.STATISTICS, Kind.MOMENTS):
             raise InputError(
                 f"--largest-share needs a method that sends statistics, found a method that sends: "
-                f"{pattern.kind.name.lower()}",
+                f"{template.kind.name.lower()}",
                 hint="use fedlog, fedlog-c or a method of one exchange that sends statistics",
             )
 
 
-def _find_largest_count(counts: list[float], largest: float) -> float:
-    """The count to which larger counts must be cut, so that none exceeds the share `largest` of the new sum.
+def _compute_count_cap(counts: list[float], largest: float) -> float:
+    """The largest count allowed: with larger counts cut to it, none exceeds the share `largest` of their new sum.
 
     `counts` must be sorted, the largest first.
     """

@@ -247,7 +247,7 @@ class Simulation:
     def _run_opening(self) -> None:
         """Send the first broadcast and run the opening exchange, if the method has one; counted as round 0."""
         opening = self.algorithm.schedule.opening
-        if not any(self.server.patterns.values()):
+        if not any(self.server.templates.values()):
             # A method without uploads has no broadcasts either, so nothing is counted.
             self.workers.receive_broadcast(self.server.encode_broadcast(0))
             return
@@ -267,13 +267,13 @@ class Simulation:
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
-                blob = self.server.broadcast(number, len(receivers))
+                blob = self.server.encode_and_count_broadcast(number, len(receivers))
             self.workers.receive_broadcast(blob)
             return
         names = {index: self._clients[index].name for index in receivers}
         anew = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
-            sent = self.server.send(downlink, number, list(names.values()))
+            sent = self.server.encode_and_count_separate_broadcasts(downlink, number, list(names.values()))
         self.workers.receive_own_broadcasts({index: sent[name] for index, name in names.items()}, anew)
 
     def _run_round(self, number: int) -> RoundRecord:

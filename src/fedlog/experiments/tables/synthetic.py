@@ -86,12 +86,12 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     server = Server.create(algorithm, plan, initial, key.child("server"), transport=transport)
     everyone = [client.index for client in clients]
     (exchange,) = algorithm.schedule.round
-    cohort.receive_broadcast(server.broadcast(0, len(clients)))
+    cohort.receive_broadcast(server.encode_and_count_broadcast(0, len(clients)))
     before = _read_models(cohort, clients)
     uploads = sorted(cohort.exchange(1, exchange, everyone), key=lambda pair: pair[0])
     blobs = [(clients[index].name, blob) for index, blob in uploads if blob is not None]
     server.receive(1, exchange, blobs)
-    cohort.receive_broadcast(server.broadcast(1, len(clients)))
+    cohort.receive_broadcast(server.encode_and_count_broadcast(1, len(clients)))
     # A local-only method uploads nothing, so there are no uploaded heads.
     heads = tuple(
         _find_local_head(transport.upload_codec.decode(blob), model)

@@ -94,10 +94,10 @@ def make_finish_frames(
 
     If the run is continued, later broadcasts hold differences from the broadcasts that were sent before these frames.
     """
-    before = None if server.downlink is None else dict(server.downlink.copies)
+    before = None if server.downlink is None else dict(server.downlink.last_broadcasts)
     sent = _make_broadcasts(server, number, participants, sites)
     if server.downlink is not None and before is not None:
-        server.downlink.copies = before
+        server.downlink.last_broadcasts = before
     return {name: Frame(FrameKind.FINISH, make_run_tag(run), number + 1, FINISH_EXCHANGE, sent[name]) for name in sites}
 
 
@@ -113,9 +113,11 @@ def _make_broadcasts(
 ) -> dict[str, bytes]:
     """Encode for each site the broadcast with the head after this round, and count the broadcasts' bits."""
     if server.downlink is None:
-        return dict.fromkeys(sites, server.broadcast(number, len(sites)))
-    server.downlink.whole = frozenset(site for site, profile in participants.items() if not profile.closed_world)
-    return server.send(server.downlink, number, list(sites))
+        return dict.fromkeys(sites, server.encode_and_count_broadcast(number, len(sites)))
+    server.downlink.clients_with_all_classes = frozenset(
+        site for site, profile in participants.items() if not profile.closed_world
+    )
+    return server.encode_and_count_separate_broadcasts(server.downlink, number, list(sites))
 
 
 def _skip_clients(folder: Path) -> None:

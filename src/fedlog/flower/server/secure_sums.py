@@ -49,13 +49,13 @@ class ServerSecureSums:
         if len(members) < self.minimum:
             self.log("too few", round=step[0], sites=list(members), minimum=self.minimum)
             return None
-        pattern = server.patterns[exchange.name]
-        if pattern is None:
+        template = server.templates[exchange.name]
+        if template is None:
             raise RunError(
                 f"secure sums have nothing to add: {server.algorithm.name} sends no uploads in {exchange.name}",
                 hint="choose another --method, or leave out --aggregation secure",
             )
-        shapes = [tuple(array.shape) for array in server.read_contribution(pattern).arrays]
+        shapes = [tuple(array.shape) for array in server.read_contribution(template).arrays]
         opening = self._open_sum(members)
         keys, coordinates = index_member_keys(roster, members), sum(prod(shape) for shape in shapes)
         value_bytes = choose_encoding(server.protection).value_bytes
