@@ -293,7 +293,7 @@ def test_what_a_module_does_not_let_be_trained_stays(
     list(simulation.rounds())
     cohort, initial = simulation.workers.cohort, found.make_initial_params(Key(0).child("initial", "body"))
     for home in cohort.store.homes.values():
-        model = algorithm.deploy(home, cohort.store.heard)
+        model = algorithm.deploy(home, cohort.store.received_params)
         for name in found.untrained_params:
             torch.testing.assert_close(model[name], initial[name], rtol=1e-6, atol=1e-7)
         assert not torch.allclose(model["2.weight"], initial["2.weight"], rtol=1e-6, atol=1e-7)

@@ -36,73 +36,82 @@ NEVER = -1e4  # the bias of a class that must not be predicted: its probability 
 class MessagesByClient:
     """The last messages that each client received and sent, for a run with a separate broadcast to each client."""
 
-    copies: dict[int, Message] = field(default_factory=dict)
+    received: dict[int, Message] = field(default_factory=dict)
     """The last broadcast that each client decoded."""
-    heard: dict[int, Params] = field(default_factory=dict)
-    """What each client knows after that broadcast."""
+    received_params: dict[int, Params] = field(default_factory=dict)
+    """The parameters that each client has after that broadcast."""
     sent: dict[int, Message] = field(default_factory=dict)
     """Each client's last upload as the server decoded it, if uploads may be skipped."""
 
     def forget(self, clients: Iterable[int]) -> None:
-        """Forget the messages of these clients; the server does the same, and then sends them whole messages."""
+        """Forget the last messages of these clients.
+
+        The server forgets them too, so the next messages are complete and not differences from forgotten ones.
+        """
         for index in clients:
-            self.copies.pop(index, None)
+            self.received.pop(index, None)
             self.sent.pop(index, None)
 
     def decode_broadcasts(
         self, blobs: Mapping[int, bytes], transport: Transport, algorithm: Algorithm, common: Params
     ) -> None:
-        """Decode each client's broadcast, and update the parameters that the client has (at first `common`)."""
+        """Decode each client's broadcast, and update the parameters that the client has received.
+
+        A client that has received none starts from `common`, the parameters of the last broadcast to all clients.
+        """
         decoded: dict[tuple[int, bytes], Message] = {}
         known: dict[tuple[int, int], Params] = {}
         for index, blob in blobs.items():
-            copy, before = self.copies.get(index), self.heard.get(index, common)
-            if (id(copy), blob) not in decoded:
-                decoded[id(copy), blob] = transport.broadcast_codec.decode(blob, copy)
-            message = decoded[id(copy), blob]
+            last, before = self.received.get(index), self.received_params.get(index, common)
+            if (id(last), blob) not in decoded:
+                decoded[id(last), blob] = transport.broadcast_codec.decode(blob, last)
+            message = decoded[id(last), blob]
             if message.kind is Kind.SAME:
                 continue
             if (id(message), id(before)) not in known:
                 after = algorithm.hear(message, before)
                 own = mask_missing_classes(after) if transport.closed_world else after
                 known[id(message), id(before)] = own
-            self.copies[index], self.heard[index] = message, known[id(message), id(before)]
+            self.received[index], self.received_params[index] = message, known[id(message), id(before)]
 
     def as_tensors(self) -> Params:
         """All messages as named tensors, for a checkpoint."""
         found: Params = {}
-        for name, messages in (("received", self.copies), ("sent", self.sent)):
+        for name, messages in (("received", self.received), ("sent", self.sent)):
             for index, message in messages.items():
                 for at, array in enumerate(message.arrays):
                     found[f"{index}/{MESSAGES}/{name}/{int(message.kind)}/{at}"] = array.contiguous()
-        for index, params in self.heard.items():
+        for index, params in self.received_params.items():
             found |= {f"{index}/{MESSAGES}/heard/{name}": value.contiguous() for name, value in params.items()}
         return found
 
     def restore(self, tensors: Mapping[tuple[int, str], Tensor]) -> None:
         """Restore the messages from the tensors of `as_tensors`; keys are (client, rest of the tensor's name)."""
-        self.heard, self.copies, self.sent = {}, {}, {}
+        self.received, self.received_params, self.sent = {}, {}, {}
         arrays: dict[tuple[str, int, int], dict[int, Tensor]] = {}
         for (index, entry), value in tensors.items():
             _, name, rest = entry.split("/", 2)
             if name == "heard":
-                self.heard.setdefault(index, {})[rest] = value
+                self.received_params.setdefault(index, {})[rest] = value
             else:
                 kind, position = map(int, rest.split("/"))
                 arrays.setdefault((name, index, kind), {})[position] = value
         for (name, index, kind), parts in arrays.items():
-            messages = self.copies if name == "received" else self.sent
+            messages = self.received if name == "received" else self.sent
             messages[index] = Message(Kind(kind), tuple(parts[position] for position in sorted(parts)))
 
 
 @dataclass
 class ClientStore:
-    """The state that clients keep between two exchanges, by the number of the client."""
+    """The state that clients keep between two exchanges: `homes`, received parameters, Adam's moments and messages.
+
+    Clients are named by their numbers.
+    """
 
     homes: dict[int, Params]
-    """What each client keeps from one exchange to the next, as its method defines it: often its whole model."""
-    heard: Params = field(default_factory=dict)
-    """What all clients know after the last broadcast for all of them."""
+    """The parameters that the method lets each client keep for the next exchange: often its whole model."""
+    received_params: Params = field(default_factory=dict)
+    """The parameters that all clients have after the last broadcast to all of them."""
     moments: dict[tuple[int, str], Params] = field(default_factory=dict)
     """Adam's moments, by client and exchange; empty unless they last for the whole run."""
     messages: MessagesByClient = field(default_factory=MessagesByClient)
@@ -110,25 +119,29 @@ class ClientStore:
 
     def get_received_params(self, client: int) -> Params:
         """The parameters that the client last received: in its own broadcasts or, if it had none, in the common one."""
-        return self.messages.heard.get(client, self.heard)
+        return self.messages.received_params.get(client, self.received_params)
 
 
 def mask_missing_classes(broadcast: Params) -> Params:
-    """The broadcast, with a head that never predicts classes whose row the server left out (all zeros)."""
+    """The parameters of a broadcast, with a head that never predicts a class whose row of the head is all zeros.
+
+    The server sends such rows for the classes that the client does not have.
+    """
     head = broadcast[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER
     return {**broadcast, HEAD: head}
 
 
 def write_clients(path: Path, store: ClientStore) -> None:
-    """Write the state of these clients to a safetensors file."""
+    """Write the state of all clients in `store` to a safetensors file."""
     tensors = {f"{client}/{name}": value for client, home in store.homes.items() for name, value in home.items()}
     for (client, exchange), moments in store.moments.items():
         tensors |= {f"{client}/{MOMENTS}/{exchange}/{name}": value for name, value in moments.items()}
-    tensors |= {f"{HEARD}/{name}": value for name, value in store.heard.items()}
+    tensors |= {f"{HEARD}/{name}": value for name, value in store.received_params.items()}
     tensors |= store.messages.as_tensors()
     about = {CLIENTS: " ".join(str(client) for client in store.homes), FORMAT_ENTRY: str(FORMAT)}
-    save_file(_copy_shared({name: value.contiguous() for name, value in tensors.items()}), path, metadata=about)
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    save_file(_copy_tensors_that_share_memory(contiguous), path, metadata=about)
 
 
 def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore:
@@ -142,7 +155,7 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
         for entry, value in tensors.items():
             owner, _, name = entry.partition("/")
             if owner == HEARD:
-                store.heard[name] = value
+                store.received_params[name] = value
             elif int(owner) not in names:
                 continue
             elif name.startswith(f"{MESSAGES}/"):
@@ -154,7 +167,8 @@ def read_clients(paths: Sequence[Path], names: Mapping[int, str]) -> ClientStore
                 store.homes[int(owner)][name] = value
     for client, name in names.items():
         if client not in found:
-            raise InputError(f"the checkpoint has no state for client {name}", hint=START_ANEW)
+            files = ", ".join(str(path) for path in paths) or "none"
+            raise InputError(f"no state of client {name} in the checkpoint's files: {files}", hint=START_ANEW)
     store.messages.restore(messages)
     return store
 
@@ -172,7 +186,7 @@ def _read_client_file(path: Path) -> tuple[set[int], Params]:
 
 
 def check_format(path: Path, found: Any) -> None:
-    """Refuse a checkpoint, or a file of clients, whose format number is not the present one."""
+    """Refuse a checkpoint, or a file of clients, whose format number is not that of this version of fedlog."""
     if found != FORMAT:
         raise InputError(
             f"expected a checkpoint of format {FORMAT} in {path}, found: {'none' if found is None else found}",
@@ -180,7 +194,7 @@ def check_format(path: Path, found: Any) -> None:
         )
 
 
-def _copy_shared(tensors: Params) -> Params:
+def _copy_tensors_that_share_memory(tensors: Params) -> Params:
     """Copy tensors that share memory with another tensor, because safetensors cannot write them."""
     seen: set[int] = set()
     owned = {}

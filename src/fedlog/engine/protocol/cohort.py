@@ -98,12 +98,14 @@ class Cohort:
 
     def receive_broadcast(self, blob: bytes) -> None:
         """Decode a broadcast that is the same for all clients, and store what they know after it."""
-        self.store.heard = self._algorithm.hear(self._transport.broadcast_codec.decode(blob), self.store.heard)
+        self.store.received_params = self._algorithm.hear(
+            self._transport.broadcast_codec.decode(blob), self.store.received_params
+        )
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
         """Decode a separate broadcast for each of these clients; clients in `anew` first forget earlier messages."""
         self.store.messages.forget(anew)
-        self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.heard)
+        self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.received_params)
 
     def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
         """Do the local work of these clients and return (number of the client, encoded upload) for each."""
