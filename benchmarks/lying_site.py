@@ -92,7 +92,7 @@ def measure_accuracy_of_others(case: Case, spec: RunSpec) -> tuple[float, int]:
 def _let_lie(simulation: Simulation, liar: str, lie: Lie) -> None:
     """Let the simulation change the uploads of the lying site before the server gets them."""
     server: Any = simulation.server
-    receive, codec = server.receive, server.transport.upload_codec
+    receive, codec = server.receive_uploads, server.transport.upload_codec
 
     def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         def change_upload(blob: bytes) -> bytes:
@@ -101,7 +101,7 @@ def _let_lie(simulation: Simulation, liar: str, lie: Lie) -> None:
 
         receive(number, exchange, [(name, change_upload(blob) if name == liar else blob) for name, blob in uploads])
 
-    server.receive = receive_lies
+    server.receive_uploads = receive_lies
 
 
 if __name__ == "__main__":

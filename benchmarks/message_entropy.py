@@ -63,7 +63,7 @@ def measure(method: str, data: str) -> list[dict[str, Any]]:
     with make_simulation(resolve(spec)) as simulation:
         up: list[Codes] = []
         down: list[Codes] = []
-        work, send = simulation.workers.exchange, simulation.server.encode_and_count_separate_broadcasts
+        work, send = simulation.workers.make_encoded_uploads, simulation.server.encode_and_count_separate_broadcasts
 
         def watched_work(*arguments: Any) -> Any:
             with catch_codes() as found:
@@ -77,7 +77,7 @@ def measure(method: str, data: str) -> list[dict[str, Any]]:
             down[:] = found
             return sent
 
-        simulation.workers.exchange = watched_work  # type: ignore[method-assign]
+        simulation.workers.make_encoded_uploads = watched_work  # type: ignore[method-assign]
         simulation.server.encode_and_count_separate_broadcasts = watched_send  # type: ignore[method-assign]
         rows = []
         for record in simulation.rounds():

@@ -123,7 +123,7 @@ def test_a_federation_computes_what_the_simulator_computes(
 def test_a_site_that_states_too_large_a_share_is_capped_and_named(
     post: InProcess, server: ServerFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receive, f32 = Server.receive, find_codec("f32")
+    receive, f32 = Server.receive_uploads, find_codec("f32")
 
     def receive_lies(self: Server, number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         sent = dict(uploads)
@@ -131,7 +131,7 @@ def test_a_site_that_states_too_large_a_share_is_capped_and_named(
         sent["east"] = f32.encode(Message(message.kind, (1e6 * message.arrays[0],)))
         receive(self, number, exchange, sent.items())
 
-    monkeypatch.setattr(Server, "receive", receive_lies)
+    monkeypatch.setattr(Server, "receive_uploads", receive_lies)
     plan = replace(PLAN, rounds=1, largest_share=0.5)
     run(post, server, plan).conduct()
     (event,) = events_named(server, "capped")
@@ -399,14 +399,14 @@ def test_the_statistics_of_a_site_that_pauses_stay_in_the_head_until_it_leaves(
 ) -> None:
     home = RunFolder.of_run(server, "trial")
     newest: dict[str, torch.Tensor] = {}
-    original = Server.receive
+    original = Server.receive_uploads
 
     def receive(self, number, exchange, uploads):  # type: ignore[no-untyped-def]
         uploads = list(uploads)
         newest.update({site: find_codec("f32").decode(blob).arrays[0].double() for site, blob in uploads})
         original(self, number, exchange, uploads)
 
-    monkeypatch.setattr(Server, "receive", receive)
+    monkeypatch.setattr(Server, "receive_uploads", receive)
     run(post, server, Plan("trial", rounds=1, options=PLAN.options, seed=4)).conduct()
     going = run(post, server, Plan("trial", rounds=2, options=PLAN.options, seed=4))  # from the checkpoint
     going._gather_sites()

@@ -67,7 +67,7 @@ def _run_with_liar(spec: RunSpec, lie: Callable[[torch.Tensor], torch.Tensor]) -
     """The mean accuracy of the nine others after two rounds, and how often the liar was left out."""
     with make_simulation(resolve(replace(spec, rounds=2, refused_share=0.5))) as simulation:
         server: Any = simulation.server
-        receive, liar = server.receive, simulation.federation.clients[0]
+        receive, liar = server.receive_uploads, simulation.federation.clients[0]
 
         def receive_lies(number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
             sent = dict(uploads)
@@ -75,7 +75,7 @@ def _run_with_liar(spec: RunSpec, lie: Callable[[torch.Tensor], torch.Tensor]) -
             sent[liar] = server.transport.upload_codec.encode(Message(message.kind, (lie(message.arrays[0]),)))
             receive(number, exchange, sent.items())
 
-        server.receive = receive_lies
+        server.receive_uploads = receive_lies
         records = list(simulation.rounds())
     honest = [accuracy for accuracy in records[-1].accuracy_per_client[1:] if accuracy is not None]
     return sum(honest) / len(honest), sum(liar in record.refused for record in records)

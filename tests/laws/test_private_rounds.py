@@ -75,7 +75,7 @@ def _upload(guard: Protection, changed: Change, body: Body, data: Records, engin
     clients = list_clients(federation, [body], algorithm)
     cohort = Cohort(algorithm, federation, clients, engine, Key(3), protection=guard)
     cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
-    ((_, blob),) = cohort.exchange(1, algorithm.schedule.round[0], [0])
+    ((_, blob),) = cohort.make_encoded_uploads(1, algorithm.schedule.round[0], [0])
     assert blob is not None
     return WIRE.decode(blob)
 
@@ -163,7 +163,7 @@ def _sums_of_clients(guard: Protection, body: Body, data: Records, parts: list[T
     members = list_clients(federation, bodies, algorithm)
     cohort = Cohort(algorithm, federation, members, engine, Key(3), protection=guard)
     cohort.receive_broadcast(WIRE.encode(algorithm.broadcast(algorithm.begin(Key(4)))))
-    uploads = dict(cohort.exchange(1, algorithm.schedule.round[0], range(len(parts))))
+    uploads = dict(cohort.make_encoded_uploads(1, algorithm.schedule.round[0], range(len(parts))))
     blobs = [uploads[at] for at in range(len(parts))]
     return [
         guard.convert_to_feature_units(make_contribution(WIRE.decode(blob))).arrays[0]
@@ -426,11 +426,11 @@ def test_a_poisoned_upload_is_left_out_and_named(case: str) -> None:
     (exchange,) = algorithm.schedule.round
     good = WIRE.encode(Message(Kind.STATISTICS, (_statistics(2.0, 3.9),)))
     bad = WIRE.encode(Message(Kind.STATISTICS, (BAD[case],)))
-    server.receive(1, exchange, [("honest", good), ("wicked", bad)])
+    server.receive_uploads(1, exchange, [("honest", good), ("wicked", bad)])
     assert [refusal.client for _, refusal in server.refusals] == ["wicked"]
     torch.testing.assert_close(server.state["statistics"], _statistics(2.0, 3.9).double())
     with pytest.raises(RunError, match="2 of 3"):
-        server.receive(2, exchange, [("honest", good), ("wicked", bad), ("worse", bad)])
+        server.receive_uploads(2, exchange, [("honest", good), ("wicked", bad), ("worse", bad)])
 
 
 def test_noise_is_no_poison_and_what_no_noise_explains_is() -> None:
@@ -440,7 +440,9 @@ def test_noise_is_no_poison_and_what_no_noise_explains_is() -> None:
     sigma = guard.mechanism.sigma
     below, beyond = _statistics(-3 * sigma, 2 * sigma), _statistics(1.0, 100 * sigma)
     uploads = [("a", below), ("b", beyond)]
-    server.receive(1, exchange, [(name, WIRE.encode(Message(Kind.STATISTICS, (sums,)))) for name, sums in uploads])
+    server.receive_uploads(
+        1, exchange, [(name, WIRE.encode(Message(Kind.STATISTICS, (sums,)))) for name, sums in uploads]
+    )
     assert [refusal.client for _, refusal in server.refusals] == ["b"]
     assert "norm" in server.refusals[0][1].reason
 
@@ -551,7 +553,7 @@ def test_what_is_remembered_is_summed_by_name_whoever_came_first() -> None:
         (exchange,) = algorithm.schedule.round
         for number, client in enumerate(order, 1):
             sums = Message(Kind.STATISTICS, (_statistics(2.0, sent[client]),))
-            server.receive(number, exchange, [(client, WIRE.encode(sums))])
+            server.receive_uploads(number, exchange, [(client, WIRE.encode(sums))])
         found.append(server.state["statistics"])
     assert len({sum(float(torch.tensor(sent[client])) for client in order) for order in ("abcd", "dcba", "bdac")}) > 1
     assert torch.equal(found[0], found[1])

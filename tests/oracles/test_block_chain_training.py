@@ -134,9 +134,9 @@ def test_numbers_that_are_not_finite_stay_visible(make_federation: MakeFederatio
 
 def test_the_seconds_of_each_part_are_measured(make_federation: MakeFederation) -> None:
     federation, body = _case("perceptron", make_federation)
-    CLOCK.take()
+    CLOCK.read_and_reset()
     _train(federation, _tasks(federation, body, "fedlog", torch.float32), Settings(batch_size=3), BackendChoice.BLOCK)
-    taken = CLOCK.take()
+    taken = CLOCK.read_and_reset()
     assert all(0 < taken[part] < 10 for part in ("gather", "forward", "backward", "optimiser"))
 
 

@@ -179,7 +179,7 @@ def test_an_upload_that_cannot_be_used_stops_the_run_and_names_the_client(said: 
     server, exchange = begin()
     sent = [("north", CODEC.encode(_good())), ("south", CODEC.encode(BAD[said]))]
     with pytest.raises(RunError, match=rf"round 4: 1 of 2 uploads.*south: .*{said}"):
-        server.receive(4, exchange, sent)
+        server.receive_uploads(4, exchange, sent)
 
 
 def test_a_gaussian_with_a_negative_variance_is_refused(begin: Begin) -> None:
@@ -188,7 +188,7 @@ def test_a_gaussian_with_a_negative_variance_is_refused(begin: Begin) -> None:
     variances[2, 1] = -1e-3
     blob = CODEC.encode(Message(Kind.MIXTURES, (records, means, variances)))
     with pytest.raises(RunError, match="south: Gaussian 2 of mixtures has a negative variance"):
-        server.receive(1, exchange, [("south", blob)])
+        server.receive_uploads(1, exchange, [("south", blob)])
 
 
 @pytest.mark.parametrize(
@@ -197,23 +197,23 @@ def test_a_gaussian_with_a_negative_variance_is_refused(begin: Begin) -> None:
 def test_bytes_that_are_no_message_stop_the_run_and_name_the_client(blob: bytes, begin: Begin) -> None:
     server, exchange = begin()
     with pytest.raises(RunError, match="south"):
-        server.receive(1, exchange, [("south", blob)])
+        server.receive_uploads(1, exchange, [("south", blob)])
 
 
 def test_a_second_upload_of_one_client_is_refused(begin: Begin) -> None:
     server, exchange = begin()
     with pytest.raises(RunError, match="has already sent an upload in this exchange"):
-        server.receive(1, exchange, [("north", CODEC.encode(_good())), ("north", CODEC.encode(_good(9)))])
+        server.receive_uploads(1, exchange, [("north", CODEC.encode(_good())), ("north", CODEC.encode(_good(9)))])
 
 
 def test_where_refusals_are_allowed_the_others_go_on_and_the_refusal_is_noted(begin: Begin) -> None:
     server, exchange = begin()
     server.refused_share_allowed = 0.5
     clean, _ = begin()
-    server.receive(
+    server.receive_uploads(
         1, exchange, [("north", CODEC.encode(_good())), ("south", CODEC.encode(_spoiled((1, 1), float("nan"))))]
     )
-    clean.receive(1, exchange, [("north", CODEC.encode(_good()))])
+    clean.receive_uploads(1, exchange, [("north", CODEC.encode(_good()))])
     assert torch.equal(server.state[HEAD], clean.state[HEAD])
     assert [(at, refusal.client) for at, refusal in server.refusals] == [(1, "south")]
     # What crossed has crossed, whether it could be used or not.
@@ -223,7 +223,7 @@ def test_where_refusals_are_allowed_the_others_go_on_and_the_refusal_is_noted(be
 def test_an_upload_in_an_exchange_that_has_none_is_refused(begin: Begin) -> None:
     server, exchange = begin("local")
     with pytest.raises(RunError, match="expected: none"):
-        server.receive(1, exchange, [("north", CODEC.encode(_good()))])
+        server.receive_uploads(1, exchange, [("north", CODEC.encode(_good()))])
 
 
 def test_records_add_up_to_the_ledger(make_federation: MakeFederation) -> None:

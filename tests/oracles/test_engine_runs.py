@@ -221,14 +221,14 @@ def test_a_checkpoint_of_another_format_is_refused(
 def test_a_run_does_without_half_of_its_clients_at_most(
     bad: int, simulate: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    working = Cohort.exchange
+    working = Cohort.make_encoded_uploads
 
     def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
         nothing = torch.full((3, 6), torch.nan)
         blob = self._transport.upload_codec.encode(Message(Kind.STATISTICS, (nothing,)))
         return [(index, blob if index < bad else sent) for index, sent in working(self, *told)]
 
-    monkeypatch.setattr(Cohort, "exchange", poisoned)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", poisoned)
     rounds = simulate(rounds=2).rounds()
     if bad == 3:
         assert [list(record.refused) for record in rounds] == [["client-0", "client-1", "client-2"]] * 2
@@ -280,7 +280,7 @@ def test_a_resumed_sum_of_what_is_remembered_is_the_same_to_the_bit(
             sent.append((index, self._transport.upload_codec.encode(Message(Kind.STATISTICS, (sums,)))))
         return sent
 
-    monkeypatch.setattr(Cohort, "exchange", unequal)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", unequal)
     for after in (1, 2, 3):
         whole, first, second = (simulate(rounds=5, participation=0.34, seed=4) for _ in range(3))
         assert [whole.draw_participants(number) for number in (1, 2, 3, 5)] == [[4, 5], [3, 5], [1, 3], [0, 1]]

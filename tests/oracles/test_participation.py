@@ -42,7 +42,7 @@ def test_the_head_is_that_of_everyones_last_statistics(
     method: str, heard_of_in_round_1: int, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last: dict[int, Tensor] = {}
-    working = Cohort.exchange
+    working = Cohort.make_encoded_uploads
 
     def noted(self: Cohort, number: int, exchange: Any, indices: Any) -> list[tuple[int, bytes | None]]:
         sent = working(self, number, exchange, indices)
@@ -51,7 +51,7 @@ def test_the_head_is_that_of_everyones_last_statistics(
         )
         return sent
 
-    monkeypatch.setattr(Cohort, "exchange", noted)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", noted)
     simulation = _simulation(make_federation([9, 4, 7, 12, 6]), method)
     seen = []
     for record in simulation.rounds():

@@ -143,14 +143,14 @@ def test_skipping_keeps_the_last_statistics_and_counts_the_word() -> None:
 def test_an_upload_that_was_refused_is_not_taken_to_be_there() -> None:
     """The client thinks that it was heard; the server has something else, says so, and gets a whole upload."""
     run = simulation(codec="rows", skip_below=1e9, refused_share=0.5)
-    work, seen = run.workers.exchange, list[dict[int, int]]()
+    work, seen = run.workers.make_encoded_uploads, list[dict[int, int]]()
 
     def spoiled(number: int, exchange: Any, indices: Any) -> Any:
         uploads = work(number, exchange, indices)
         seen.append({index: len(blob) for index, blob in uploads if blob is not None})
         return [(index, b"?" if (number, index) == (1, 2) else blob) for index, blob in uploads]
 
-    run.workers.exchange = spoiled  # type: ignore[method-assign]
+    run.workers.make_encoded_uploads = spoiled  # type: ignore[method-assign]
     records = list(run.rounds())
     word = len(find_codec("rows").encode(Message(Kind.SAME, ())))
     assert [sorted(r.refused) for r in records] == [["c2"], [], [], []]
@@ -167,7 +167,9 @@ def test_same_that_refers_to_another_upload_is_refused() -> None:
     (exchange,) = run.algorithm.schedule.round
     other = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH),))
     with pytest.raises(RunError, match="or the earlier message that it refers to"):
-        run.server.receive(2, exchange, [("c0", find_codec("rows").encode(Message(Kind.SAME, ()), known=other))])
+        run.server.receive_uploads(
+            2, exchange, [("c0", find_codec("rows").encode(Message(Kind.SAME, ()), known=other))]
+        )
 
 
 def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
@@ -228,7 +230,7 @@ def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> 
     run = simulation(method, {"carry": keep, "first_head": "random"}, participation=0.4)
     assert run.server.memory is None
     expected = torch.zeros(CLASSES, 1 + WIDTH, dtype=torch.float64)
-    work = run.workers.exchange
+    work = run.workers.make_encoded_uploads
 
     def spied(number: int, exchange: Any, indices: Any) -> Any:
         uploads = work(number, exchange, indices)
@@ -236,7 +238,7 @@ def test_carrying_is_the_decayed_sum_of_all_rounds(method: str, keep: float) -> 
         expected.mul_(keep).add_(summed)
         return uploads
 
-    run.workers.exchange = spied  # type: ignore[method-assign]
+    run.workers.make_encoded_uploads = spied  # type: ignore[method-assign]
     for _ in run.rounds():
         torch.testing.assert_close(run.server.state["statistics"], expected, rtol=1e-12, atol=1e-12)
     if method == "fedlog-c":  # the clients solve the same head from the statistics alone

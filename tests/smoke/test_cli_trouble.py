@@ -35,13 +35,13 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _one_client_sends_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
-    working = Cohort.exchange
+    working = Cohort.make_encoded_uploads
 
     def poisoned(self: Cohort, *told: Any) -> list[tuple[int, bytes | None]]:
         nonsense = self._transport.upload_codec.encode(Message(Kind.STATISTICS, (torch.full((2, 3), torch.nan),)))
         return [(index, nonsense if index == 0 else sent) for index, sent in working(self, *told)]
 
-    monkeypatch.setattr(Cohort, "exchange", poisoned)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", poisoned)
 
 
 @pytest.mark.usefixtures("_one_client_sends_nonsense")

@@ -75,18 +75,18 @@ def test_distributed_noise_for_whole_clients_goes_through_the_secure_sum(tmp_pat
 def test_a_resumed_run_is_held_to_the_budget_it_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = _spec(**RECORD, rounds=3)
     folder = tmp_path / "run"
-    working = Cohort.exchange
+    working = Cohort.make_encoded_uploads
 
     def dies_in_round_two(self: Cohort, number: int, *rest: object) -> object:
         if number == 2:
             raise KeyboardInterrupt
         return working(self, number, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cohort, "exchange", dies_in_round_two)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", dies_in_round_two)
     with pytest.raises(KeyboardInterrupt):
         execute(spec, folder)
     assert [release.round for release in read_log(folder / FILE_NAME).releases] == [1, 2]
-    monkeypatch.setattr(Cohort, "exchange", working)
+    monkeypatch.setattr(Cohort, "make_encoded_uploads", working)
     shutil.copytree(folder, tmp_path / "unrecorded")
     (tmp_path / "unrecorded" / FILE_NAME).unlink()
     with pytest.raises(InputError, match="releases, too few for a checkpoint of round 1"):

@@ -37,10 +37,10 @@ def test_an_inner_part_counts_for_the_outer_one() -> None:
     clock = Stopwatch()
     with clock.time("evaluate"), clock.time("forward"):
         pass
-    taken = clock.take()
+    taken = clock.read_and_reset()
     assert taken["evaluate"] > 0
     assert taken["forward"] == 0
-    assert not any(clock.take().values())
+    assert not any(clock.read_and_reset().values())
 
 
 def test_parts_add_up_to_the_round() -> None:

@@ -27,7 +27,7 @@ SPEC = RunSpec(
 
 
 def _interrupted_in(round_number: int, spec: RunSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    working = Cohort.exchange
+    working = Cohort.make_encoded_uploads
 
     def dies(self: Cohort, number: int, *rest: object) -> object:
         if number == round_number:
@@ -35,7 +35,7 @@ def _interrupted_in(round_number: int, spec: RunSpec, folder: Path, monkeypatch:
         return working(self, number, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cohort, "exchange", dies)
+        patched.setattr(Cohort, "make_encoded_uploads", dies)
         with pytest.raises(KeyboardInterrupt):
             execute(spec, folder)
 

@@ -195,7 +195,7 @@ def _train_clients(
     cohort = start_cohort(algorithm, federation, bodies, engine, key, tap)
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
-        cohort.exchange(1 + number, exchange, range(len(clients)))
+        cohort.make_encoded_uploads(1 + number, exchange, range(len(clients)))
     server = Server(_SumPublishingFedLog(plan), {}, {}, protection=protection, noise_key=noise.child("server"))
     each = len(clients)
     by_round = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]

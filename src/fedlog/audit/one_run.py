@@ -156,7 +156,7 @@ def _make_messages(
     engine = Engine(Settings(dtype=torch.float64), BackendChoice.LOOP)
     cohort = start_cohort(algorithm, federation, bodies, engine, key, protection)
     (exchange,) = algorithm.schedule.round
-    return [(at, blob) for at, blob in cohort.exchange(1, exchange, range(len(sizes))) if blob is not None]
+    return [(at, blob) for at, blob in cohort.make_encoded_uploads(1, exchange, range(len(sizes))) if blob is not None]
 
 
 def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:

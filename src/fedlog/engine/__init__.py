@@ -1,1 +1,1 @@
-"""What methods leave to the engine: training, timing, seeds, checkpoints and the simulation of clients."""
+"""Everything in a run that is the same for all methods: local training, rounds, checkpoints, and the simulation."""

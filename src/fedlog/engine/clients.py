@@ -22,13 +22,16 @@ def list_methods_for_different_bodies() -> str:
 
 
 def check_method_fits_labels(algorithm: Algorithm, *, numbers: bool) -> None:
-    """Refuse a method for classes if the labels are numbers, and a method for numbers if they are classes."""
+    """Refuse a classifying method for data with a number to predict, and a regression method for data with classes.
+
+    `numbers` says which data it is: with a number to predict (True) or with classes.
+    """
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
         names = ", ".join(find_methods(predicts_numbers))
         raise InputError(
-            f"method {algorithm.name} predicts classes, but the label of the data is a number",
-            hint=f"--method {names}",
+            f"method {algorithm.name} predicts classes, but the label of the data is a number with a range",
+            hint=f"these methods predict a number: {names}",
         )
     if for_numbers and not numbers:
         raise InputError(
@@ -44,7 +47,8 @@ POOLED_CLIENT = "pooled"  # the name of the only client if the method pools all 
 class Client:
     """One client of a run: its body, and the positions of its training, validation and test records.
 
-    A method that pools all records has a single client, with one set of held-out positions for each shard.
+    A method that pools all records has a single client. It has one set of validation records, and one of test records,
+    for each shard (the data of one site).
     """
 
     index: int
@@ -75,7 +79,7 @@ def make_model_plan(federation: Federation, bodies: Sequence[Body]) -> ModelPlan
 
 
 def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algorithm) -> tuple[Client, ...]:
-    """The clients of a run: one for each shard, or a single one with all records if the method pools them."""
+    """The clients of a run: one for each shard (the data of one site), or only one if the method pools all records."""
     if algorithm.bodies is Bodies.SAME and len({body.name for body in bodies}) > 1:
         names = ", ".join(sorted({body.name for body in bodies}))
         raise InputError(
@@ -85,7 +89,7 @@ def list_clients(federation: Federation, bodies: Sequence[Body], algorithm: Algo
     if not any(len(shard.train) for shard in federation.shards):
         raise InputError(
             f"data set {federation.name}: no client has a training record",
-            hint="check the data, and how many records are held out for validation and test",
+            hint="check the data, or hold out fewer records for validation and test",
         )
     if algorithm.training is TrainingRecords.POOLED:
         # Sorted, so that the order of the clients does not matter.

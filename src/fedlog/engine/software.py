@@ -1,4 +1,4 @@
-"""The software that made a record: versions of fedlog (with its commit), PyTorch and Python, and the machine."""
+"""The versions to store with results: fedlog and its commit, PyTorch, Python, and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fedlog
 
 
 def list_software_versions() -> dict[str, str]:
-    """The versions of fedlog, PyTorch and Python, the commit and the machine, to be stored with results."""
+    """The versions of fedlog, PyTorch and Python, fedlog's git commit, and the machine type, to store with results."""
     return {
         "fedlog": fedlog.__version__,
         "commit": _find_commit(),

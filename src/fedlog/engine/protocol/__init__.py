@@ -1,1 +1,1 @@
-"""The two sides of a round, server and clients, and their checkpoints."""
+"""The protocol between server and clients: what each side does in a round, and checkpoints of both."""

@@ -37,23 +37,25 @@ LATEST = "latest.json"
 SUMS = "sums.json"
 DOWNLINK = "downlink.safetensors"
 Memory = dict[str, Contribution]
-"""Every client's last contribution; that of the opening exchange counts until the client's body is trained."""
+"""Every client's last contribution; the one of the opening exchange stays until the client uploads again."""
 
 
 @dataclass(frozen=True)
 class SumsProgress:
-    """How many secure sums a run has made, and which clients sent keys for the next one; it contains no secrets."""
+    """How many secure sums a run has made, and what is known about the next one; it contains no secrets."""
 
     made: int
     ahead: tuple[int, ...] = ()
     """The clients that have already sent keys for the next sum."""
     members: tuple[int, ...] = ()
+    """All clients of the next sum, if some have already sent keys."""
     coordinates: int = 0
+    """The number of values in the next sum, if some clients have already sent keys."""
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """The server's part of a checkpoint: the method's state, the ledger of bits, and clients' last contributions."""
+    """The server's part of a checkpoint: the method's state, the ledger of bits, and what it keeps for each client."""
 
     round_number: int
     values: Params
@@ -69,7 +71,7 @@ def exists(folder: Path) -> bool:
 
 
 def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]) -> None:
-    """Write the checkpoint of this round (`save_clients` adds the clients' files), then delete the older one."""
+    """Write a checkpoint of `state`, then delete the older one; `save_clients` writes the clients' files in between."""
     part = folder / f"round-{state.round_number:06d}"
     shutil.rmtree(part, ignore_errors=True)  # an incomplete one, if the process was killed while writing
     part.mkdir(parents=True)
@@ -107,15 +109,15 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
 
 
 def _flatten_contributions(memory: Memory) -> Params:
-    """Each client's last contribution as named tensors: a tensor of two facts, then the contribution's arrays.
+    """Each client's last contribution as named tensors; a name is JSON: [client's name, number of the tensor].
 
-    The facts are the std of the noise and whether the contribution is a `JoinedContribution`. Names are JSON,
-    because a client's name may contain any character.
+    Tensor 0 has two numbers: the std of the noise, and 1 for a `JoinedContribution` or 0 for any other contribution.
+    The next tensors are the contribution's arrays.
     """
     flat: Params = {}
     for client, last in memory.items():
-        facts = torch.tensor([last.noise_std, isinstance(last, JoinedContribution)], dtype=torch.float64)
-        for at, array in enumerate((facts, *last.arrays)):
+        first = torch.tensor([last.noise_std, isinstance(last, JoinedContribution)], dtype=torch.float64)
+        for at, array in enumerate((first, *last.arrays)):
             flat[json.dumps([client, at])] = array.contiguous()
     return flat
 
@@ -124,7 +126,7 @@ def _unflatten_contributions(flat: Params) -> Memory:
     memory: Memory = {}
     entries = sorted(((json.loads(name), value) for name, value in flat.items()), key=lambda entry: entry[0])
     for (client,), found in groupby(entries, key=lambda entry: entry[0][:-1]):
-        facts, *arrays = (value for _, value in found)
-        noise, *listed = facts.tolist()  # older checkpoints have only the noise: there was no `JoinedContribution` then
-        memory[client] = (JoinedContribution if any(listed) else Contribution)(tuple(arrays), noise_std=noise)
+        first, *arrays = (value for _, value in found)
+        noise, *joined = first.tolist()  # older checkpoints have only the noise: there was no `JoinedContribution` then
+        memory[client] = (JoinedContribution if any(joined) else Contribution)(tuple(arrays), noise_std=noise)
     return memory

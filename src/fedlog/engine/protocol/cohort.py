@@ -1,7 +1,7 @@
 """A cohort: the client side of the protocol, for one client (at a site) or many (in a worker of the simulator).
 
-It holds the state of its clients, decodes broadcasts, does the local work and returns encoded uploads. Only these
-bytes leave it, and scores if it is asked to evaluate.
+A cohort holds the state of its clients, decodes broadcasts, does the local work and returns encoded uploads. Nothing
+else leaves it, except scores if it is asked to evaluate.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Score:
     rmse: float | None = None
 
     @property
-    def share(self) -> float | None:
+    def share_correct(self) -> float | None:
         """The share of correct records; None without records."""
         return self.correct / self.records if self.records else None
 
 
 class Cohort:
-    """Some of the clients of a run: it keeps their state and does their training and evaluation."""
+    """Some of the clients of a run: keeps their state, and does their training and evaluation."""
 
     def __init__(
         self,
@@ -97,18 +97,26 @@ class Cohort:
         return {**client.body.make_initial_params(key.child("body")), HEAD: head}
 
     def receive_broadcast(self, blob: bytes) -> None:
-        """Decode a broadcast that is the same for all clients, and store what they know after it."""
+        """Decode a broadcast that is the same for all clients, and store the parameters that they have after it."""
         self.store.received_params = self._algorithm.hear(
             self._transport.broadcast_codec.decode(blob), self.store.received_params
         )
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Decode a separate broadcast for each of these clients; clients in `anew` first forget earlier messages."""
+        """Decode a separate broadcast for each of these clients.
+
+        Clients in `anew` first forget their last messages, because the server does not know them any more.
+        """
         self.store.messages.forget(anew)
         self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.received_params)
 
-    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> list[tuple[int, bytes | None]]:
-        """Do the local work of these clients and return (number of the client, encoded upload) for each."""
+    def make_encoded_uploads(
+        self, round_number: int, exchange: Exchange, indices: Sequence[int]
+    ) -> list[tuple[int, bytes | None]]:
+        """Do the local work of these clients, and return (number of the client, encoded upload) for each.
+
+        Without an upload in this exchange, None takes its place.
+        """
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.make_uploads(round_number, exchange, indices):
             key = self._derive_work_key(client, round_number, exchange, "wire")
@@ -117,15 +125,15 @@ class Cohort:
         return uploads
 
     def count_clients_trained_together(self) -> int:
-        """The largest number of clients that a backend trains together."""
+        """The largest number of clients that one of the backends trains together."""
         return max(backend.clients_at_once for backend in self._backends.values())
 
     def read_and_reset_times(self) -> dict[str, float]:
-        """The seconds that this process spent since the last call, by part of the work."""
-        return CLOCK.take()
+        """Return the seconds that this process spent on each part of the work, and reset them to 0."""
+        return CLOCK.read_and_reset()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """Encode the upload; if it hardly differs from the client's last upload, encode only "unchanged" (SAME)."""
+        """Encode the upload; if it hardly differs from the client's last one, encode a SAME message instead."""
         codec = self._transport.upload_codec
         if self._transport.skip_below is None:
             return codec.encode(message, key)
@@ -139,7 +147,7 @@ class Cohort:
     def make_uploads(
         self, round_number: int, exchange: Exchange, indices: Sequence[int]
     ) -> Iterator[tuple[Client, Message | None]]:
-        """Do the local work of these clients and yield their uploads before encoding, with privacy noise if any."""
+        """Do the local work of these clients, and yield (client, upload before encoding), with privacy noise if any."""
         for backend, group in self._group_by_backend(indices):
             for client, work, trained in self._train_and_summarise(backend, group, round_number, exchange):
                 home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
@@ -152,10 +160,10 @@ class Cohort:
     def evaluate(
         self, indices: Sequence[int], judge: HeldOutRecords = HeldOutRecords.TEST, closing: tuple[Phase, ...] = ()
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        """The scores of these clients' models on their held-out records.
+        """The scores of these clients' models on their test or validation records, as `judge` says.
 
-        Copies of the models are first trained by the phases that end a run (`closing`). The clients' state does not
-        change.
+        A client has one score for each of its sets of held-out records. Copies of the models are first trained by the
+        phases that end a run (`closing`). The clients' state does not change.
         """
         scores = []
         for backend, group in self._group_by_backend(indices):
@@ -181,11 +189,14 @@ class Cohort:
         write_clients(path, self.store)
 
     def load(self, paths: Sequence[Path]) -> None:
-        """Read the state of this cohort's clients from files that `save` wrote; the files may hold other clients."""
+        """Read the state of this cohort's clients from files that `save` wrote; other clients in them are skipped."""
         self.store = read_clients(paths, {index: client.name for index, client in self._clients.items()})
 
     def _group_by_backend(self, indices: Sequence[int]) -> Iterator[tuple[Backend, list[Client]]]:
-        """Yield groups of clients with the same body, as large as the backend can train; large clients come first."""
+        """Yield (backend, clients that it trains together); clients with the most records come first.
+
+        All clients of a group have the same body, and there are at most `clients_at_once` of them.
+        """
         chosen = sorted((self._clients[index] for index in indices), key=lambda client: (-client.records, client.index))
         for name, backend in self._backends.items():
             clients = [client for client in chosen if client.body.name == name]
@@ -222,7 +233,7 @@ class Cohort:
     def _summarise(
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[WorkResult]:
-        """Summarise the records of each request as the exchange asks for: moments, mixtures or nothing."""
+        """Yield what the exchange asks for about each request's records: class sums, Gaussian mixtures or nothing."""
         nothing = WorkResult({}, Statistics.zeros(0, 1), 0)
         if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
             for moments in self._sum_moments(backend, requests, exchange):
@@ -241,7 +252,7 @@ class Cohort:
     def _sum_moments(
         self, backend: Backend, requests: Sequence[FeatureRequest], exchange: Exchange
     ) -> Iterator[Moments]:
-        """The sums of features by class (moments) over each request's records, clipped in a private run."""
+        """Yield the sums of features by class over each request's records; features are clipped in a private run."""
         protection, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.from_records if protection is None else protection.sum_moments
         for request, features in self._list_features_to_sum(backend, requests):
@@ -255,7 +266,10 @@ class Cohort:
     def _list_features_to_sum(
         self, backend: Backend, requests: Sequence[FeatureRequest]
     ) -> Iterator[tuple[FeatureRequest, Tensor]]:
-        """Each request with the features of its records; under privacy for records, each record is computed alone."""
+        """Yield (request, features of its records).
+
+        If privacy protects single records, the features of each record are computed in a call of their own.
+        """
         protection = self._protection
         if protection is None or protection.mechanism.unit is not Unit.RECORD:
             yield from zip(requests, backend.features(requests), strict=True)
@@ -281,7 +295,7 @@ class Cohort:
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
     def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
-        """Each client's model: the method's model or, if it offers several, the best one on validation records."""
+        """Each client's model: the method's only one or, of several, the best on the client's validation records."""
         homes, received = self.store.homes, self.store.get_received_params
         models = {c.index: self._algorithm.deploy(homes[c.index], received(c.index)) for c in group}
         if not isinstance(self._algorithm, HasCandidates):
@@ -325,7 +339,7 @@ class Cohort:
     def _score_numbers(
         self, request: FeatureRequest, features: Tensor, sizes: list[int], value_range: tuple[float, float]
     ) -> tuple[Score, ...]:
-        """The scores of a model that predicts numbers, one for each set of records; `sizes` are the sets' sizes."""
+        """The scores of a model that predicts numbers: one for each set of records, whose sizes are in `sizes`."""
         truth = request.pool.find_records(self._federation).required_targets[request.positions]
         head, unit = find_number_head(request.params), compute_half_width(value_range)
         found = [
@@ -336,7 +350,7 @@ class Cohort:
 
 
 def _copy(params: Params) -> Params:
-    """Copy the parameters; a view would keep the tensors of all clients that were trained together in memory."""
+    """Copy the parameters: a view would keep in memory the tensors of all clients that were trained together."""
     return {name: value.clone() for name, value in params.items()}
 
 

@@ -1,8 +1,8 @@
-"""What the simulator and Flower share of secure sums: their terms, and the encoding of uploads and sums.
+"""The part of secure sums that the simulator and Flower share: the parameters of a sum, and its fixed-point encoding.
 
-Clients make their uploads addable (`make_contribution`), so all methods whose uploads are summed can use secure
-sums. The server cannot check masked values: in a private run a value out of range wraps around, otherwise the client
-raises an error.
+Clients make their uploads addable (`make_contribution`), so all methods whose uploads are summed can use secure sums.
+The server cannot check masked values. A value out of range wraps around in a private run; in a run without privacy, the
+client raises an error instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def choose_encoding(protection: Protection | None) -> FixedPoint:
 
 
 def encode_for_sum(upload: Contribution, protection: Protection | None, parties: int) -> Words:
-    """The contribution as fixed-point integers for a secure sum; without privacy, InputError if it could overflow."""
+    """The contribution as fixed-point integers for a secure sum of `parties` clients.
+
+    Without privacy, InputError if the sum could overflow.
+    """
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
     encoding = choose_encoding(protection)
     return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
@@ -38,7 +41,7 @@ def encode_for_sum(upload: Contribution, protection: Protection | None, parties:
 def decode_sum(
     result: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]
 ) -> Contribution:
-    """Decode the result of a secure sum into a contribution with arrays of these shapes."""
+    """The contribution that the result of a secure sum encodes, with arrays of these shapes."""
     arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(result.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(result.survivors), noise * sqrt(len(result.survivors)))
@@ -47,10 +50,10 @@ def decode_sum(
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The parameters of one secure sum, which server and clients must agree on.
+    """The parameters of one secure sum, which server and clients must agree on; `number` counts the sums of a session.
 
-    The threshold (how many clients it takes to unmask the sum) is `honest` or, if larger, the smallest number that is
-    safe as long as no client is corrupted.
+    `honest` clients must stay to the end of the sum. The threshold (the number of clients needed to unmask the sum) is
+    at least `honest`, and large enough to be safe as long as no client shares what it sees with the server.
     """
     return Terms(
         session=session,

@@ -133,7 +133,7 @@ class Server:
         key = self.wire_key.child("round", round_number, message.kind.name)
         return self.transport.broadcast_codec.encode(message, key)
 
-    def receive(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
+    def receive_uploads(self, round_number: int, exchange: Exchange, uploads: Iterable[tuple[str, bytes]]) -> None:
         """Update the state with the sum of these uploads, given in the clients' order.
 
         Unusable uploads are left out and recorded; RunError if there are too many of them.

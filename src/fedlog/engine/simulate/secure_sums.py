@@ -1,8 +1,8 @@
 """Secure sums in the simulator: all messages of the protocol are made and counted, and the server gets only the sum.
 
-Clients that also take part in the next sum send their keys for it with their last reply in this one. The next sum then
-needs four turns, each a request to all clients and their replies, instead of five. Clients that did not send their last
-reply are asked for their keys in one more turn.
+A turn is a request to all clients and their replies. With its last reply in a sum, a client also sends its keys for the
+next sum if the same clients take part in both. The next sum then needs four turns instead of five. Clients that did not
+send their last reply are asked for their keys in one more turn.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class SimulatedDropouts:
 
 @dataclass
 class SecureSums:
-    """Computes the secure sums of a run; a sum fails unless `honest` clients (None: more than half) stay to its end."""
+    """Computes the secure sums of a run; a sum fails if too few clients stay to its end."""
 
     protection: Protection | None = None
-    honest: int | None = None
+    honest: int | None = None  # how many clients must stay; None: more than half
     dropouts: SimulatedDropouts | None = None
     # Not drawn from the run's seed: whoever knows it could remove the masks. Masks cancel, so results do not change.
     session: bytes = field(default_factory=lambda: os.urandom(16))
@@ -73,7 +73,7 @@ class SecureSums:
     _early: dict[int, tuple[KeysState, bytes]] = field(default_factory=dict)
     _early_for: Terms | None = None
 
-    def receive(
+    def receive_uploads(
         self,
         server: Server,
         round_number: int,
@@ -81,7 +81,11 @@ class SecureSums:
         sent: Sequence[tuple[int, bytes]],
         following: Sequence[int],
     ) -> None:
-        """Update the server's state with the secure sum of these uploads, unless too many clients drop out."""
+        """Update the server's state with the secure sum of these uploads.
+
+        If too many clients drop out, the server keeps its state and records a refusal. `following` are the clients
+        that take part in the next sum.
+        """
         lifted = [(index, server.read_contribution(UPLOAD_CODEC.decode(blob))) for index, blob in sent]
         try:
             server.apply_sum(round_number, exchange, self.sum_uploads(round_number, lifted, server.ledger, following))
@@ -89,37 +93,37 @@ class SecureSums:
             server.refusals.append((round_number, RefusedUpload("secure sum", error.message)))
             server.kept_state = True
 
-    def read_progress(self) -> SumsProgress:
-        """For a checkpoint: the number of sums so far, and the clients that have sent keys for the next sum."""
+    def get_progress(self) -> SumsProgress:
+        """The number of sums so far, and the clients that have sent keys for the next sum, for a checkpoint."""
         if self._early_for is None or not self._early:
             return SumsProgress(self.sums_made)
         members = tuple(sorted(self._early_for.roster))
         return SumsProgress(self.sums_made, tuple(self._early), members, self._early_for.coordinates)
 
-    def resume_from(self, position: SumsProgress | None, folder: Path) -> None:
+    def resume_from(self, progress: SumsProgress | None, folder: Path) -> None:
         """Continue after the last sum in the folder's checkpoint.
 
         A checkpoint has no secrets, so clients that had sent keys for the next sum make new keys. The bits of
         the new keys are not counted, because those of the old keys already are.
         """
-        if position is None:
+        if progress is None:
             raise InputError(
                 f"the checkpoint in {folder} cannot be used: it does not say how many secure sums were made",
                 hint="start the run anew",
             )
         # A new session, so that no key or mask of the interrupted run is used twice.
         self.session = os.urandom(16)
-        self.sums_made, self.turns, self.survivors, self._early = position.made, 0, (), {}
-        if position.ahead:
+        self.sums_made, self.turns, self.survivors, self._early = progress.made, 0, (), {}
+        if progress.ahead:
             value_bytes = choose_encoding(self.protection).value_bytes
             self._make_early_keys(
-                self._make_terms(list(position.members), position.coordinates, value_bytes), position.ahead
+                self._make_terms(list(progress.members), progress.coordinates, value_bytes), progress.ahead
             )
 
     def read_and_reset_counts(self) -> dict[str, float]:
-        """Return how many turns there were since the last call, and how many clients stayed in the last sum.
+        """Return the number of turns since the last call, and how many clients stayed to the end of the last sum.
 
-        A turn is a request to all clients and their replies. The number of turns then starts at 0 again.
+        A turn is a request to all clients and their replies.
         """
         turns, self.turns = self.turns, 0
         return {"secure_sum_turns": float(turns), "secure_sum_survivors": float(len(self.survivors))}
@@ -131,9 +135,9 @@ class SecureSums:
         ledger: Ledger,
         following: Sequence[int] = (),
     ) -> Contribution:
-        """The secure sum of these contributions, as the server gets it; RoundFailedError if too many clients drop out.
+        """The secure sum of these contributions (client number, contribution), as the server gets it.
 
-        `following` are the clients that take part in the next sum.
+        RoundFailedError if too many clients drop out. `following` are the clients that take part in the next sum.
         """
         encoding = choose_encoding(self.protection)
         shapes = [tuple(array.shape) for array in uploads[0][1].arrays]
@@ -160,7 +164,7 @@ class SecureSums:
         return decode_sum(found, self.protection, shapes)
 
     def _make_early_keys(self, following: Terms, clients: Sequence[int]) -> Mail:
-        """Make and store these clients' keys for the next sum, and return the messages with the keys."""
+        """Make and store these clients' keys for the next sum, and return the messages that carry the keys."""
         self._early_for = following
         self._early = {n: client.make_keys() for n, client in self._make_clients(following, clients).items()}
         return [(number, blob) for number, (_, blob) in self._early.items()]

@@ -1,8 +1,8 @@
 """Simulate a whole federation on one machine: run the rounds, record them, write and resume checkpoints.
 
-A round is: local work and uploads, the server's step, the broadcast, and evaluation. The broadcast is sent to the
-participants of the next round, and after the last round to all clients. All clients are evaluated in every round; that
-is not part of the protocol, and its bits are not counted.
+A round consists of local work, uploads, the server's step, the broadcast and evaluation. The broadcast is sent to the
+participants of the next round, and after the last round to all clients. All clients are evaluated in every round; the
+evaluation is not part of the protocol, and its bits are not counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ ACCURACY_ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is recorded about one round; bits are summed over all clients, `observed` has the method's own numbers."""
+    """What is recorded about one round; bits are summed over all clients.
+
+    `observed` has further numbers by name, which the method, privacy and secure sums report.
+    """
 
     round: int
     accuracy_mean_over_clients: float
@@ -73,7 +76,7 @@ class RoundRecord:
 class Simulation:
     """One simulated run; `rounds()` runs it round by round.
 
-    Its workers, which may be processes, live from `start` to `stop`, or within a `with` statement.
+    The workers, which may be processes, run from `start` to `stop`, or within a `with` statement.
     """
 
     algorithm: Algorithm
@@ -134,7 +137,7 @@ class Simulation:
         self.stop()
 
     def _check_start(self) -> None:
-        """Refuse settings with which the run would fail after its start."""
+        """Refuse settings with which the run would fail later."""
         for judge in self.settings.judge.parts:
             held_out = [c.tests if judge is HeldOutRecords.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
@@ -148,7 +151,7 @@ class Simulation:
         check_transport_fits_method(self.algorithm, self.settings.transport)
 
     def _check_bodies(self) -> None:
-        """Refuse bodies, and initialisations of bodies, that the method cannot use."""
+        """Refuse bodies, and ways to initialise them, that the method cannot use."""
         differ = len({body.name for body in self.bodies}) > 1
         separate = self.settings.initialisation is Initialisation.SEPARATE
         if separate and self.algorithm.bodies is Bodies.SAME:
@@ -190,7 +193,10 @@ class Simulation:
         return WorkerProcesses(make, self._clients, self.settings.execution.jobs, self.settings.execution.threads)
 
     def rounds(self, last: RoundRecord | None = None) -> Iterator[RoundRecord]:
-        """Run the remaining rounds and yield their records; `last` is the newest record of a resumed run."""
+        """Run the remaining rounds, and yield a `RoundRecord` for each.
+
+        `last` is the record of the last round before a resume; if it reached the target accuracy, no round is run.
+        """
         if self.round_number == 0:
             self._run_opening()
         elif self.server.downlink is None:  # otherwise each client's last broadcast is in the checkpoint
@@ -218,7 +224,7 @@ class Simulation:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint into the folder; the older one is deleted when the new one is complete."""
-        sums = None if self.secure is None else self.secure.read_progress()
+        sums = None if self.secure is None else self.secure.get_progress()
         checkpoint.write(folder, self.server.make_checkpoint_state(self.round_number, sums), self.workers.save)
 
     def resume(self, folder: Path) -> None:
@@ -245,7 +251,7 @@ class Simulation:
         return sorted(by_name[at] for at in order[:count])
 
     def _run_opening(self) -> None:
-        """Send the first broadcast and run the opening exchange, if the method has one; counted as round 0."""
+        """Send the first broadcast, then run the method's opening exchange if it has one; bits count for round 0."""
         opening = self.algorithm.schedule.opening
         if not any(self.server.templates.values()):
             # A method without uploads has no broadcasts either, so nothing is counted.
@@ -255,15 +261,18 @@ class Simulation:
         self._broadcast(0, self._all_client_numbers)
         if opening is not None:
             following = self.draw_participants(1)
-            self._exchange(0, opening, self._all_client_numbers, self._find_receivers(following), following)
+            self._run_exchange(0, opening, self._all_client_numbers, self._find_receivers(following), following)
 
     def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
-        """The seconds since the last call, by part of the work, of this process and its workers."""
+        """The round's `seconds`, divided by part of the work of this process and its workers; the rest is `other`."""
         workers = self.workers.read_and_reset_times()
-        return combine_times(seconds, CLOCK.take(), workers)
+        return combine_times(seconds, CLOCK.read_and_reset(), workers)
 
     def _broadcast(self, number: int, receivers: list[int]) -> None:
-        """Send the broadcast to these clients; a common broadcast is also given to all others, to evaluate them."""
+        """Send the broadcast to these clients, and count its bits.
+
+        If all clients get the same bytes, other clients get them too, uncounted, so that they can be evaluated.
+        """
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
@@ -287,7 +296,7 @@ class Simulation:
             receivers = self._find_receivers_after(number) if last else self._find_receivers(participants)
             following = self._draw_participants_after(number) if last else participants
             slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
-            self._exchange(number, slowed, participants, receivers, following)
+            self._run_exchange(number, slowed, participants, receivers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts
         scores, *validated = (_flatten(self.workers.evaluate(self._all_client_numbers, part)) for part in parts)
@@ -310,11 +319,11 @@ class Simulation:
             seconds=seconds,
             seconds_by_part=self._read_and_reset_times(seconds) if self.profiles else {},
             rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],
-            validation_per_client=[score.share for held_out in validated for score in held_out],
+            validation_per_client=[score.share_correct for held_out in validated for score in held_out],
         )
 
     def _collect_observed_numbers(self) -> dict[str, float]:
-        """The numbers about a round that the method, privacy and secure sums give, for its record."""
+        """The numbers that the method, privacy and secure sums report about the last round, by name."""
         kept = {} if self.protection is None else {"kept_old_head": float(self.server.kept_state)}
         sums = {} if self.secure is None else self.secure.read_and_reset_counts()
         return {**self.algorithm.observe(self.server.state), **kept, **sums}
@@ -334,23 +343,25 @@ class Simulation:
         """The clients that get a broadcast: all if the method asks for it, else `following`, the next participants."""
         return self._all_client_numbers if self.algorithm.schedule.audience is Audience.EVERYONE else following
 
-    def _exchange(
+    def _run_exchange(
         self, number: int, exchange: Exchange, participants: list[int], receivers: list[int], following: list[int]
     ) -> None:
         self._record_releases(number, exchange)
-        uploads = self.workers.exchange(number, exchange, participants)
+        uploads = self.workers.make_encoded_uploads(number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
             return  # a method without communication
         with CLOCK.time("head"):
             if self.secure is None:
-                self.server.receive(number, exchange, [(self._clients[index].name, blob) for index, blob in sent])
+                self.server.receive_uploads(
+                    number, exchange, [(self._clients[index].name, blob) for index, blob in sent]
+                )
             else:
-                self.secure.receive(self.server, number, exchange, sent, following)
+                self.secure.receive_uploads(self.server, number, exchange, sent, following)
         self._broadcast(number, receivers)
 
     def _record_releases(self, number: int, exchange: Exchange) -> None:
-        """Record the releases of this exchange before they are sent; RunError if the budget does not cover them."""
+        """Record the privacy cost of this exchange before anything is sent; RunError if the budget is too small."""
         if self.protection is None:
             return
         trained = self.protection.make_training_event(number, exchange.name) if exchange.phases else None

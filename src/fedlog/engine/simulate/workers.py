@@ -1,6 +1,6 @@
-"""Worker processes, each with a cohort of clients; they exchange with the server only what a network would carry.
+"""Worker processes, each with a cohort of clients; they and the server exchange only what a network would carry.
 
-Small kernels do not gain from threads, so it is fastest to have one process with a single thread for each core.
+Small computations do not gain from threads, so it is fastest to have one process with a single thread for each core.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MakeCohort = Callable[[list[Client]], Cohort]
 class Workers(ABC):
     """All clients of a run, divided into cohorts; subclasses keep the cohorts in this process or in others."""
 
-    def __init__(self, make: MakeCohort, shares: list[list[Client]]) -> None:
+    def __init__(self, make: MakeCohort, groups: list[list[Client]]) -> None:
         self._make = make
-        self._shares = shares
-        self._share_of = {client.index: number for number, share in enumerate(shares) for client in share}
+        self._groups = groups
+        self._cohort_of = {client.index: number for number, group in enumerate(groups) for client in group}
 
     @abstractmethod
     def start(self) -> None:
@@ -46,56 +46,56 @@ class Workers(ABC):
         """Stop the processes, if there are any."""
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """The seconds since the last call, by part of the work, for each worker process; empty without any."""
+        """For each worker process, its seconds since the last call, by part of the work; empty without processes."""
         return []
 
     def count_clients_trained_together(self) -> int:
         """The largest number of clients that one worker trains together."""
-        counts: list[int] = self._call_all("count_clients_trained_together", [()] * len(self._shares))
+        counts: list[int] = self._call_all("count_clients_trained_together", [()] * len(self._groups))
         return max(counts)
 
     @abstractmethod
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call this method of each cohort with its entry of `arguments`, and return the results."""
+        """Call this method of each cohort, with that cohort's entry of `arguments`, and return the results."""
 
     def receive_broadcast(self, blob: bytes) -> None:
         """Give a broadcast to all clients."""
-        self._call_all("receive_broadcast", [(blob,)] * len(self._shares))
+        self._call_all("receive_broadcast", [(blob,)] * len(self._groups))
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Give each of these clients its own broadcast; clients in `anew` first forget earlier messages."""
+        """Give each of these clients its own broadcast; clients in `anew` first forget their last messages."""
         split = self._split_by_cohort(list(blobs))
         parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
         self._call_all("receive_own_broadcasts", parts)
 
-    def exchange(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
+    def make_encoded_uploads(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
         """Do the local work of these clients and return their uploads, in the clients' order."""
         return self._call_and_join(
-            "exchange", [(round_number, exchange, own) for own in self._split_by_cohort(indices)]
+            "make_encoded_uploads", [(round_number, exchange, own) for own in self._split_by_cohort(indices)]
         )
 
     def evaluate(self, indices: Sequence[int], judge: HeldOutRecords, closing: tuple[Phase, ...] = ()) -> Scores:
-        """The scores of these clients, in the clients' order; with `closing`, after the phases that end a run."""
+        """The scores of these clients, in the clients' order; models are first trained by the `closing` phases."""
         return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split_by_cohort(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personal model into the folder."""
-        self._call_all("save_models", [(closing, [client.index for client in own], folder) for own in self._shares])
+        self._call_all("save_models", [(closing, [client.index for client in own], folder) for own in self._groups])
 
     def save(self, folder: Path) -> None:
         """Write the state of all clients into the folder."""
-        self._call_all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._shares))])
+        self._call_all("save", [(folder / f"clients-{number}.safetensors",) for number in range(len(self._groups))])
 
     def load(self, folder: Path) -> None:
         """Read the state of all clients from the folder, even if `save` was called with another number of workers."""
         files = sorted(folder.glob("clients-*.safetensors"))
-        self._call_all("load", [(files,)] * len(self._shares))
+        self._call_all("load", [(files,)] * len(self._groups))
 
     def _split_by_cohort(self, indices: Sequence[int]) -> list[list[int]]:
-        """For each cohort, those of the clients `indices` that belong to it."""
-        split: list[list[int]] = [[] for _ in self._shares]
+        """For each cohort, the numbers of those of these clients that it has."""
+        split: list[list[int]] = [[] for _ in self._groups]
         for index in indices:
-            split[self._share_of[index]].append(index)
+            split[self._cohort_of[index]].append(index)
         return split
 
     def _call_and_join(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, Any]]:
@@ -120,14 +120,14 @@ class InProcess(Workers):
 
     def start(self) -> None:
         """Make the cohort."""
-        self._cohort = self._make(self._shares[0])
+        self._cohort = self._make(self._groups[0])
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [getattr(self.cohort, method)(*given) for given in arguments]
 
 
 class WorkerProcesses(Workers):
-    """Worker processes made by fork, each with a cohort; clients are divided so that all processes have equal work."""
+    """Worker processes made by fork, each with a cohort; each gets about the same number of training records."""
 
     def __init__(self, make: MakeCohort, clients: Sequence[Client], processes: int, threads: int) -> None:
         super().__init__(make, split_by_work(clients, processes))
@@ -139,10 +139,10 @@ class WorkerProcesses(Workers):
         """Start the worker processes by fork."""
         context = multiprocessing.get_context("fork")
         self._pipes, self._processes = [], []
-        for share in self._shares:
+        for group in self._groups:
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_answer_calls, args=(theirs, [*self._pipes, ours], self._make, share, self._threads), daemon=True
+                target=_answer_calls, args=(theirs, [*self._pipes, ours], self._make, group, self._threads), daemon=True
             )
             process.start()
             theirs.close()
@@ -161,8 +161,8 @@ class WorkerProcesses(Workers):
         self._pipes = []
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """The seconds since the last call, by part of the work, for each worker process."""
-        return self._call_all("read_and_reset_times", [()] * len(self._shares))
+        """For each worker process, its seconds since the last call, by part of the work."""
+        return self._call_all("read_and_reset_times", [()] * len(self._groups))
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call this method in every worker process and return the results; raise the first error, if any."""
@@ -196,28 +196,31 @@ class WorkerProcesses(Workers):
 
 def make_not_running_error() -> RunError:
     """The error for a call to workers that are not running."""
-    return RunError("the workers of the simulation are not running", hint="use it within `with simulation:`")
+    return RunError("the workers of the simulation are not running", hint="use the simulation in `with simulation:`")
 
 
 def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
-    """Divide the clients into groups of equal work: the next largest client goes to the group with the least work."""
-    shares: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
-    loads = [0] * len(shares)
+    """Divide the clients into groups with about equal numbers of training records.
+
+    The largest client comes first, and each goes to the group that has the fewest records so far.
+    """
+    divided: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
+    loads = [0] * len(divided)
     for client in sorted(clients, key=lambda c: (-c.records, c.index)):
         lightest = loads.index(min(loads))
-        shares[lightest].append(client)
+        divided[lightest].append(client)
         loads[lightest] += client.records + 1
-    return shares
+    return divided
 
 
 def _answer_calls(
     pipe: Connection,
     others: list[Connection],
     make: MakeCohort,
-    share: list[Client],
+    clients: list[Client],
     threads: int,
 ) -> None:
-    """The loop of a worker process: call methods of its cohort and send the results, until the pipe is closed."""
+    """Run a worker process: call the methods of its cohort that the pipe asks for, until the pipe is closed."""
     # Ctrl-C reaches all processes, but the parent decides. Inherited pipes are closed, to notice a dead parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
@@ -231,13 +234,15 @@ def _answer_calls(
         except (EOFError, OSError):
             os._exit(0)
         try:
-            cohort = cohort or make(share)
+            cohort = cohort or make(clients)
             answer = getattr(cohort, method)(*arguments)
         except FedlogError as error:
             answer = error
         except Exception as error:  # any error must reach the user
             traceback.print_exc()
-            answer = RunError(f"a worker failed in {method}: {type(error).__name__}: {error}")
+            answer = RunError(
+                f"a worker failed in {method}: {type(error).__name__}: {error}", hint="see its traceback above"
+            )
         try:
             pipe.send(answer)
         except OSError:

@@ -172,7 +172,7 @@ def make_multipliers(uniform: Tensor, p: float, dtype: torch.dtype) -> Tensor:
 
 
 class Stopwatch:
-    """Measures the seconds of each part of a round since the last `take`.
+    """Measures the seconds of each part of a round since the last call of `read_and_reset`.
 
     Time in a nested part counts for the outer part: forward passes during evaluation count as evaluation.
     """
@@ -183,7 +183,7 @@ class Stopwatch:
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Add the time of the `with` block to this part, unless another part is being timed."""
+        """Add the time of the `with` block to this part; inside the block of another part, do nothing."""
         if self._runs:
             yield
             return
@@ -210,7 +210,7 @@ class Stopwatch:
                 return
             yield item
 
-    def take(self) -> dict[str, float]:
+    def read_and_reset(self) -> dict[str, float]:
         """Return the seconds of each part, and reset them to 0."""
         taken, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
         return taken

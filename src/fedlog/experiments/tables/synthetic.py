@@ -88,9 +88,9 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     (exchange,) = algorithm.schedule.round
     cohort.receive_broadcast(server.encode_and_count_broadcast(0, len(clients)))
     before = _read_models(cohort, clients)
-    uploads = sorted(cohort.exchange(1, exchange, everyone), key=lambda pair: pair[0])
+    uploads = sorted(cohort.make_encoded_uploads(1, exchange, everyone), key=lambda pair: pair[0])
     blobs = [(clients[index].name, blob) for index, blob in uploads if blob is not None]
-    server.receive(1, exchange, blobs)
+    server.receive_uploads(1, exchange, blobs)
     cohort.receive_broadcast(server.encode_and_count_broadcast(1, len(clients)))
     # A local-only method uploads nothing, so there are no uploaded heads.
     heads = tuple(

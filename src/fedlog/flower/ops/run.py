@@ -191,7 +191,7 @@ def remove_statistics(folder: ServerFolder, site: str, name: str) -> tuple[str, 
     (exchange,) = server.algorithm.schedule.round
     # The sum without one term. Nothing is sent, so the ledger must stay as it was.
     booked = dict(server.ledger.entries)
-    server.receive(done, exchange, uploads.items())
+    server.receive_uploads(done, exchange, uploads.items())
     server.ledger.entries.clear()
     server.ledger.entries.update(booked)
     save_engine_server(run_folder, server, done)

@@ -252,7 +252,7 @@ class Run:
         known, weighed = len(server.refusals), len(server.capped)
         stopped: RunError | None = None
         try:
-            server.receive(number, exchange, uploads.items())
+            server.receive_uploads(number, exchange, uploads.items())
         except RunError as error:
             stopped = error
         refused = [refusal for _, refusal in server.refusals[known:]]

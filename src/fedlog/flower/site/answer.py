@@ -246,7 +246,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if opening is None:
-        ((_, upload),) = cohort.exchange(request.round_number, exchange, ONE)
+        ((_, upload),) = cohort.make_encoded_uploads(request.round_number, exchange, ONE)
     else:
         ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
         upload = None if message is None else context.make_secure_sums(state).advertise_keys(opening, message, step)

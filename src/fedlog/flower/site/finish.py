@@ -190,7 +190,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     for number in range(1, rounds + 1):
         for exchange in context.local_only_method.schedule.round:
             now = set_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
-            cohort.exchange(number, now, ONE)
+            cohort.make_encoded_uploads(number, now, ONE)
     return _make_personal_model(cohort, context.local_only_method)
 
 
