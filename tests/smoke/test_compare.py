@@ -153,7 +153,7 @@ def test_a_federation_without_row_numbers_is_judged_by_its_rows() -> None:
 
 
 def test_mistakes_are_named(table: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it is not known which column of .* names the sites"):
+    with pytest.raises(InputError, match=r"it is not known which column of .* names the sites"):
         Federation.from_csv(table, "outcome")
     with pytest.raises(InputError, match="expected a column clinic"):
         Federation.from_csv(table, "outcome", site_column="clinic")

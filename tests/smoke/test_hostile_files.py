@@ -49,7 +49,7 @@ def patched(path: Path, at: int, value: bytes) -> Path:
 def test_an_archive_that_claims_terabytes_is_one_line(tmp_path: Path) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**15,)})
-    with pytest.raises(InputError, match="the arrays of .* do not fit into memory"):
+    with pytest.raises(InputError, match=r"the arrays of .* do not fit into memory"):
         read_npz(packed(tmp_path / "claims.npz", header.getvalue()), ["inputs"])
 
 
@@ -67,7 +67,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_one_line(
     assert path.stat().st_size < 10**5
     free = type("Memory", (), {"available": 10**6})
     monkeypatch.setattr(arrays.psutil, "virtual_memory", lambda: free)
-    with pytest.raises(InputError, match="the arrays of .* do not fit into memory"):
+    with pytest.raises(InputError, match=r"the arrays of .* do not fit into memory"):
         read_npz(path, ["inputs"])
 
 
