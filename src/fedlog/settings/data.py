@@ -67,7 +67,10 @@ class DataSettings(Section):
 
 @dataclass(frozen=True)
 class ModelSettings(Section):
-    """The method of a run, its options, and the clients' bodies (networks below the head)."""
+    """The method of a run, its options, and the clients' bodies (networks below the head).
+
+    `project`, `expand` and `buckets` are the sizes of feature maps, between a frozen encoder and the head.
+    """
 
     method: str = setting(
         "fedlog", "fedlog, fedlog-c, local, pooled, fedavg, ... or package.module:name", deployed=True

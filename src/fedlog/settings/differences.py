@@ -1,4 +1,4 @@
-"""Find the settings in which a run differs from its preset, and write the command that repeats the run."""
+"""Find the settings in which a run differs from the defaults, and format the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDED = ("label", "schema", "site_column", "body_file")
 
 @dataclass(frozen=True)
 class SettingDifference:
-    """A setting whose value in a run is not that of the preset: its name, the run's value and the preset's value."""
+    """A setting whose value in a run is not the default: its name, the run's value and the default."""
 
     name: str
     value: Any
@@ -32,17 +32,17 @@ class SettingDifference:
 
     @property
     def text(self) -> str:
-        """The setting's value as text for people."""
+        """The run's value as text for people."""
         return describe_value(self.value)
 
     @property
     def default_text(self) -> str:
-        """The setting's default value as text for people."""
+        """The default as text for people."""
         return describe_value(self.default)
 
 
 def describe_value(value: Any) -> str:
-    """Write a setting's value as text for people; None and empty lists become "not set"."""
+    """Return a setting's value as text for people; None and empty lists become "not set"."""
     if value is None or value == []:
         return "not set"
     if isinstance(value, list | tuple):
@@ -51,7 +51,7 @@ def describe_value(value: Any) -> str:
 
 
 def find_differences(spec: RunSpec) -> list[SettingDifference]:
-    """Find the settings of a resolved run that differ from the preset of its data set and method."""
+    """Find the settings of a resolved run that differ from the defaults for its data set and method."""
     own, usual = convert_spec_to_json(spec), convert_spec_to_json(_make_default_run(spec))
     found = []
     for entry in fields(RunSpec):
@@ -97,7 +97,7 @@ def _make_default_run(spec: RunSpec) -> RunSpec:
 
 
 def format_repeat_command(spec: RunSpec) -> str:
-    """Write the command that repeats a resolved run, or the call of `fedlog.run` for a federation made in Python."""
+    """Return the command that repeats a resolved run, or the call of `fedlog.run` for a federation made in Python."""
     found = find_differences(spec)
     if spec.data not in DEFAULTS and not spec.data.startswith(SITES) and ":" not in spec.data:
         settings = "".join(f", {each.name}={each.value!r}" for each in found)
@@ -106,7 +106,7 @@ def format_repeat_command(spec: RunSpec) -> str:
 
 
 def format_flags(differences: Sequence[SettingDifference]) -> list[str]:
-    """Write the flags and values that set these settings on a command line; a list becomes one flag per value."""
+    """Return the flags and values that set these settings on a command line; a list becomes one flag per value."""
     words = []
     for each in differences:
         if each.is_option:

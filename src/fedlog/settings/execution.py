@@ -9,14 +9,18 @@ from fedlog.settings.fields import AtLeastOne, Section, local_setting
 
 
 class BackendChoice(StrEnum):
-    """How clients are trained: one after another (LOOP), many at once (BLOCK, MIXED, VMAP), or the fastest (AUTO)."""
+    """How clients are trained: one after another, or many at once."""
 
     AUTO = "auto"
+    """The fastest of the others."""
     BLOCK = "block"
+    """Many at once: their tensors are stacked, and each layer has a stacked version (a block)."""
     MIXED = "mixed"
-    """Stacked blocks for the bodies that have them; `vmap` or the loop for the others."""
+    """Many at once, with blocks for the layers that have one and `torch.func.vmap` for the others."""
     VMAP = "vmap"
+    """Many at once, with `torch.func.vmap` for the whole body."""
     LOOP = "loop"
+    """One after another."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Section:
             object.__setattr__(self, entry.name, checked)
 
     def extract_section(self, section: type[Value]) -> Value:
-        """Return the settings of one section as an object of that class; this class must inherit from the section."""
+        """Return the settings of one section, as an object of its class; `self` must inherit from that class."""
         names = [entry.name for entry in fields(section)]  # type: ignore[arg-type]
         return section(**{name: getattr(self, name) for name in names})
 
@@ -104,7 +104,10 @@ def find_setting_types(kind: Any) -> dict[str, Any]:
 
 @cache
 def _convert_defaults(kind: Any) -> dict[str, Any]:
-    """Return name -> default of a section's settings, checked and converted; cached, since most keep their default."""
+    """Return name -> default of a section's settings, checked and converted.
+
+    Cached: most settings of a run keep their default, which then need not be converted again.
+    """
     hints = find_setting_types(kind)
     given = [entry for entry in fields(kind) if entry.default is not MISSING]
     return {entry.name: _convert_setting(entry, entry.default, hints[entry.name]) for entry in given}

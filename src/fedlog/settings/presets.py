@@ -32,11 +32,11 @@ class Preset:
     batch_sizes: Mapping[str, int] = field(default_factory=dict)  # of methods whose table has another batch size
 
     def find_options(self, method: str) -> dict[str, Any]:
-        """Return the default options of a method on this data set."""
+        """Return the default options of this method on the preset's data set."""
         return {"epochs": self.epochs, "learning_rate": self.learning_rate, **self.methods.get(method, {})}
 
     def find_batch_size(self, method: str) -> int:
-        """Return the default batch size of a method on this data set."""
+        """Return the default batch size of this method on the preset's data set."""
         return self.batch_sizes.get(method, self.batch_size)
 
 
@@ -98,7 +98,7 @@ PRESETS["mnist-selection"] = PRESETS["mnist"]
 
 
 def find_preset(data: str) -> Preset:
-    """Find the default settings for this data set; a user's own data have the preset `OWN_DATA`."""
+    """Find the preset of this data set; a user's own data have the preset `OWN_DATA`."""
     return PRESETS.get(data, OWN_DATA)
 
 

@@ -122,13 +122,13 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """Return the run with the digest of its data: of the federation `own`, or of the data files that the run names."""
+    """Return the run with the digest of its data: of the federation `own`, or of the files of its named data set."""
     digest = digest_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 
 def make_data_spec(spec: RunSpec) -> DataSpec:
-    """Take the data settings out of a run's specification, before defaults are filled in."""
+    """Make a `DataSpec` of the data settings in a run's specification, before defaults are filled in."""
     given = vars(spec.extract_section(DataSettings)).items()
     named = {name: value for name, value in given if name not in ("data", "data_sha256")}
     paths = {name: Path(named[name]) for name in ("data_dir", "schema") if named[name] is not None}
@@ -137,19 +137,22 @@ def make_data_spec(spec: RunSpec) -> DataSpec:
 
 
 def choose_rounds(spec: RunSpec, defaults: Preset) -> int:
-    """Return the number of rounds: the given one, else the method's (1 for one exchange), else the preset's."""
+    """Return the number of rounds: that of the specification, else the method's own, else the preset's.
+
+    Only a method that exchanges messages once has a number of its own: 1.
+    """
     if spec.rounds is not None:
         return spec.rounds
     return registry.find_method_rounds(spec.method) or defaults.rounds
 
 
 def list_given_options(spec: RunSpec) -> Mapping[str, Any]:
-    """Return the options of the method that were given, including `--carry`."""
+    """Return the method's options that were given: those in `options`, and `carry`, which has a flag of its own."""
     return spec.options if spec.carry is None else {**spec.options, "carry": spec.carry}
 
 
 def _resolve_options(method: str, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of the method: the given value, else the preset's value, else the method's default.
+    """Return all options of the method, each with the given value, else the preset's value, else the method's default.
 
     Values get the type of their option, so that `--set alpha=1` and `alpha = 1.0` in a file are the same experiment.
     """
@@ -173,7 +176,7 @@ def _append_feature_maps(spec: RunSpec) -> RunSpec:
 
 
 def _freeze_encoders(spec: RunSpec) -> RunSpec:
-    """Set `body_training` to frozen if the body is an encoder."""
+    """Set `body_training` to frozen if the body is an encoder (a pretrained or fixed network that is never trained)."""
     encoders = [name for name in spec.body if is_encoder(name)]
     if not encoders:
         return spec

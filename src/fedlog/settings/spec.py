@@ -30,7 +30,10 @@ from fedlog.settings.training import Optimiser, RoundSettings
 
 @dataclass(frozen=True)
 class RunLengthSettings(Section):
-    """The number of rounds, the batch size, and the share of unusable uploads; `resolve` fills in what is None."""
+    """The number of rounds, the batch size, and the largest share of unusable uploads with which a round still counts.
+
+    `resolve` fills in what is None.
+    """
 
     rounds: AtLeastOne | None = setting(
         None, "number of rounds (default: the data set's preset, 10 for your own data)", deployed=True, metavar="N"
@@ -82,7 +85,7 @@ def _is_in_digest(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """List the settings that simulated runs and runs over Flower have in common."""
+    """List the settings that deployed runs (over Flower) have, as simulated runs do."""
     return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 
