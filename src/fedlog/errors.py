@@ -12,7 +12,7 @@ from typing import Any
 
 
 class FedlogError(Exception):
-    """The base class of all errors that this package raises on purpose; the command line exits with `exit_code`."""
+    """The base class of the errors that fedlog raises; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -35,7 +35,7 @@ class FedlogError(Exception):
 
 
 class InputError(FedlogError):
-    """Something that the user gave is invalid: a name, a file, a number or a combination of settings (exit code 2)."""
+    """An error in what the user gave: a name, a file, a number or a combination of settings (exit code 2)."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class RunError(FedlogError):
 
 @contextmanager
 def prefix_errors(where: str) -> Iterator[None]:
-    """Put `where`, such as a file name, before the message of an InputError in the block, if it is not in it yet."""
+    """Put `where`, such as a file name, before the message of an InputError, unless the message already contains it."""
     try:
         yield
     except InputError as error:

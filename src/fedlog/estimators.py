@@ -35,7 +35,10 @@ def _convert_to_tensor(values: ArrayLike) -> torch.Tensor:
 
 
 class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
-    """The base class of the estimators: `partial_fit` sums records into `moments_`, `_solve_head` solves the head."""
+    """The base class of the estimators.
+
+    `partial_fit` adds records to the sums in `moments_`; `_solve_head` computes the head from these sums.
+    """
 
     moments_: Moments
 
@@ -87,7 +90,9 @@ class _HeadFromSums(BaseEstimator):  # type: ignore[misc]
 
 
 class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
-    """A linear classifier, computed from class counts, sums of features and, for `lda` and `ridge`, second moments.
+    """A linear head for classification, computed from class counts, sums of features and second moments.
+
+    Second moments are used by `lda` and `ridge` only.
 
     Args:
         head: lda (shared covariance), ridge (least squares on labels), fedlog (the paper's MAP head, for features of
@@ -180,7 +185,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
 
     @property
     def statistics_(self) -> Moments:
-        """The sums that the head is computed from; sums of several sites can be added with `+`."""
+        """The sums that the head is computed from (also in `moments_`); those of several sites are added by `+`."""
         check_is_fitted(self)
         return self.moments_
 
@@ -204,7 +209,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
 
 
 class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
-    """A Bayesian linear regression with predictive intervals, computed from sums over records.
+    """A linear head for regression (Bayesian, with predictive intervals), computed from sums over records.
 
     Args:
         strength: the strength of the prior on the weights, in units of each feature's spread; None chooses the strength

@@ -33,8 +33,8 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 def check_argument_types(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function raise InputError for an argument that is not of one of its annotated types.
 
-    Only arguments are checked whose annotation has nothing but types in `_CHECKED`; what a list or a dict holds is not
-    looked at. An argument that must be a dict and has no default is data, which the function checks itself.
+    An argument is checked if all types of its annotation are in `_CHECKED`; the entries of a list or a dict are not
+    checked. A dict without a default is not checked either: it holds data, which the function checks itself.
     """
     parameters = inspect.signature(function).parameters
     expected = {

@@ -1,8 +1,8 @@
 """Write files that survive a crash: every byte is on the disk when a function returns, or the function raises OSError.
 
 A file is first written under another name in the same folder (a draft) and then renamed, so a reader, or a restart
-after a crash, finds the old content or the new one. A line is appended as a whole: if the disk is full, the part that
-was written is cut off.
+after a crash, finds either the old content or the new content. If the disk is full while a line is appended, the part
+of the line that was written is removed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def move_folder(draft: Path, folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force every file in a folder to the disk, before a file is written that marks the folder as complete."""
+    """Force every file in a folder to the disk. Call this before you write a file that marks the folder as complete."""
     for path in folder.iterdir():
         if path.is_dir():
             sync_folder(path)
@@ -103,14 +103,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file_names(folder: Path) -> None:
-    """Force a folder's list of file names to the disk; forcing a file's content to the disk leaves its name out."""
+    """Force a folder's list of file names to the disk; forcing the content of a file there does not store its name."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _sync_content(folder)
 
 
 @contextmanager
 def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Make system errors raised in the block name this file, instead of its draft or no file."""
+    """Make system errors that are raised in the block name this file; they would name its draft, or nothing."""
     try:
         yield
     except OSError as error:

@@ -22,8 +22,8 @@ def lock_file(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
     """Hold a lock on the file at `path` during the block; the file is created if need be and never removed.
 
     Raise LockTakenError if another process still holds the lock after `wait_seconds`; None waits forever. A forked
-    process shares the lock: if a run is killed, its workers hold the lock until they end. A process that locks the same
-    file twice waits for itself, forever.
+    process shares the lock: if a run is killed, its workers hold the lock until they end. A process that already holds
+    the lock and asks for it again waits forever.
     """
     with _hold_lock(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644), wait_seconds):
         yield
@@ -71,7 +71,7 @@ def _hold_lock(path: Path, open_path: Callable[[], int], wait_seconds: float | N
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to this open file or folder; if not, a lock on the open file excludes nobody."""
+    """Whether the path still leads to this open file or folder; if it does not, a lock on the open file is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Names that a user typed: suggest the name that was meant, and import the object that `package.module:name` names."""
+"""Names that a user typed: suggest the name that was meant, and import what `package.module:name` stands for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def hint_at_missing_path(path: Path) -> str:
-    """Return the hint for a missing path: a similar name in its folder, or the folder where relative paths start."""
+    """Return the hint for a missing path: a similar name in its folder, or the current folder if there is none."""
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, near, f"there is no such file or folder, seen from {Path.cwd()}")
 
@@ -35,9 +35,10 @@ _GIVEN: dict[str, Callable[..., Any]] = {}
 
 
 def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
-    """Return the name of a function or class for settings and records: `name` if given, else `module:qualname`.
+    """Return the name by which settings refer to a function or class: `name` if given, else `module:qualname`.
 
-    `import_callable` turns the name back into the object. In another process, the object must be importable.
+    `import_callable` turns the name back into the object. An object that cannot be imported by its name, for example
+    from a notebook, is remembered under it in this process only.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"

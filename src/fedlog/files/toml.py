@@ -14,7 +14,7 @@ TomlValue = str | float | Sequence[str | float]
 
 
 def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
-    """Read a TOML file. Errors call the file `what`, for example "the schema"; `hint` is for a file that is missing."""
+    """Read a TOML file. Errors call it `what`, for example "the schema"; if it cannot be read, they give `hint`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -38,11 +38,11 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def format_toml(values: Mapping[str, TomlValue]) -> str:
-    """Write the values as lines NAME = VALUE of a TOML file."""
+    """Format the values as the text of a TOML file, with one line NAME = VALUE for each."""
     return "".join(f"{name} = {quote_toml(value)}\n" for name, value in values.items())
 
 
 def quote_toml(value: TomlValue) -> str:
-    """Write a text, a number, true or false, or a list of texts or numbers in the notation of TOML."""
+    """Format a text, a number, true or false, or a list of texts or numbers as in a TOML file."""
     # JSON is also TOML here, except for the character DEL: JSON does not escape it, and TOML requires that.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
