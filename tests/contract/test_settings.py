@@ -19,7 +19,7 @@ from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.data import catalog
 from fedlog.errors import InputError
 from fedlog.flower.protocol.plan import Plan, format_plan_settings, make_plan, read_plan, read_plan_settings
-from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Calibration, NoiseSetting, Trust, Unit
 from fedlog.settings.data import Partition
 from fedlog.settings.fields import find_setting_info
 from fedlog.settings.flags import add_flags, read_given_settings
@@ -102,7 +102,7 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
     if run.promise is None:
         assert plan.promise is None
     else:
-        assert plan.promise == replace(run.promise, noise=NoiseSource.DISCRETE)
+        assert plan.promise == replace(run.promise, noise=NoiseSetting.DISCRETE)
         assert plan.promise == Promise(Unit.CLIENT, Trust.LOCAL, 4.0, 1e-5, message_norm=20.0)
     assert (plan.secure is None) == (run.sums is None)
 

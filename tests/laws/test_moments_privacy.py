@@ -108,5 +108,5 @@ def test_a_clamp_is_refused_and_a_message_beyond_the_clip_too() -> None:
     limits = guard(Unit.RECORD, Trust.CENTRAL, ContributionBound(L2Clip(1.0))).limits
     honest = Moments.from_records(0.4 * torch.ones(5, WIDTH), torch.zeros(5, dtype=torch.int64), N_CLASS, Detail.SECOND)
     limits.check_second_moments(*honest.arrays)
-    with pytest.raises(InputError, match="the squared features of 5 records must sum to at most"):
+    with pytest.raises(InputError, match="the upload's squared features of 5 records must sum to at most"):
         limits.check_second_moments(honest.arrays[0], 10 * honest.arrays[1])

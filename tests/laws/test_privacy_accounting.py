@@ -23,7 +23,7 @@ from fedlog.privacy.accounting import (
     RandomSource,
     Release,
     TrainingRound,
-    add_if_within_budget,
+    append_within_budget,
     bound_distance_from_gaussian,
     compute_spending,
 )
@@ -31,7 +31,7 @@ from fedlog.privacy.calibration import compute_epsilon, compute_sigma_by_paper_f
 from fedlog.privacy.discrete import bound_rounding_divergence, bound_share_divergence, choose_grid
 from fedlog.privacy.guarantee import Budget, Calibration, Guarantee, Trust, Unit
 from fedlog.privacy.release_log import (
-    add_if_within_site_limit,
+    append_within_site_limit,
     compute_spending_across_runs,
     format_budget_line,
     format_release_line,
@@ -84,9 +84,9 @@ def test_a_plan_of_k_releases_is_allowed_exactly_k(
     sigma = find_smallest_sigma(budget, k, sensitivity)
     log: tuple[Release, ...] = ()
     for number in range(k):
-        log = add_if_within_budget(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
+        log = append_within_budget(log, release(sigma, round=number, sensitivity=sensitivity, unit=unit), budget)
     with pytest.raises(RunError, match="does not cover"):
-        add_if_within_budget(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
+        append_within_budget(log, release(sigma, round=k, sensitivity=sensitivity, unit=unit), budget)
 
 
 @settings(deadline=None, max_examples=50)
@@ -99,10 +99,10 @@ def test_mode_paper_is_held_to_the_formula_that_its_noise_came_from(
     *before, last, more = (
         replace(release(sigma, round=number, unit=Unit.PAPER), calibration=formula) for number in range(k + 1)
     )
-    log = add_if_within_budget(before, last, budget)
+    log = append_within_budget(before, last, budget)
     assert len(log) == k
     with pytest.raises(RunError, match="does not cover"):
-        add_if_within_budget(log, more, budget)
+        append_within_budget(log, more, budget)
 
 
 def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
@@ -112,7 +112,7 @@ def test_the_papers_formula_holds_no_run_that_promises_something() -> None:
         by_paper = {"unit": Unit.PAPER, "calibration": Calibration.PAPER} | change
         log = [replace(release(sigma), **by_paper)] * 3  # type: ignore[arg-type]
         with pytest.raises(RunError, match="does not cover"):
-            add_if_within_budget(log, log[0], budget)
+            append_within_budget(log, log[0], budget)
 
 
 @settings(deadline=None, max_examples=50)
@@ -127,7 +127,7 @@ def test_spending_rises_with_each_release_whatever_their_order(sigmas: list[floa
 def test_what_fits_a_small_epsilon_fits_a_large_one_whatever_the_grid_costs_there() -> None:
     # (1 + e^25) times the distance of the grid is more than delta; at epsilon 20 it is not.
     sigma = find_smallest_sigma(Budget(20.0, 1e-5), 2, 1.0, 2e-15)
-    assert len(add_if_within_budget([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
+    assert len(append_within_budget([discrete(sigma)], discrete(sigma), Budget(25.0, 1e-5))) == 2
     assert math.exp(25) * bound_distance_from_gaussian([discrete(sigma)] * 2) > 1e-5
 
 
@@ -336,9 +336,9 @@ def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: 
     log = parse_log(text, "log")
     assert len(log.events) == whole + 1
     with pytest.raises(BudgetSpentError, match="no guarantee: line"):
-        add_if_within_budget(log.events, release(1000.0), log.budget)
+        append_within_budget(log.events, release(1000.0), log.budget)
     with pytest.raises(BudgetSpentError):
-        add_if_within_site_limit(log.events, release(1000.0), log.budget)
+        append_within_site_limit(log.events, release(1000.0), log.budget)
     for found in (compute_spending(log.events, 1e-5), compute_spending_across_runs(log.events, 1e-5)):
         assert found.epsilons[-1] == math.inf
         assert found.guarantee is not None

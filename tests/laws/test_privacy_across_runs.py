@@ -16,12 +16,12 @@ from fedlog.privacy.accounting import (
     RandomSource,
     Release,
     UnboundedLoss,
-    add_if_within_budget,
+    append_within_budget,
     compute_spending,
 )
 from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.release_log import (
-    add_if_within_site_limit,
+    append_within_site_limit,
     compute_spending_across_runs,
     read_log,
     record_release,
@@ -79,9 +79,9 @@ def test_one_record_moves_a_clients_message_twice_where_a_client_more_or_less_is
 def test_a_run_keeps_to_one_promise_and_no_limit_takes_the_papers_formula() -> None:
     rows, whole = release(Unit.RECORD, Trust.LOCAL), release(Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InputError, match="one unit and one trust model"):
-        add_if_within_budget([rows], whole, Budget(100.0, DELTA))
+        append_within_budget([rows], whole, Budget(100.0, DELTA))
     with pytest.raises(InputError, match="a run with --privacy paper has no guarantee"):
-        add_if_within_site_limit([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
+        append_within_site_limit([rows], release(Unit.PAPER, Trust.LOCAL), Budget(100.0, DELTA))
 
 
 def test_a_log_of_all_runs_goes_on_under_another_limit_with_everything_in_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedlog.privacy.accounting import (
     NoiseKind,
     RandomSource,
     Release,
-    add_if_within_budget,
+    append_within_budget,
     bound_distance_from_gaussian,
     compute_spending,
 )
@@ -207,7 +207,7 @@ def test_a_plan_is_within_its_budget_to_the_last_release(
     sampler = DiscreteSampler(mechanism.grid) if noise == "discrete" else FloatSampler(Key(0))
     release = release_of(mechanism, 10_100, sampler)
     assert bound_distance_from_gaussian([release] * k) <= bound_noise_distance(k, 10_100, trust[1])
-    add_if_within_budget([release] * (k - 1), release, budget)
+    append_within_budget([release] * (k - 1), release, budget)
     assert compute_spending([release] * k, delta).epsilons[-1] == pytest.approx(epsilon, rel=1e-2)
 
 

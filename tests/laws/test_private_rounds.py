@@ -32,7 +32,7 @@ from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import compute_spending
-from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
@@ -276,7 +276,7 @@ def test_nothing_leaves_beside_the_statistics() -> None:
     guard = _protection(Unit.RECORD, Trust.LOCAL)
     sums = torch.zeros(CLASSES, 1 + WIDTH)
     for message in (Message(Kind.STATISTICS, (sums, torch.tensor([3]))), Message(Kind.PARAMETERS, (sums,))):
-        with pytest.raises(InputError, match="expected only statistics"):
+        with pytest.raises(InputError, match="can send only statistics"):
             guard.protect(message, Key(0))
 
 
@@ -452,7 +452,7 @@ def test_the_noise_of_many_entries_is_no_poison_either() -> None:
     noisy = torch.randn((100, 100), generator=Key(6).torch(), dtype=torch.float64)
     limits = Limits(message_norm=5.0, noise_std=1.0)
     limits.check_statistics(noisy)
-    with pytest.raises(InputError, match="the message's L2 norm must be at most"):
+    with pytest.raises(InputError, match="the upload's L2 norm must be at most"):
         limits.check_statistics(1.2 * noisy)
 
 
@@ -478,7 +478,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         shape=(CLASSES, 1 + WIDTH),
         clients=5,
         honest_survivors=3,
-        noise=NoiseSource.DISCRETE,
+        noise=NoiseSetting.DISCRETE,
     )
     message = Message(Kind.STATISTICS, (torch.ones(CLASSES, 1 + WIDTH, dtype=torch.float64),))
     first, second = (

@@ -19,7 +19,7 @@ from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
 from fedlog.privacy import mechanisms, protection
 from fedlog.privacy.calibration import find_smallest_sigma
-from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, NoiseSetting, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler, Mechanism
 from fedlog.privacy.protection import Protection
 from fedlog.wire.message import Message
@@ -134,7 +134,7 @@ def test_the_papers_mechanism_is_refuted_on_a_small_adversarial_client() -> None
 
 
 def test_the_discrete_sampler_is_not_contradicted() -> None:
-    finding = run_audit(Audit(Unit.RECORD, BUDGET, noise=NoiseSource.DISCRETE, trials=1000, confidence=0.999))
+    finding = run_audit(Audit(Unit.RECORD, BUDGET, noise=NoiseSetting.DISCRETE, trials=1000, confidence=0.999))
     assert not finding.contradicted
 
 

@@ -17,7 +17,7 @@ from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy import mechanisms, protection
-from fedlog.privacy.guarantee import Budget, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, NoiseSetting, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.sgd import SgdRoundPlan
 
@@ -39,8 +39,8 @@ def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
 @pytest.mark.parametrize("audit", [SECURE_SUM, pytest.param(CLIENTS_IN_SUM, marks=pytest.mark.slow)])
 def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.MonkeyPatch, audit: Audit) -> None:
     # The product is broken, not the audit: each client takes its share for one of a hundred.
-    intended = mechanisms.count_hiding_noise_draws
-    monkeypatch.setattr(mechanisms, "count_hiding_noise_draws", lambda trust, honest: 100 * intended(trust, honest))
+    intended = mechanisms.count_noise_shares
+    monkeypatch.setattr(mechanisms, "count_noise_shares", lambda trust, honest: 100 * intended(trust, honest))
     assert run_audit(audit).contradicted
 
 
@@ -78,7 +78,7 @@ def test_dp_sgd_that_is_broken_is_caught(
 @pytest.mark.slow
 def test_discrete_noise_passes_too() -> None:
     for audit in (SECURE_SUM, replace(DP_SGD, canaries=200)):
-        assert not run_audit(replace(audit, noise=NoiseSource.DISCRETE)).contradicted
+        assert not run_audit(replace(audit, noise=NoiseSetting.DISCRETE)).contradicted
 
 
 def test_the_bound_is_the_printed_one_without_delta() -> None:

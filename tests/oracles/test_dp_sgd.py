@@ -41,7 +41,7 @@ from fedlog.privacy.accounting import (
     RandomSource,
     Release,
     TrainingRound,
-    add_if_within_budget,
+    append_within_budget,
     compute_spending,
 )
 from fedlog.privacy.calibration import compute_epsilon
@@ -303,9 +303,9 @@ def test_a_plan_of_training_and_releases_fits_its_budget_and_not_one_round_more(
     sigma = find_release_noise_with_training(budget, plan, rounds, rounds, 3.0, 0.0)
     log: tuple[Event, ...] = ()
     for event in _events(rounds, steps, rate, noise, sigma / 3.0):
-        log = add_if_within_budget(log, event, budget)
+        log = append_within_budget(log, event, budget)
     with pytest.raises(RunError, match="does not cover"):
-        add_if_within_budget(log, log[-1], budget)
+        append_within_budget(log, log[-1], budget)
 
 
 def test_too_little_noise_in_the_training_is_refused_with_what_it_would_cost() -> None:

@@ -13,12 +13,12 @@ from fedlog.errors import InputError
 from fedlog.privacy.accounting import (
     Event,
     TrainingRound,
-    add_if_within_budget,
+    append_within_budget,
     bound_distance_from_gaussian,
     compute_spending,
 )
 from fedlog.privacy.calibration import find_smallest_sigma
-from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_release_noise_with_training, find_training_noise
@@ -39,8 +39,8 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         releases=rounds,
         shape=(10, 11),
         clients=10,
-        noise=NoiseSource.DISCRETE,
-        training=SgdTraining(plan, parameters, choose_sampler(NoiseSource.DISCRETE, plan.grid), rounds),
+        noise=NoiseSetting.DISCRETE,
+        training=SgdTraining(plan, parameters, choose_sampler(NoiseSetting.DISCRETE, plan.grid), rounds),
     )
 
 
@@ -54,7 +54,7 @@ def test_any_epsilon_and_any_noise_of_the_training_leave_a_guarantee_that_anothe
         trained = guard.make_training_event(number, "statistics")
         assert trained is not None
         for event in (trained, guard.make_release_event(number, "statistics")):
-            log = add_if_within_budget(log, event, guard.budget)
+            log = append_within_budget(log, event, guard.budget)
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     for event in log:
         if isinstance(event, TrainingRound):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from fedlog.errors import InputError
 from fedlog.privacy.calibration import find_largest_mu
-from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import NEIGHBOURS, Budget, NoiseSetting, Trust, Unit
 
 MOST_CLIENTS = 500  # in a secure sum; its work grows with the square of their number
 
@@ -40,7 +40,7 @@ class Audit:
     trust: Trust = Trust.CENTRAL
     clip: str = "clamp:2"
     message_norm: float = 20.0
-    noise: NoiseSource = NoiseSource.FLOAT
+    noise: NoiseSetting = NoiseSetting.FLOAT
     fault: Fault = Fault.NONE
     too_small: float = 10.0
     """The factor by which the noise is too small under the fault `small-noise`."""

@@ -37,7 +37,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import DpSgdBackend, require_opacus
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, Body, build_body
-from fedlog.privacy.guarantee import NoiseSource, Unit
+from fedlog.privacy.guarantee import NoiseSetting, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, bound_noise_distance
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.sgd import SgdRoundPlan, SgdTraining, find_training_noise
@@ -191,7 +191,7 @@ def _train_by_dp_sgd(
 ) -> Tensor:
     """Train one round by DP-SGD, and return the body's weights, (width, canaries)."""
     (client,) = list_clients(federation, [body], algorithm)
-    sampler = FloatSampler if audit.noise is NoiseSource.FLOAT else lambda _: DiscreteSampler(plan.grid)
+    sampler = FloatSampler if audit.noise is NoiseSetting.FLOAT else lambda _: DiscreteSampler(plan.grid)
     coordinates = sum(value.numel() for value in body.make_initial_params(key).values())
     backend = DpSgdBackend(body, federation, Settings(batch_size=1), SgdTraining(plan, coordinates, sampler))
     work = Work({**body.make_initial_params(key), HEAD: head})

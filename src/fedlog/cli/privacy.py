@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def print_spending(args: argparse.Namespace) -> None:
     """Print the epsilon that a run has spent, release by release."""
     log = read_log(args.run / FILE_NAME)
-    own = DEFAULT_DELTA if log.limit is None else log.limit.delta
+    own = DEFAULT_DELTA if log.stated_budget is None else log.stated_budget.delta
     delta = own if args.delta is None else args.delta
     spending = compute_spending_across_runs(log.events, delta)
     if args.json:
@@ -72,7 +72,9 @@ def _make_spending_json(run: Path, log: ReleaseLog, spending: Spending, delta: f
     name = "nominal_epsilon" if nominal else "epsilon"
     return {
         "run": str(run),
-        "budget": None if log.limit is None else {"epsilon": log.limit.epsilon, "delta": log.limit.delta},
+        "budget": None
+        if log.stated_budget is None
+        else {"epsilon": log.stated_budget.epsilon, "delta": log.stated_budget.delta},
         "delta": delta,
         "releases": [
             {
@@ -86,7 +88,7 @@ def _make_spending_json(run: Path, log: ReleaseLog, spending: Spending, delta: f
                 "sensitivity": release.sensitivity if release.sensitivity < float("inf") else None,
                 name: epsilon if epsilon < float("inf") else None,
             }
-            for release, epsilon in zip(spending.releases, spending.epsilons, strict=True)
+            for release, epsilon in zip(spending.events, spending.epsilons, strict=True)
         ],
         "guarantee": None if spending.guarantee is None else spending.guarantee.as_json(),
         "caveats": list(spending.caveats),
@@ -94,17 +96,17 @@ def _make_spending_json(run: Path, log: ReleaseLog, spending: Spending, delta: f
 
 
 def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
-    limit = log.limit
-    budget = "budget: none" if limit is None else f"budget: epsilon {limit.epsilon:g} at delta {limit.delta:g}"
+    stated = log.stated_budget
+    budget = "budget: none" if stated is None else f"budget: epsilon {stated.epsilon:g} at delta {stated.delta:g}"
     if spending.guarantee is None:
         return f"nothing spent: no release is recorded\n{budget}"
     column = "epsilon so far" if spending.guarantee.unit is not Unit.PAPER else "by Theorem 4's formula"
     lines = [f"{'round':>5}  {'exchange':<14} {'sigma':>10} {'sensitivity':>11}  {column}"]
-    for release, epsilon in zip(spending.releases, spending.epsilons, strict=True):
+    for release, epsilon in zip(spending.events, spending.epsilons, strict=True):
         noise = f"{release.sigma:>10.5g} {release.sensitivity:>11.5g}"
         named = f"{release.steps} SGD steps" if isinstance(release, TrainingRound) else release.exchange
         lines.append(f"{release.round:>5}  {named:<14} {noise}  {format_epsilon(epsilon, 5)}")
-    return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.releases) or spending.guarantee}", budget])
+    return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.events) or spending.guarantee}", budget])
 
 
 # Setting of an `Audit` that has a flag of the same name -> its help text.

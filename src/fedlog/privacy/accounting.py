@@ -1,9 +1,12 @@
 """The recorded releases of a run, and the total privacy cost of all of them.
 
-A run appends one `Release` to its list for each noisy object before the object leaves, the opening exchange included,
-and one `TrainingRound` for each round of DP-SGD. `add_if_within_budget` reads the list before the next release,
-`compute_spending` afterwards. In local mode one `Release` stands for the messages of all clients in an exchange: each
-record is at one client, so only one of these messages depends on it.
+A run records an event before anything leaves: a `Release` for each noisy message or noisy sum, also for those of the
+opening (the exchange before round 1), and a `TrainingRound` for each round of DP-SGD. An `UnboundedLoss` stands for
+something that left without noise. `append_within_budget` checks the budget before each event; `compute_spending` adds
+up what the recorded events cost. With local noise, one `Release` stands for the messages of all clients in an exchange:
+each record is at one client, so only one of these messages depends on it.
+
+A promise is a pair of protected unit and trust model. All events of a run have the same promise.
 
 If all releases are Gaussian, they are composed exactly. If there is also DP-SGD, everything is composed by Rényi
 divergences, which give an upper bound. Sampling clients does not lower the computed cost; DP-SGD's sampling of
@@ -56,7 +59,7 @@ class RandomSource(StrEnum):
 
 @dataclass(frozen=True)
 class Release:
-    """One noisy object that was sent, with everything that is needed to compute its privacy cost."""
+    """One noisy message or noisy sum that was sent, with all that is needed to compute its privacy cost."""
 
     round: int
     """The round; 0 is the opening exchange."""
@@ -76,7 +79,7 @@ class Release:
     wrap_probability: float = 0.0
     """The chance that the noisy sum is outside the range of the secure sum's numbers, and wraps around."""
     calibration: Calibration = Calibration.EXACT
-    """The formula that gave sigma; a run in mode `paper` is checked by the same formula."""
+    """The formula that gave sigma; a run with `--privacy paper` is checked by the same formula."""
     kind: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
@@ -170,19 +173,19 @@ _UNKNOWN_PROMISE = (Unit.RECORD, Trust.LOCAL)
 
 @dataclass(frozen=True)
 class Spending:
-    """The epsilon spent after each release of a run, and the guarantee for all releases together."""
+    """The epsilon spent after each event of a run, and the guarantee for all events together."""
 
-    releases: tuple[Event, ...]
+    events: tuple[Event, ...]
     epsilons: tuple[float, ...]
-    """Epsilon after each release; in mode `paper`, by Theorem 4's formula."""
+    """Epsilon after each event; with `--privacy paper`, by Theorem 4's formula."""
     guarantee: Guarantee | None
-    """None if nothing was released."""
+    """None if there is no event."""
     caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _PrivacyLoss:
-    """The privacy loss of several releases together; `+` is adaptive composition."""
+    """The privacy loss of several events together; `+` is adaptive composition."""
 
     mu_squared: float = 0.0
     divergence: float = 0.0
@@ -191,23 +194,23 @@ class _PrivacyLoss:
     """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
-    def from_event(release: Event) -> _PrivacyLoss:
+    def from_event(event: Event) -> _PrivacyLoss:
         """Compute the privacy loss of one recorded event."""
-        if isinstance(release, UnboundedLoss):
+        if isinstance(event, UnboundedLoss):
             return _PrivacyLoss(mu_squared=math.inf)
-        if isinstance(release, TrainingRound):
-            rounding = 0.0 if release.grid is None else bound_rounding_divergence(release.sigma / release.grid)
-            curve = compute_dp_sgd_curve(release.sample_rate, release.noise_multiplier, release.steps)
-            return _PrivacyLoss(divergence=release.coordinates * (release.steps * rounding), trained=curve)
-        mu_squared = (release.sensitivity / release.sigma) ** 2
-        if release.grid is None:
-            return _PrivacyLoss(mu_squared, distance=release.wrap_probability)
-        steps = release.sigma / release.grid
-        per_coordinate = math.expm1(bound_share_divergence(steps / math.sqrt(release.shares), release.shares))
+        if isinstance(event, TrainingRound):
+            rounding = 0.0 if event.grid is None else bound_rounding_divergence(event.sigma / event.grid)
+            curve = compute_dp_sgd_curve(event.sample_rate, event.noise_multiplier, event.steps)
+            return _PrivacyLoss(divergence=event.coordinates * (event.steps * rounding), trained=curve)
+        mu_squared = (event.sensitivity / event.sigma) ** 2
+        if event.grid is None:
+            return _PrivacyLoss(mu_squared, distance=event.wrap_probability)
+        steps = event.sigma / event.grid
+        per_coordinate = math.expm1(bound_share_divergence(steps / math.sqrt(event.shares), event.shares))
         return _PrivacyLoss(
             mu_squared,
-            divergence=release.coordinates * bound_rounding_divergence(steps),
-            distance=release.wrap_probability + release.coordinates * per_coordinate,
+            divergence=event.coordinates * bound_rounding_divergence(steps),
+            distance=event.wrap_probability + event.coordinates * per_coordinate,
         )
 
     def __add__(self, other: _PrivacyLoss) -> _PrivacyLoss:
@@ -271,29 +274,30 @@ class _PrivacyLoss:
         return epsilon
 
 
-def bound_distance_from_gaussian(releases: Sequence[Event]) -> float:
-    """Bound the total-variation distance between the noise of these releases and exact Gaussian noise."""
-    return sum((_PrivacyLoss.from_event(release) for release in releases), _PrivacyLoss()).noise_distance
+def bound_distance_from_gaussian(events: Sequence[Event]) -> float:
+    """Bound the total-variation distance between the noise of these events and exact Gaussian noise."""
+    return sum((_PrivacyLoss.from_event(event) for event in events), _PrivacyLoss()).noise_distance
 
 
-def compute_spending(releases: Sequence[Event], delta: float) -> Spending:
-    """Compute the epsilon at `delta` after each release of a run, and the guarantee for all releases together."""
+def compute_spending(events: Sequence[Event], delta: float) -> Spending:
+    """Compute the epsilon at `delta` after each event of a run, and the guarantee for all events together."""
     Budget(1.0, delta)  # refuses a wrong delta, also if there is nothing to add up
-    if not releases:
+    if not events:
         return Spending((), (), None, ())
-    return compute_spending_under_promise(releases, releases, _require_one_promise(releases), delta)
+    return compute_spending_under_promise(events, events, _require_one_promise(events), delta)
 
 
 def compute_spending_under_promise(
-    releases: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
+    events: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
-    """Compute the epsilon at `delta` after each release, and the guarantee for all, under this unit and trust model.
+    """Compute the epsilon at `delta` after each event, and a guarantee for all events with this promise.
 
-    `counted` replaces each release by the event whose cost is added up, with an equal or larger sensitivity.
+    The costs that are added up are those of the events in `counted`: the same events in the same order, some of them
+    with a larger sensitivity.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
-    losses = accumulate(_PrivacyLoss.from_event(release) for release in counted)
+    losses = accumulate(_PrivacyLoss.from_event(event) for event in counted)
     calibration = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
     epsilons = tuple(loss.find_epsilon(calibration, delta) for loss in losses)
     last = epsilons[-1]
@@ -302,76 +306,79 @@ def compute_spending_under_promise(
         delta=delta,
         unit=unit,
         trust=trust,
-        releases=sum(not isinstance(release, TrainingRound) for release in releases),
-        training_steps=sum(release.steps for release in releases if isinstance(release, TrainingRound)),
+        releases=sum(not isinstance(event, TrainingRound) for event in events),
+        training_steps=sum(event.steps for event in events if isinstance(event, TrainingRound)),
         nominal_epsilon=last if unit is Unit.PAPER and last < math.inf else None,
     )
-    return Spending(tuple(releases), epsilons, guarantee, _list_caveats(releases))
+    return Spending(tuple(events), epsilons, guarantee, _list_caveats(events))
 
 
 class BudgetSpentError(RunError):
     """The privacy budget of a run or a site does not cover another release."""
 
 
-def add_if_within_budget(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """Return the releases with the upcoming one appended; raise BudgetSpentError if the budget does not cover all.
+def append_within_budget(events: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
+    """Return the events with the upcoming one appended; raise BudgetSpentError if the budget does not cover all.
 
-    A run calls this before each release, with all its recorded releases: a resumed run does not get a new budget.
+    A run calls this before each release, with all its recorded events: a resumed run does not get a new budget.
     """
-    together = (*releases, upcoming)
+    together = (*events, upcoming)
     unit, _ = _require_one_promise(together)
-    calibrations = {release.calibration for release in together if isinstance(release, Release)}
+    calibrations = {event.calibration for event in together if isinstance(event, Release)}
     by_paper = unit is Unit.PAPER and calibrations == {Calibration.PAPER}
     check_within_budget(together, Calibration.PAPER if by_paper else Calibration.EXACT, budget)
     return together
 
 
-def check_within_budget(releases: Sequence[Event], calibration: Calibration, budget: Budget) -> None:
-    """Raise BudgetSpentError if the budget does not cover these releases, of which the last is the upcoming one."""
-    if found := explain_missing_guarantee(releases):
+def check_within_budget(events: Sequence[Event], calibration: Calibration, budget: Budget) -> None:
+    """Raise BudgetSpentError if the budget does not cover these events, of which the last is the upcoming one."""
+    if found := explain_missing_guarantee(events):
         raise BudgetSpentError(
             f"the privacy budget does not cover another release: {found}",
-            hint="later noise cannot undo that; a guarantee needs rows that were never part of such a release",
+            hint="noise cannot protect rows that were sent without noise before: take part with other rows",
         )
-    loss = sum((_PrivacyLoss.from_event(release) for release in releases), _PrivacyLoss())
+    loss = sum((_PrivacyLoss.from_event(event) for event in events), _PrivacyLoss())
     if not loss.is_within(calibration, budget):
         after = loss.find_epsilon(calibration, budget.delta)
         raise BudgetSpentError(
-            f"the privacy budget does not cover another release: round {releases[-1].round} would bring epsilon to "
-            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(releases) - 1} releases",
-            hint="plan the number of releases before the run starts: the noise is set for it",
+            f"the privacy budget does not cover another release: round {events[-1].round} would bring epsilon to "
+            f"{after:.6g} of {budget.epsilon:g} at delta {budget.delta:g}, after {len(events) - 1} releases",
+            hint="start a new run, with noise that is planned for all its rounds, or allow a larger epsilon",
         )
 
 
-def explain_missing_guarantee(releases: Sequence[Event]) -> str | None:
-    """Say in words why there is no guarantee; return None if an epsilon bounds the cost of all releases."""
-    reasons = dict.fromkeys(release.reason for release in releases if isinstance(release, UnboundedLoss))
+def explain_missing_guarantee(events: Sequence[Event]) -> str | None:
+    """Say in words why there is no guarantee; return None if an epsilon bounds the cost of all events."""
+    reasons = dict.fromkeys(event.reason for event in events if isinstance(event, UnboundedLoss))
     return f"no guarantee: {'; '.join(reasons)}" if reasons else None
 
 
-def find_promises(releases: Sequence[Event]) -> set[tuple[Unit, Trust]]:
-    """Find under which promises, pairs of protected unit and trust model, the releases were made."""
-    known = {(release.unit, release.trust) for release in releases if not isinstance(release, UnboundedLoss)}
-    return known or ({_UNKNOWN_PROMISE} if releases else set())
+def find_promises(events: Sequence[Event]) -> set[tuple[Unit, Trust]]:
+    """Find the promises (pairs of protected unit and trust model) of these events."""
+    known = {(event.unit, event.trust) for event in events if not isinstance(event, UnboundedLoss)}
+    return known or ({_UNKNOWN_PROMISE} if events else set())
 
 
-def _require_one_promise(releases: Sequence[Event]) -> tuple[Unit, Trust]:
-    promises = find_promises(releases)
+def _require_one_promise(events: Sequence[Event]) -> tuple[Unit, Trust]:
+    promises = find_promises(events)
     if len(promises) > 1:
         found = ", ".join(sorted(f"{unit}/{trust}" for unit, trust in promises))
-        raise InputError(f"expected one unit and one trust model in all releases of a run, found: {found}")
+        raise InputError(
+            f"the releases of a run must have one unit and one trust model, found: {found}",
+            hint="give the release log of a single run",
+        )
     return promises.pop()
 
 
-def _list_caveats(releases: Sequence[Event]) -> tuple[str, ...]:
+def _list_caveats(events: Sequence[Event]) -> tuple[str, ...]:
     found = []
-    if any(release.noise is NoiseKind.FLOAT for release in releases):
+    if any(event.noise is NoiseKind.FLOAT for event in events):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")
-    if any(not isinstance(release, UnboundedLoss) and release.entropy is RandomSource.SEED for release in releases):
+    if any(not isinstance(event, UnboundedLoss) and event.entropy is RandomSource.SEED for event in events):
         found.append("the noise is not private: it came from a fixed seed, and whoever knows the seed can subtract it")
     found += [
-        f"no epsilon bounds the release of round {release.round}: {release.reason}"
-        for release in releases
-        if isinstance(release, UnboundedLoss)
+        f"no epsilon bounds the release of round {event.round}: {event.reason}"
+        for event in events
+        if isinstance(event, UnboundedLoss)
     ]
     return tuple(found)

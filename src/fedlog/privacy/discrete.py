@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedlog.errors import InputError
 
-Source = Callable[[int], bytes]
+RandomBytes = Callable[[int], bytes]
 """A function that returns so many random bytes; `os.urandom` in every deployment."""
 
 Integers = NDArray[np.int64]
@@ -80,7 +80,7 @@ def bound_share_divergence(steps: float, shares: int) -> float:
     return 10 * math.fsum(math.exp(-2 * math.pi**2 * steps**2 * k / (k + 1)) for k in range(1, shares))
 
 
-def draw_discrete_gaussian(count: int, steps: int, source: Source = os.urandom) -> Integers:
+def draw_discrete_gaussian(count: int, steps: int, source: RandomBytes = os.urandom) -> Integers:
     """Draw `count` integers k, each with probability exactly proportional to exp(-k^2 / (2 steps^2))."""
     if not 1 <= steps <= _MAX_STEPS:
         raise InputError(f"the noise std must be 1 to {_MAX_STEPS} whole grid steps, found: {steps}")
@@ -96,7 +96,7 @@ def draw_discrete_gaussian(count: int, steps: int, source: Source = os.urandom) 
     return np.concatenate([np.zeros(0, dtype=np.int64), *kept])
 
 
-def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
+def _draw_discrete_laplace(tries: int, scale: int, source: RandomBytes) -> Integers:
     """Attempt `tries` draws of a discrete Laplace distribution with integer scale; return the accepted draws."""
     remainder = _draw_below(np.full(tries, scale, dtype=np.int64), source)
     remainder = remainder[_draw_bernoulli_exp(remainder, np.full_like(remainder, scale), source)]
@@ -106,7 +106,7 @@ def _draw_discrete_laplace(tries: int, scale: int, source: Source) -> Integers:
     return (sign * magnitude)[(sign > 0) | (magnitude > 0)]
 
 
-def _count_successes_before_failure(count: int, source: Source) -> Integers:
+def _count_successes_before_failure(count: int, source: RandomBytes) -> Integers:
     """Toss a coin with success probability 1/e until it fails, and count the successes; do so `count` times."""
     successes = np.zeros(count, dtype=np.int64)
     running = np.arange(count)
@@ -117,7 +117,7 @@ def _count_successes_before_failure(count: int, source: Source) -> Integers:
     return successes
 
 
-def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
+def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: RandomBytes) -> Booleans:
     """Draw for each element a Boolean that is True with probability exactly exp(-numerator / denominator)."""
     whole, rest = np.divmod(numerator, denominator)
     outcome = _draw_bernoulli_fraction_exp(rest, denominator, source)
@@ -131,7 +131,7 @@ def _draw_bernoulli_exp(numerator: Integers, denominator: Integers, source: Sour
     return outcome
 
 
-def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: Source) -> Booleans:
+def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, source: RandomBytes) -> Booleans:
     """Draw as `_draw_bernoulli_exp` does, for fractions gamma = numerator / denominator of at most 1.
 
     After von Neumann: toss coins with probability gamma/1, gamma/2, ... until one fails. The number of the first coin
@@ -148,7 +148,7 @@ def _draw_bernoulli_fraction_exp(numerator: Integers, denominator: Integers, sou
     return odd
 
 
-def _draw_below(bound: Integers, source: Source) -> Integers:
+def _draw_below(bound: Integers, source: RandomBytes) -> Integers:
     """Draw for each bound a uniform integer in [0, bound), by rejection: a remainder would favour small numbers."""
     limit = bound.astype(np.uint64)
     drawn = np.empty(len(bound), dtype=np.uint64)

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 
 
 class Unit(StrEnum):
-    """What a guarantee protects: one record, or one client with all its records. `paper` has no formal guarantee."""
+    """What a guarantee protects: one record, or one client with all its records; `paper` protects nothing formally."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -36,8 +36,8 @@ class Calibration(StrEnum):
     PAPER = "paper"
 
 
-class NoiseSource(StrEnum):
-    """How a run draws its noise: fast floating-point noise from a seed, or exact discrete noise."""
+class NoiseSetting(StrEnum):
+    """The setting how a run draws its noise: fast floating-point noise from a seed, or exact discrete noise."""
 
     FLOAT = "float"
     """From the run's seed, in floating point: for simulation only."""
@@ -133,7 +133,7 @@ class Guarantee:
     training_steps: int = 0
     """The steps of DP-SGD at each client that the guarantee covers."""
     nominal_epsilon: float | None = None
-    """The epsilon of Theorem 4's formula, in mode `paper` only; it is no guarantee."""
+    """The epsilon of Theorem 4's formula, only with `--privacy paper`; it is no guarantee."""
 
     def __post_init__(self) -> None:
         if self.unit is Unit.PAPER and self.epsilon is not None:

@@ -24,7 +24,7 @@ from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.calibration import compute_sigma_by_paper_formula, find_smallest_sigma
 from fedlog.privacy.discrete import (
     STEPS_PER_STD,
-    Source,
+    RandomBytes,
     bound_rounding_divergence,
     bound_share_divergence,
     choose_grid,
@@ -41,7 +41,7 @@ class Mechanism:
     unit: Unit
     trust: Trust
     sigma: float
-    """Std, per coordinate, of the noise on which the guarantee rests: on the sum, or in local mode on each message."""
+    """Std, per coordinate, of the noise on which the guarantee rests: on the sum or, if local, on each message."""
     sensitivity: float
     honest_survivors: int = 1
     """For distributed noise: a round with fewer honest survivors must fail before anything is unmasked."""
@@ -56,13 +56,14 @@ class Mechanism:
             )
         if self.trust is not Trust.DISTRIBUTED and self.honest_survivors != 1:
             raise InputError(
-                f"expected honest survivors only with distributed noise, found: {self.honest_survivors} with "
-                f"{self.trust} noise"
+                f"honest survivors can be required only with distributed noise, found: {self.honest_survivors} with "
+                f"{self.trust} noise",
+                hint="leave out --honest",
             )
         if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
             raise InputError(
                 f"distributed noise needs at least 2 honest survivors, found: {self.honest_survivors}",
-                hint="--honest 2, or 3 with a secure sum: each client is hidden by the noise of the others",
+                hint="--honest 3: each client is hidden by the noise of the others",
             )
 
     @property
@@ -70,12 +71,12 @@ class Mechanism:
         """The std of the noise that one client adds to its message."""
         if self.trust is Trust.CENTRAL:
             return 0.0
-        return self.sigma / math.sqrt(self.shares)
+        return self.sigma / math.sqrt(self.noise_shares)
 
     @property
-    def shares(self) -> int:
-        """The number of clients' noise draws on which the guarantee rests; see `count_hiding_noise_draws`."""
-        return count_hiding_noise_draws(self.trust, self.honest_survivors)
+    def noise_shares(self) -> int:
+        """The number of noise shares, drawn by different clients, on which the guarantee rests."""
+        return count_noise_shares(self.trust, self.honest_survivors)
 
     @property
     def server_std(self) -> float:
@@ -93,7 +94,7 @@ class Mechanism:
 
 
 class Sampler(Protocol):
-    """A source of noise, with the properties that the release log records."""
+    """The interface of an object that draws noise, with the properties that the release log records."""
 
     @property
     def kind(self) -> NoiseKind: ...
@@ -127,7 +128,7 @@ class DiscreteSampler:
     """Draws exact discrete Gaussian noise on a grid, from the system's cryptographic source."""
 
     grid: float
-    source: Source = os.urandom
+    source: RandomBytes = os.urandom
     kind: NoiseKind = field(default=NoiseKind.DISCRETE, init=False)
 
     @property
@@ -144,16 +145,19 @@ class DiscreteSampler:
 def compute_client_sensitivity(norm: float, trust: Trust) -> float:
     """Compute how far (in L2 norm) one client can change a release if its message is clipped to norm `norm`.
 
-    Adding or removing a client changes a sum by one message; so does replacing its message by zeros, which is what
-    distributed noise hides. In local mode one message is replaced by another, so the change can be twice as large.
+    With local noise, one message of the client is replaced by another, so the change can be twice the norm. With
+    central noise a message is added to a sum or removed, and with distributed noise it is replaced by zeros: the change
+    is at most the norm.
     """
     return 2 * norm if trust is Trust.LOCAL else norm
 
 
-def count_hiding_noise_draws(trust: Trust, honest_survivors: int) -> int:
-    """Count the noise draws that hide a client: one, or in a secure sum those of all honest survivors but one.
+def count_noise_shares(trust: Trust, honest_survivors: int) -> int:
+    """Count the shares of noise on which the guarantee rests: in a secure sum one less than the honest survivors.
 
-    The one is a client that looks at the sum and takes out its own draw. The hidden client's own draw counts.
+    There each client draws a share. A survivor that looks at the sum knows its own share and can subtract it. The
+    shares of the other honest survivors hide a client from it; one of them is the hidden client's own share. Noise that
+    the server or each client adds alone is one share.
     """
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 
@@ -189,7 +193,7 @@ def plan_noise(
     if calibration is Calibration.PAPER:
         sigma = compute_sigma_by_paper_formula(budget, releases, sensitivity)
     else:
-        shares = count_hiding_noise_draws(trust, honest_survivors)
+        shares = count_noise_shares(trust, honest_survivors)
         noise_distance = bound_noise_distance(releases, coordinates, shares, wrap_probability)
         sigma = find_smallest_sigma(budget, releases, sensitivity, noise_distance)
     return Mechanism(unit, trust, sigma, sensitivity, honest_survivors, calibration)
@@ -200,8 +204,8 @@ def sum_clipped_moments(
 ) -> Moments:
     """Sum the moments of records; each record is clipped and rounded towards zero to the grid before it is added.
 
-    `features` (n, m - 1) are without the constant. Features that are not finite count as 0: an error that depends on a
-    record would reveal something about that record.
+    `features` (n, m - 1) are without the constant feature 1, which is added here. Features that are not finite count as
+    0: an error that depends on a record would reveal something about that record.
     """
     if grid > 1:
         raise InputError(f"the grid step must be at most 1 (the value of the constant feature), found: {grid:g}")

@@ -20,7 +20,7 @@ from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Moments, compute_moment_sensitivity, find_second_moments_shape
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
-from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import (
     DiscreteSampler,
@@ -70,7 +70,7 @@ class Protection:
 
     @property
     def encoding(self) -> FixedPoint:
-        """The fixed-point encoding of values for the secure sum; InputError if the noise is not distributed."""
+        """The encoding of values as whole numbers for the secure sum; InputError if the noise is not distributed."""
         if self.fixed_point is None:
             raise InputError(
                 f"expected distributed noise for a secure sum, found: {self.mechanism.trust} noise",
@@ -83,8 +83,10 @@ class Protection:
         """The limits against which the server checks a client's message."""
         # Counts are whole numbers, and so multiples of the grid. But if a message is scaled down to its norm, a count
         # may lose up to one grid step by rounding, while the features lose nothing.
-        cut_off = 0.0 if self.bound.message_norm is None else self.mechanism.grid
-        return Limits(self.bound.clip, self.bound.message_norm, self.mechanism.client_std, cut_off=cut_off)
+        count_rounding = 0.0 if self.bound.message_norm is None else self.mechanism.grid
+        return Limits(
+            self.bound.clip, self.bound.message_norm, self.mechanism.client_std, count_rounding=count_rounding
+        )
 
     def sum_moments(self, features: Tensor, labels: Tensor, n_class: int, detail: Detail) -> Moments:
         """Sum a client's first and second moments, with each record clipped and without noise."""
@@ -100,7 +102,10 @@ class Protection:
         expected = {Kind.STATISTICS: 1, Kind.MOMENTS: 2}
         shapes = [tuple(array.shape) for array in message.arrays]
         if expected.get(message.kind) != len(message.arrays):
-            raise InputError(f"expected only statistics in a private run, found: {message.kind.name.lower()} {shapes}")
+            raise InputError(
+                f"a method can send only statistics in a private run, found: {message.kind.name.lower()} {shapes}",
+                hint="--method fedlog, or another method that sends statistics",
+            )
         grid, norm = self.mechanism.grid, self.bound.message_norm
         # As one vector: one norm bounds it, and one stream of noise covers it.
         sums = torch.cat([array.to(torch.float64).reshape(-1) for array in message.arrays])
@@ -157,7 +162,7 @@ class Protection:
             sensitivity=mechanism.sensitivity,
             coordinates=self.coordinates,
             grid=sampler.grid,
-            shares=mechanism.shares,
+            shares=mechanism.noise_shares,
             wrap_probability=0.0 if self.fixed_point is None else self.fixed_point.wrap_probability,
             calibration=mechanism.calibration,
         )
@@ -174,7 +179,7 @@ def make_protection(
     shape: tuple[int, int],
     clients: int,
     honest_survivors: int = 1,
-    noise: NoiseSource = NoiseSource.FLOAT,
+    noise: NoiseSetting = NoiseSetting.FLOAT,
     training: SgdTraining | None = None,
     detail: Detail = Detail.MEANS,
 ) -> Protection:
@@ -198,7 +203,7 @@ def make_protection(
         wrap_probability=wraps,
     )
     if training is not None:
-        distance = bound_noise_distance(releases, coordinates, mechanism.shares, wraps)
+        distance = bound_noise_distance(releases, coordinates, mechanism.noise_shares, wraps)
         distance += bound_noise_distance(training.rounds * training.plan.steps, training.coordinates)
         sigma = find_release_noise_with_training(
             budget, training.plan, training.rounds, releases, sensitivity, distance
@@ -229,7 +234,7 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
     if bound.message_norm is not None:
         raise InputError(
             f"--message-norm bounds clients, but --privacy {unit} protects records, found: {bound.message_norm:g}",
-            hint="leave it out, or use --privacy client",
+            hint="leave out --message-norm, or use --privacy client",
         )
     if detail is Detail.MEANS:
         return bound.clip.sensitivity(width)
@@ -241,9 +246,9 @@ def _find_sensitivity(unit: Unit, trust: Trust, bound: ContributionBound, width:
     return compute_moment_sensitivity(bound.clip.radius, detail)
 
 
-def choose_sampler(noise: NoiseSource, grid: float) -> Callable[[Key], Sampler]:
+def choose_sampler(noise: NoiseSetting, grid: float) -> Callable[[Key], Sampler]:
     """Return a function that makes a noise sampler from a key; discrete noise lies on this grid and needs no key."""
-    if noise is NoiseSource.FLOAT:
+    if noise is NoiseSetting.FLOAT:
         return FloatSampler
     sampler = DiscreteSampler(grid)
     return lambda key: sampler

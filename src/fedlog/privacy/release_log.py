@@ -29,7 +29,7 @@ from fedlog.privacy.accounting import (
     Spending,
     TrainingRound,
     UnboundedLoss,
-    add_if_within_budget,
+    append_within_budget,
     check_within_budget,
     compute_spending,
     compute_spending_under_promise,
@@ -44,67 +44,67 @@ _EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, Trainin
 _Entry = TypeVar("_Entry")
 
 
-def compute_spending_across_runs(releases: Sequence[Event], delta: float) -> Spending:
-    """Compute the epsilon at `delta` after each release in all runs of a site, and the guarantee for all releases.
+def compute_spending_across_runs(events: Sequence[Event], delta: float) -> Spending:
+    """Compute the epsilon at `delta` after each event in all runs of a site, and the guarantee for all events.
 
     If some runs protect whole clients and others single records, the guarantee is for single records. It requires trust
     in every party that any of these runs trusts.
     """
-    if len(promises := find_promises(releases)) < 2:
-        return compute_spending(releases, delta)
+    if len(promises := find_promises(events)) < 2:
+        return compute_spending(events, delta)
     weakest = min((trust for _, trust in promises), key=_WEAKEST_FIRST.index)
-    return compute_spending_under_promise(releases, convert_to_record_privacy(releases), (Unit.RECORD, weakest), delta)
+    return compute_spending_under_promise(events, convert_to_record_privacy(events), (Unit.RECORD, weakest), delta)
 
 
-def add_if_within_site_limit(releases: Sequence[Event], upcoming: Event, budget: Budget) -> tuple[Event, ...]:
-    """Return the releases of all runs of a site, with the upcoming one appended.
+def append_within_site_limit(events: Sequence[Event], upcoming: Event, limit: Budget) -> tuple[Event, ...]:
+    """Return the events of all runs of a site, with the upcoming one appended.
 
-    Raise BudgetSpentError if these releases together exceed `budget`, the site's limit.
+    Raise BudgetSpentError if these events together exceed `limit`, the site's limit.
     """
-    together = (*releases, upcoming)
+    together = (*events, upcoming)
     if len(find_promises(together)) == 1:
-        return add_if_within_budget(releases, upcoming, budget)
-    check_within_budget(convert_to_record_privacy(together), Calibration.EXACT, budget)
+        return append_within_budget(events, upcoming, limit)
+    check_within_budget(convert_to_record_privacy(together), Calibration.EXACT, limit)
     return together
 
 
-def convert_to_record_privacy(releases: Sequence[Event]) -> tuple[Event, ...]:
-    """Convert releases under different promises to the sensitivity of one record, an upper bound for all of them.
+def convert_to_record_privacy(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the events with the sensitivity to a change of one record, or an upper bound of it.
 
     Local noise for a whole client hides any change of its data, so also a change of one record. If neighbours differ by
     one client, a changed record replaces a message of norm at most S by another, so the sum changes by at most 2S. No
     release gets a smaller sensitivity than in its own run, so the guarantee of each run still holds.
     """
-    if any(unit is Unit.PAPER for unit, _ in find_promises(releases)):
+    if any(unit is Unit.PAPER for unit, _ in find_promises(events)):
         raise InputError(
             "a run with --privacy paper has no guarantee, so it cannot be added up with other runs of this site",
             hint="use --privacy record or --privacy client",
         )
     return tuple(
-        replace(release, sensitivity=2 * release.sensitivity)
-        if isinstance(release, Release) and release.unit is Unit.CLIENT and release.trust is not Trust.LOCAL
-        else release
-        for release in releases
+        replace(event, sensitivity=2 * event.sensitivity)
+        if isinstance(event, Release) and event.unit is Unit.CLIENT and event.trust is not Trust.LOCAL
+        else event
+        for event in events
     )
 
 
 @dataclass(frozen=True)
 class ReleaseLog:
-    """The content of a release log: the privacy budget, and the releases so far."""
+    """The content of a release log: the privacy budget that it states, and the events so far."""
 
-    limit: Budget | None
+    stated_budget: Budget | None
     """None if there is no budget: a site without a limit has sent exact statistics only."""
     events: tuple[Event, ...] = ()
 
     @property
     def budget(self) -> Budget:
-        """The privacy budget that the log states; InputError if the log states none."""
-        if self.limit is None:
+        """The privacy budget that the log states; InputError if it states none."""
+        if self.stated_budget is None:
             raise InputError(
                 "expected a budget in the release log, found none: only exact statistics were released",
                 hint="give the log of a run with --privacy",
             )
-        return self.limit
+        return self.stated_budget
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -184,7 +184,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """
     with _lock_log(path):
         log = read_log(path)
-        together = add_if_within_budget(log.events, upcoming, log.budget)
+        together = append_within_budget(log.events, upcoming, log.budget)
         _append_line(path, format_release_line(upcoming))
     return ReleaseLog(log.budget, together)
 
@@ -199,7 +199,7 @@ class ReleaseRecorder:
     def record(self, upcoming: Event, budget: Budget) -> None:
         """Record a release before it is sent; raise BudgetSpentError if the budget does not cover it."""
         if self.path is None:
-            self.events = add_if_within_budget(self.events, upcoming, budget)
+            self.events = append_within_budget(self.events, upcoming, budget)
         else:
             self.events = record_release(self.path, upcoming).events
 
@@ -211,15 +211,15 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
     """
     with _lock_log(path):
         log = _read_or_create_log(path, limit, earlier)
-        together = add_if_within_site_limit(log.events, upcoming, limit)
+        together = append_within_site_limit(log.events, upcoming, limit)
         _append_line(path, format_release_line(upcoming))
     return ReleaseLog(limit, together)
 
 
 def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to the log of a site without a limit; the release counts if a limit is set later.
+    """Add a release to the log of a site that has set no limit; it counts if the site sets a limit later.
 
-    `earlier` are the releases from before the log existed.
+    `budget` is that of the run; the log then states it. `earlier` are the releases from before the log existed.
     """
     with _lock_log(path):
         log = _read_or_create_log(path, budget, earlier)
@@ -254,7 +254,7 @@ def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) ->
     if not path.exists():
         _create_log(path, [format_budget_line(budget), *map(format_release_line, earlier)])
     log = read_log(path)
-    if log.limit != budget:
+    if log.stated_budget != budget:
         _append_line(path, format_budget_line(budget))
     return log
 

@@ -151,7 +151,7 @@ class SgdTraining:
     coordinates: int
     """The number of parameters that are trained."""
     sampler: Callable[[Key], Sampler]
-    """Makes the source of noise from a key."""
+    """Makes a noise sampler from a key."""
     rounds: int = 1
 
 

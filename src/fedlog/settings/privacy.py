@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedlog.privacy.guarantee import Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Calibration, NoiseSetting, Trust, Unit
 from fedlog.settings.fields import Section, setting
 
 
@@ -41,7 +41,7 @@ class PrivacySettings(Section):
     )
     trust: Trust | None = setting(None, "who adds noise (default: central)", deployed=True, aliases=("--mechanism",))
     calibration: Calibration | None = setting(None, "how noise follows from the budget (default: exact)")
-    noise: NoiseSource | None = setting(None, "how noise is drawn; float (default) is for simulation only")
+    noise: NoiseSetting | None = setting(None, "how noise is drawn; float (default) is for simulation only")
     clip: str | None = setting(
         None, "bound on the features: clamp:B (each) or l2:R (each record)", deployed=True, metavar="BOUND"
     )

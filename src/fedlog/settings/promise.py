@@ -11,7 +11,7 @@ from fedlog.algorithms.registry import find_methods, freeze_bodies
 from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
 from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
-from fedlog.privacy.guarantee import Budget, Calibration, NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
 from fedlog.privacy.limits import Limits
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
@@ -39,7 +39,7 @@ class Promise(Section):
     clip: str | None = None
     message_norm: Positive | None = None
     calibration: Calibration = Calibration.EXACT
-    noise: NoiseSource = NoiseSource.DISCRETE
+    noise: NoiseSetting = NoiseSetting.DISCRETE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +80,7 @@ class DpSgd(Section):
         return SgdTraining(of_round, coordinates, choose_sampler(promise.noise, of_round.grid), rounds)
 
 
-def resolve_promise(given: PrivacySettings, noise: NoiseSource) -> Promise | None:
+def resolve_promise(given: PrivacySettings, noise: NoiseSetting) -> Promise | None:
     """Return the promise that the settings ask for, or None without --privacy; `noise` is used if they name none."""
     if given.privacy is None:
         _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")

@@ -18,7 +18,7 @@ from fedlog.models.body_files import find_path_in_name
 from fedlog.models.encoders.names import is_encoder
 from fedlog.models.encoders.onnx_encoder import find_external_weights
 from fedlog.models.frozen import refuse_trained_weights
-from fedlog.privacy.guarantee import NoiseSource, Trust, Unit
+from fedlog.privacy.guarantee import NoiseSetting, Trust, Unit
 from fedlog.settings.data import DataSettings
 from fedlog.settings.execution import Execution
 from fedlog.settings.presets import Preset, find_preset
@@ -72,7 +72,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
     spec = replace(spec, body=spec.body or (defaults.body,), clip=normalise_clip(spec.clip))
     spec = _freeze_encoders(_append_feature_maps(spec))
     spec = replace(spec, body_file_sha256=_digest_files(_list_parameter_files(spec)))
-    promise = resolve_promise(spec, NoiseSource.FLOAT)
+    promise = resolve_promise(spec, NoiseSetting.FLOAT)
     dp_sgd = resolve_dp_sgd(spec, promise)
     sums = resolve_secure_sums(spec, promise, spec.refused_share)
     _check_bodies(spec)

@@ -10,7 +10,7 @@ from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import compute_spending
-from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSource, Unit, warn_of_large_delta
+from fedlog.privacy.guarantee import PAPER_CAVEAT, NoiseSetting, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import FILE_NAME, read_log, start_or_resume_log
 from fedlog.settings.privacy import BodyTraining, SecureSumSettings
@@ -92,7 +92,7 @@ def list_privacy_notices(spec: RunSpec, simulation: Simulation) -> list[str]:
             f"note: the guarantee takes your word that the body in {spec.body_file} never saw the private data"
         )
     lines.append(f"note: {OUTSIDE_THE_PROTOCOL}")
-    if spec.noise is NoiseSource.FLOAT:
+    if spec.noise is NoiseSetting.FLOAT:
         lines.append("warning: simulation only: the noise is not private, it comes from the run's seed")
     if spec.body_training is BodyTraining.FROZEN and protection.releases > 1:
         lines.append("note: frozen bodies have the same statistics in every round; one release has the least noise")

@@ -18,7 +18,7 @@ from fedlog.files.json_text import parse_json
 from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.protocol.bounds import check_broadcast_form, check_gaussian_mixtures, check_numbers
 from fedlog.models.body import HEAD
-from fedlog.privacy.guarantee import Calibration, NoiseSource, Unit, warn_of_large_delta
+from fedlog.privacy.guarantee import Calibration, NoiseSetting, Unit, warn_of_large_delta
 from fedlog.privacy.protection import Protection
 from fedlog.settings import promise as promise_rules
 from fedlog.settings.fields import Section, read_dataclass
@@ -142,7 +142,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites on the
     list of keys, and is called only if the run has secure sums.
     """
-    promise = promise_rules.resolve_promise(spec, NoiseSource.DISCRETE)
+    promise = promise_rules.resolve_promise(spec, NoiseSetting.DISCRETE)
     sums = promise_rules.resolve_secure_sums(spec, promise, spec.refused_share)
     options = registry.read_options(spec.method, list_given_options(spec))
     sites = 0 if sums is None else count_sites()
@@ -254,7 +254,7 @@ def _check_promise(promise: Promise) -> None:
             f"expected --privacy record or client in a deployment, found: {promise.unit}",
             hint="`fedlog run --privacy paper` reproduces the paper in the simulator",
         )
-    if promise.noise is not NoiseSource.DISCRETE or promise.calibration is not Calibration.EXACT:
+    if promise.noise is not NoiseSetting.DISCRETE or promise.calibration is not Calibration.EXACT:
         raise InputError(
             f"expected discrete noise and exact calibration in a deployment, found: {promise.noise} noise, "
             f"{promise.calibration} calibration",

@@ -26,7 +26,7 @@ from fedlog.privacy.accounting import (
     Event,
     Release,
     UnboundedLoss,
-    add_if_within_budget,
+    append_within_budget,
     explain_missing_guarantee,
 )
 from fedlog.privacy.guarantee import DEFAULT_DELTA, Budget, Trust, Unit
@@ -97,7 +97,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     run.mkdir(parents=True, exist_ok=True)
     own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
-    add_if_within_budget(own.events, upcoming, own.budget)
+    append_within_budget(own.events, upcoming, own.budget)
     limit, path = read_privacy_requirement(folder.read_config()), folder.release_record
     earlier = _find_earlier_releases(folder)
     try:
@@ -189,7 +189,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
     try:
         if limit is None or (own.exists() and release_log.read_log(own).events):
             return
-        release_log.add_if_within_site_limit(_read_releases(folder), upcoming, limit.budget)
+        release_log.append_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
         raise FrameError(_describe_limit(error)) from None
     except InputError:
@@ -202,7 +202,7 @@ def describe_spending(folder: SiteFolder) -> str | None:
     if not events:
         return None
     path = folder.release_record
-    before = release_log.read_log(path).limit if path.exists() else None
+    before = release_log.read_log(path).stated_budget if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else DEFAULT_DELTA
     none = explain_missing_guarantee(events)
     sentence = (
@@ -214,7 +214,7 @@ def describe_spending(folder: SiteFolder) -> str | None:
     if before is not None and before != limit.budget:
         sentence += f" (it was {before.epsilon:g} at {before.delta:g}), and all that was spent counts against it"
     try:
-        release_log.add_if_within_site_limit(events, events[-1], limit.budget)
+        release_log.append_within_site_limit(events, events[-1], limit.budget)
     except BudgetSpentError:
         return f"{sentence}; it does not cover another release like the last one"
     return sentence

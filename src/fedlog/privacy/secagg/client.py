@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedlog.privacy.discrete import Source
+from fedlog.privacy.discrete import RandomBytes
 from fedlog.privacy.secagg import crypto, messages
 from fedlog.privacy.secagg.answered_steps import AnsweredSteps
 from fedlog.privacy.secagg.crypto import SigningIdentity
@@ -69,7 +69,7 @@ class SumClient:
     terms: Terms
     identity: SigningIdentity
     answered: AnsweredSteps
-    entropy: Source
+    entropy: RandomBytes
     check_signature: crypto.CheckSignature = crypto.check_signature
 
     def make_keys(self) -> tuple[KeysState, bytes]:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedlog.privacy.discrete import Source
+from fedlog.privacy.discrete import RandomBytes
 from fedlog.privacy.secagg.encoding import RefusalError
 from fedlog.privacy.secagg.fixed_point import Words, unpack_words
 from fedlog.privacy.secagg.terms import Step, Terms
@@ -34,7 +34,7 @@ class SigningIdentity:
     secret: bytes
 
     @staticmethod
-    def create(number: int, entropy: Source) -> SigningIdentity:
+    def create(number: int, entropy: RandomBytes) -> SigningIdentity:
         """Create an identity with a random signing key."""
         return SigningIdentity(number, entropy(32))
 

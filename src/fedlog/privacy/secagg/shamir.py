@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fedlog.errors import InputError
-from fedlog.privacy.discrete import Source
+from fedlog.privacy.discrete import RandomBytes
 
 PRIME: Final = 2**256 + 297
 """The smallest prime above every 32-byte number."""
@@ -14,7 +14,7 @@ PRIME: Final = 2**256 + 297
 SHARE_BYTES: Final = 33
 
 
-def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: Source) -> dict[int, bytes]:
+def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: RandomBytes) -> dict[int, bytes]:
     """Split a secret into shares, the values at these points of a random polynomial whose value at 0 is the secret."""
     if len(secret) != 32:
         raise InputError(f"expected a secret of 32 bytes, found: {len(secret)} bytes")
