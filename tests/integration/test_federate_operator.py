@@ -198,11 +198,11 @@ def test_a_second_command_for_one_folder_is_refused_and_changes_nothing(
     """It would end the programs of the first command, which would start them again, and so on."""
     site = fill_site(SiteFolder(tmp_path / "north"), "north", "mlp:8")
     before = site.read_config()
-    with site.keep_for_one_command(), server.keep_for_one_command():
+    with site.lock_against_other_commands(), server.lock_against_other_commands():
         assert main(["federate", "site", str(site.path), "--body", "mlp:16,8"]) == 2
         assert main(["federate", "server", str(server.path)]) == 2
     said = capsys.readouterr().err
-    assert [said.count(f"serves this folder already: {folder.path}") for folder in (site, server)] == [1, 1]
+    assert [said.count(f"runs this server or site already: {folder.path}") for folder in (site, server)] == [1, 1]
     assert site.read_config() == before
-    with site.keep_for_one_command():  # it was released
+    with site.lock_against_other_commands():  # it was released
         pass

@@ -66,7 +66,7 @@ def renew_certificate(args: argparse.Namespace) -> None:
 def run_server(args: argparse.Namespace) -> None:
     """Run the server until Ctrl-C or SIGTERM."""
     folder = ServerFolder.open(args.folder)
-    with folder.keep_for_one_command(), end_quietly_on_sigterm("stopped"):
+    with folder.lock_against_other_commands(), end_quietly_on_sigterm("stopped"):
         server_side.serve_federation(folder, say, args.metrics)
 
 
@@ -138,7 +138,7 @@ def _print_public_key(folder: SiteFolder, line: str) -> None:
 def run_site(args: argparse.Namespace) -> None:
     """Take part with the site's data until Ctrl-C or SIGTERM."""
     folder = SiteFolder.open(args.folder)
-    with folder.keep_for_one_command():
+    with folder.lock_against_other_commands():
         _check_and_run_site(folder, args)
 
 

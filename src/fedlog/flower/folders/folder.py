@@ -59,7 +59,7 @@ class Folder:
     flower_home = SubPath("flower")  # the variable FLWR_HOME of Flower's programs
     logs = SubPath("logs")  # the log files of Flower's programs
     event_log = SubPath("logs", "events.jsonl")
-    lock = SubPath(".in-use")  # held by the command that serves this folder
+    lock = SubPath(".in-use")  # held by the command that runs this server or site
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -69,14 +69,17 @@ class Folder:
         return folder
 
     @contextmanager
-    def keep_for_one_command(self) -> Iterator[None]:
-        """Keep other commands from serving this folder during the block: they would end the programs of this one."""
+    def lock_against_other_commands(self) -> Iterator[None]:
+        """Lock the folder during the block; raise InputError if another command has locked it.
+
+        Two commands that ran one server or site would end each other's programs.
+        """
         try:
             with lock_file(self.lock, wait_seconds=0):
                 yield
         except LockTakenError:
             raise InputError(
-                f"another command serves this folder already: {self.path}",
+                f"another command runs this server or site already: {self.path}",
                 hint="end that command first (Ctrl-C, or its service); a second site needs a folder of its own",
             ) from None
 
