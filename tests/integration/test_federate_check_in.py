@@ -71,7 +71,7 @@ def site(server: ServerFolder, tmp_path: Path) -> SiteFolder:
     folder = SiteFolder(tmp_path / "north")
     address = f"127.0.0.1:{server.read_config().port}"
     create_site(folder, SiteConfig("north", address), server.certificates.authority, server.schema_file)
-    server.add_known_site("north", "17", folder.public_key.read_text())
+    server.add_registered_site("north", "17", folder.public_key.read_text())
     return folder
 
 
@@ -87,7 +87,7 @@ def test_a_site_learns_how_it_stands_and_the_server_what_ails_it(server: ServerF
     assert describe_connection_event(gate_events(server, "news")[-1]) == "north: the disk of the site is full"
     count = len(gate_events(server, "news"))
     report_state(site, SiteState.NO_SPACE)  # the same within a minute is told once
-    server.remove_known_site("north")
+    server.remove_registered_site("north")
     assert not check_in(site, SiteState.KILLED).registered  # and what a stranger says is not told at all
     assert len(gate_events(server, "news")) == count
 
@@ -136,7 +136,7 @@ def test_every_end_of_a_supernode_has_its_reason(
     assert diagnose_exit(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
     ended = diagnose_exit(site, 1, "the last words")
     assert (ended.kind, "the last words" in ended.reason) == (RestartChance.ENDED, True)
-    server.remove_known_site("north")
+    server.remove_registered_site("north")
     unknown = diagnose_exit(site, 0, "")
     assert unknown.kind is RestartChance.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)

@@ -83,7 +83,7 @@ def server(tmp_path: Path) -> ServerFolder:
     folder = make_server(ServerFolder(tmp_path / "server"))
     folder.write_config(ServerConfig(("127.0.0.1",), "127.0.0.1", 1))
     for at, name in enumerate(BODIES, start=10):
-        folder.add_known_site(name, str(at), "a key")
+        folder.add_registered_site(name, str(at), "a key")
     return folder
 
 

@@ -161,10 +161,10 @@ def test_folders_remember(tmp_path: Path) -> None:
     config = ServerConfig(('odd"name', "b"), "127.0.0.1", 9)
     server.write_config(config)
     assert server.read_config() == config
-    server.add_known_site("north", "17", "key")
-    assert server.read_known_sites() == {"north": "17"}
-    server.remove_known_site("north")
-    assert server.read_known_sites() == {}
+    server.add_registered_site("north", "17", "key")
+    assert server.read_registered_sites() == {"north": "17"}
+    server.remove_registered_site("north")
+    assert server.read_registered_sites() == {}
     site = SiteFolder(tmp_path / "c")
     site.write_config(SiteConfig("north", "h:1"))
     with pytest.raises(InputError, match="expected data"):
@@ -330,16 +330,16 @@ def test_the_gate_follows_the_list_of_registered_keys_and_flowers_clock(tmp_path
     assert caller.is_recent
     assert callers.find_site_name(caller.key) is None
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-    server.add_known_site("north", "17", line)
+    server.add_registered_site("north", "17", line)
     assert callers.find_site_name(caller.key) == "north"
-    server.remove_known_site("north")
+    server.remove_registered_site("north")
     assert callers.find_site_name(caller.key) is None
 
 
 def test_keys_are_found_while_other_files_of_the_folder_come_and_go(tmp_path: Path) -> None:
     line = KEY.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     server = ServerFolder(tmp_path)
-    server.add_known_site("north", "17", line)
+    server.add_registered_site("north", "17", line)
     # A link to nothing is listed and cannot be read: like a file that another process removes after the listing.
     for name in ("south.pub", ".west.pub.0123.part", "nodes.json.part"):
         (server.sites / name).symlink_to(tmp_path / "removed")

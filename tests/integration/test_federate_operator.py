@@ -81,21 +81,21 @@ def test_a_key_is_on_the_list_only_after_it_was_registered(
         assert RUNNING in capsys.readouterr().err
     assert ".pub" not in seen
     assert list(server.sites.iterdir()) == []
-    assert server.read_known_sites() == {}
+    assert server.read_registered_sites() == {}
     monkeypatch.setattr(server_side, "run_command", lambda command: json.dumps({"success": True, "node-id": "12"}))
     assert main(arguments) == 0
-    assert server.read_known_sites() == {"north": "12"}
+    assert server.read_registered_sites() == {"north": "12"}
     assert (server.sites / "north.pub").read_text() == key.read_text()
 
 
 def test_a_site_stays_on_the_list_while_its_key_was_not_taken_off(
     server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.add_known_site("north", "12", "a key")
+    server.add_registered_site("north", "12", "a key")
     monkeypatch.setattr(server_side, "run_command", lambda command: '{"success": false, "error-message": "no"}')
     assert main(["federate", "unregister", str(server.path), "north"]) == 1
     assert RUNNING in capsys.readouterr().err
-    assert server.read_known_sites() == {"north": "12"}
+    assert server.read_registered_sites() == {"north": "12"}
 
 
 def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
@@ -109,7 +109,7 @@ def test_a_key_that_was_taken_off_the_list_gets_a_fitting_hint(
     assert "expected a new key for north, found one that was registered before" in said
     assert "fedlog federate rekey" in said
     assert RUNNING not in said
-    server.add_known_site("south", "12", key.read_text())
+    server.add_registered_site("south", "12", key.read_text())
     assert main(["federate", "register", str(server.path), str(key), "--name", "north"]) == 2
     assert "registered as: south" in capsys.readouterr().err
 
@@ -146,7 +146,7 @@ def test_a_folder_of_keys_is_registered_as_a_whole_or_not_begun(
     rest.mkdir()
     (keys / "site-3.pub").rename(rest / "site-3.pub")
     assert main([*arguments[:-1], str(rest)]) == 0
-    assert server.read_known_sites() == {name: name[-1] for name in names}
+    assert server.read_registered_sites() == {name: name[-1] for name in names}
     assert main(["federate", "register", str(server.path), str(tmp_path / "site-1.key")]) == 2  # no name
 
 

@@ -50,7 +50,7 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
     """A server with a plain and a private run behind it, of which `south` missed the second."""
     folder = make_server(ServerFolder(tmp_path / "server"))
     for at, name in enumerate(BODIES, start=10):
-        folder.add_known_site(name, str(at), "a key")
+        folder.add_registered_site(name, str(at), "a key")
     options = {"epochs": 1, "learning_rate": 0.01}
     for plan in (
         Plan("plain", rounds=3, options=options),

@@ -31,7 +31,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def bring_in_south(federation: Federation) -> None:
     """Register and start the site, unless an earlier test has done it: each test can run by itself."""
-    if "south" not in federation.server.read_known_sites():
+    if "south" not in federation.server.read_registered_sites():
         federation.admit("south")
     elif federation.running["south"].exit_code is not None:
         federation.start_site("south")
@@ -54,7 +54,7 @@ def test_a_site_with_another_version_is_refused_by_name(
 
 
 def test_a_site_joins_a_run_under_way(federation: Federation) -> None:
-    if "south" not in federation.server.read_known_sites():
+    if "south" not in federation.server.read_registered_sites():
         register_site(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     plan = Plan("late", rounds=6, options=OPTIONS)
     after_round_one = lambda: len(federation.events("round", plan.name)) >= 1  # noqa: E731
@@ -93,7 +93,7 @@ def test_leaving_takes_the_statistics_out_and_locks_the_site_out(federation: Fed
     assert "not undone: bodies that were trained under earlier heads" in done.stderr
     left = checkpoint.read(home.checkpoint, lambda _: None).values["statistics"]
     torch.testing.assert_close(left, parts["east"] + parts["north"])
-    assert "south" not in federation.server.read_known_sites()
+    assert "south" not in federation.server.read_registered_sites()
     with pytest.raises(InputError, match="expected a new key for south, found one that was registered before"):
         register_site(federation.server, "south", federation.sites["south"].public_key.read_text(), print)
     report = federation.run(plan)

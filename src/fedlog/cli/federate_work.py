@@ -227,7 +227,7 @@ def train_with_sites(args: argparse.Namespace) -> None:
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     rules = RoundRules(args.minimum_sites, args.deadline, share)
     # A site whose records are protected is warned at the site: only the site knows how many it has.
-    if warning := describe_large_delta(plan.promise, 1, len(folder.read_known_sites())):
+    if warning := describe_large_delta(plan.promise, 1, len(folder.read_registered_sites())):
         say(f"warning: {warning}")
     with end_quietly_on_sigterm(f"stopped following {plan.name}, which continues at the server"):
         print_report(runs.run_federation(folder, plan, rules, say), args.json)

@@ -66,34 +66,36 @@ class ServerFolder(Folder):
             f'address = "127.0.0.1:{port}"\nroot-certificates = {quote_toml(authority)}\n',
         )
 
-    def add_known_site(self, name: str, node_id: str, public_key: str) -> None:
+    def add_registered_site(self, name: str, node_id: str, public_key: str) -> None:
         """Store a site's public key and Flower node number under the site's name, because Flower lists no names."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known_sites({**self.read_known_sites(), name: node_id})
+            self._write_registered_sites({**self.read_registered_sites(), name: node_id})
 
-    def remove_known_site(self, name: str) -> None:
+    def remove_registered_site(self, name: str) -> None:
         """Remove a site's public key and its Flower node number from the folder."""
         (self.sites / f"{name}.pub").unlink(missing_ok=True)
         with lock_folder(self.sites):  # two keys may be registered at the same time
-            self._write_known_sites({known: node for known, node in self.read_known_sites().items() if known != name})
+            self._write_registered_sites(
+                {site: node for site, node in self.read_registered_sites().items() if site != name}
+            )
 
     def find_node_number(self, site: str) -> str:
         """Return the Flower node number of a site; raise InputError if no site of this name is registered."""
-        known = self.read_known_sites()
-        if site not in known:
-            names = ", ".join(sorted(known)) or "(none)"
+        registered = self.read_registered_sites()
+        if site not in registered:
+            names = ", ".join(sorted(registered)) or "(none)"
             raise InputError(
                 f"expected one of the registered sites {names}, found: {site}",
-                hint=did_you_mean(site, known, "`fedlog federate register` adds a site"),
+                hint=did_you_mean(site, registered, "`fedlog federate register` adds a site"),
             )
-        return known[site]
+        return registered[site]
 
-    def _write_known_sites(self, known: dict[str, str]) -> None:
-        write_json(self.sites / "nodes.json", dict(sorted(known.items())))
+    def _write_registered_sites(self, registered: dict[str, str]) -> None:
+        write_json(self.sites / "nodes.json", dict(sorted(registered.items())))
 
-    def read_known_sites(self) -> dict[str, str]:
+    def read_registered_sites(self) -> dict[str, str]:
         """Read the registered sites, as name -> Flower node number."""
         return dict(read_json(self.sites / "nodes.json", {}))
 

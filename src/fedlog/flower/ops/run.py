@@ -139,7 +139,7 @@ def remove_site(folder: ServerFolder, site: str, name: str, say: Say) -> tuple[s
     # A run under way has the site's statistics in its memory, and would write them into its next checkpoint.
     hint = f"`fedlog federate drop {folder.path} {site} --run {name}` stops asking it; repeat `leave` after the run"
     with run_folder.lock(hint):
-        if site in folder.read_known_sites():
+        if site in folder.read_registered_sites():
             unregister_site(folder, site, say)
         if site not in run_folder.read_uploads():
             say(f"the present head of {name} has no statistics of {site}")
@@ -166,7 +166,7 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
             f"expected a run whose method can remove a site ({', '.join(able)}), found: {plan.method}",
             hint="the head of this method depends on all earlier rounds: `unregister` the site and begin a new run",
         )
-    uploads, registered = run_folder.read_uploads(), folder.read_known_sites()
+    uploads, registered = run_folder.read_uploads(), folder.read_registered_sites()
     if site not in uploads and site not in registered:
         names = sorted({*uploads, *registered})
         hint = did_you_mean(site, names, "give the name under which the site is registered")

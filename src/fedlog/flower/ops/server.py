@@ -205,7 +205,7 @@ def register_site(folder: ServerFolder, name: str, public_key: str, say: Say) ->
         ) from None
     finally:
         candidate.unlink()
-    folder.add_known_site(name, node, public_key)
+    folder.add_registered_site(name, node, public_key)
     say(f"registered {name} (Flower node {node})")
     return node
 
@@ -245,13 +245,13 @@ def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> d
 
 def _check_new_site(folder: ServerFolder, name: str, public_key: str) -> None:
     """Raise InputError if the name or the key is registered already."""
-    known, key = folder.read_known_sites(), encode_public_key(read_public_key(public_key))
-    if check_site_or_run_name(name) in known:
+    registered, key = folder.read_registered_sites(), encode_public_key(read_public_key(public_key))
+    if check_site_or_run_name(name) in registered:
         raise InputError(
             f"expected a new site name, found one that is registered: {name}",
             hint="remove the old key first: `fedlog federate unregister`",
         )
-    if (other := RegisteredKeys(folder.sites).find_site_name(key)) in known:
+    if (other := RegisteredKeys(folder.sites).find_site_name(key)) in registered:
         raise InputError(f"expected a new key for {name}, found the key that is registered as: {other}", hint=OWN_KEY)
 
 
@@ -261,7 +261,7 @@ def unregister_site(folder: ServerFolder, name: str, say: Say) -> None:
     command = make_flwr_command(folder, "supernode", "unregister", node, CONNECTION, *JSON)
     say(f"$ {command}")
     _call_flwr(command, "node-id")
-    folder.remove_known_site(name)
+    folder.remove_registered_site(name)
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def read_site_statuses(folder: ServerFolder) -> tuple[SiteStatus, ...]:
     listed = _call_flwr(make_flwr_command(folder, "supernode", "list", CONNECTION, *JSON), "nodes")
     by_node = {str(node["node-id"]): node for node in listed}
     statuses = []
-    for name, node_id in sorted(folder.read_known_sites().items()):
+    for name, node_id in sorted(folder.read_registered_sites().items()):
         node = by_node.get(node_id)
         state = "unknown to the server" if node is None else str(node["status"])
         since = "" if node is None else str(node["online-at"] if state == "online" else node["offline-at"])

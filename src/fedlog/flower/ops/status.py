@@ -75,7 +75,7 @@ def _make_call_metrics(folder: ServerFolder) -> list[Metric]:
         (site,): dt.datetime.fromisoformat(when).timestamp() for site, when in presence.get("last_call", {}).items()
     }
     sizes = {(call, way): counted[f"bytes_{way}"] for call, counted in traffic.items() for way in WAYS}
-    registered = folder.read_known_sites()
+    registered = folder.read_registered_sites()
     flags = {(name,): float(name in connected) for name in registered}
     return [
         _make_gauge("fedlog_sites_registered", "Sites whose key is registered", {(): len(registered)}),
@@ -183,7 +183,7 @@ def render_server_page(folder: ServerFolder) -> str:
                 "last_call": calls.get(site, ""),
                 "part": parts[site].describe() if site in parts else "",
             }
-            for site in sorted(folder.read_known_sites())
+            for site in sorted(folder.read_registered_sites())
         ],
         curve_title="Seconds of each round",
         points=[] if view is None else [(int(line["round"]), float(line["seconds"])) for line in view.rounds],
