@@ -15,7 +15,7 @@ from three_sites import SCHEMA, InProcess, events_named, fill_site, make_server,
 
 from fedlog.cli.main import main
 from fedlog.errors import RunError
-from fedlog.flower.folders.keys import CertificateFiles, create_certificates, create_site_key
+from fedlog.flower.folders.keys import CertificateFolder, create_certificates, create_site_key
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.site import create_site
@@ -112,7 +112,7 @@ def test_a_new_folder_for_the_same_rows_brings_the_record_and_the_limit_holds(
     east = post.sites["east"]
     conduct(post, server, PRIVATE)
     moved = SiteFolder(east.path.rename(east.path.with_name("moved")))
-    certificates = CertificateFiles(server.path.parent / "certificates")
+    certificates = CertificateFolder(server.path.parent / "certificates")
     create_certificates(certificates, ("localhost",), dt.datetime.now(dt.UTC))
     config = replace(moved.read_config(), privacy="local:4:1e-5")
     create_site(east, config, certificates.authority, moved.schema_file, moved.state / FILE_NAME)

@@ -28,7 +28,7 @@ from fedlog.data.schema import Feature, FeatureKind, Schema, dump_schema
 from fedlog.errors import InputError, RunError
 from fedlog.flower.folders.folder import check_site_or_run_name
 from fedlog.flower.folders.keys import (
-    CertificateFiles,
+    CertificateFolder,
     check_secret,
     compute_fingerprint,
     count_days_left,
@@ -51,8 +51,8 @@ NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> CertificateFiles:
-    files = CertificateFiles(tmp_path / "certificates")
+def files(tmp_path: Path) -> CertificateFolder:
+    files = CertificateFolder(tmp_path / "certificates")
     create_certificates(files, ("localhost", "10.1.2.3"), dt.datetime.now(dt.UTC))
     return files
 
@@ -61,7 +61,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_secrets_are_for_their_owner_alone(files: CertificateFiles, tmp_path: Path) -> None:
+def test_secrets_are_for_their_owner_alone(files: CertificateFolder, tmp_path: Path) -> None:
     create_site_key(tmp_path / "site.key", tmp_path / "site.pub", "a")
     for secret in (files.authority_key, files.server_key, tmp_path / "site.key"):
         assert mode(secret) == 0o600
@@ -86,7 +86,7 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None
                 continue
 
 
-def contexts(files: CertificateFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(files: CertificateFolder) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.server, files.server_key)
     client = ssl.create_default_context(cafile=str(files.authority))
@@ -94,7 +94,7 @@ def contexts(files: CertificateFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-def test_the_certificate_holds_for_its_hosts_and_no_other(files: CertificateFiles) -> None:
+def test_the_certificate_holds_for_its_hosts_and_no_other(files: CertificateFolder) -> None:
     extensions = x509.load_pem_x509_certificate(files.server.read_bytes()).extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == ["localhost", "10.1.2.3", "127.0.0.1"]
@@ -104,7 +104,7 @@ def test_the_certificate_holds_for_its_hosts_and_no_other(files: CertificateFile
         handshake(*contexts(files), "elsewhere.example")
 
 
-def test_a_renewed_certificate_holds_under_the_same_authority(files: CertificateFiles) -> None:
+def test_a_renewed_certificate_holds_under_the_same_authority(files: CertificateFolder) -> None:
     authority, server = files.authority.read_bytes(), files.server.read_bytes()
     renew_server_certificate(files, ("new.example",), dt.datetime.now(dt.UTC))
     assert files.authority.read_bytes() == authority
@@ -113,8 +113,8 @@ def test_a_renewed_certificate_holds_under_the_same_authority(files: Certificate
     handshake(*contexts(files), "new.example")
 
 
-def test_another_authority_is_refused(files: CertificateFiles, tmp_path: Path) -> None:
-    other = CertificateFiles(tmp_path / "other")
+def test_another_authority_is_refused(files: CertificateFolder, tmp_path: Path) -> None:
+    other = CertificateFolder(tmp_path / "other")
     create_certificates(other, ("localhost",), dt.datetime.now(dt.UTC))
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(contexts(files)[0], contexts(other)[1], "localhost")
@@ -122,7 +122,7 @@ def test_another_authority_is_refused(files: CertificateFiles, tmp_path: Path) -
 
 @pytest.mark.parametrize("host", ["https://a.example", "a.example:8443", "", "a b", "-a.example", "a" * 64])
 def test_a_bad_host_name_leaves_nothing_behind(tmp_path: Path, host: str) -> None:
-    files = CertificateFiles(tmp_path / "c")
+    files = CertificateFolder(tmp_path / "c")
     with pytest.raises(InputError, match="host name"):
         create_certificates(files, (host,), NOW)
     assert not files.authority_key.exists()

@@ -112,8 +112,8 @@ CLOCK_SLACK = dt.timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class CertificateFiles:
-    """The folder with the certificates and private keys of the authority and of the server; certificates are public."""
+class CertificateFolder:
+    """The folder with the certificates (which are public) and private keys of the authority and of the server."""
 
     path: Path
 
@@ -123,9 +123,9 @@ class CertificateFiles:
     server_key = SubPath("server.key")
 
 
-def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Create a certificate authority and a server certificate for these hosts; raise InputError if a key exists."""
-    for secret in (files.authority_key, files.server_key):
+def create_certificates(folder: CertificateFolder, hosts: tuple[str, ...], now: dt.datetime) -> None:
+    """Create a certificate authority and a server certificate for these hosts; raise InputError if there are keys already."""
+    for secret in (folder.authority_key, folder.server_key):
         if secret.exists():
             raise InputError(
                 f"expected a folder without certificates, found: {secret}",
@@ -142,24 +142,24 @@ def create_certificates(files: CertificateFiles, hosts: tuple[str, ...], now: dt
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    write_secret(files.authority_key, _encode_private_key(key))
-    write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM))
-    _write_server_certificate(files, hosts, now, certificate, key)
+    write_secret(folder.authority_key, _encode_private_key(key))
+    write_file(folder.authority, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_server_certificate(folder, hosts, now, certificate, key)
 
 
-def renew_server_certificate(files: CertificateFiles, hosts: tuple[str, ...], now: dt.datetime) -> None:
+def renew_server_certificate(folder: CertificateFolder, hosts: tuple[str, ...], now: dt.datetime) -> None:
     """Replace the server's certificate and key. The authority stays the same, so sites need no change."""
-    check_secret(files.authority_key)
-    key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
+    check_secret(folder.authority_key)
+    key = serialization.load_pem_private_key(folder.authority_key.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(
-            f"expected an elliptic-curve key, found {type(key).__name__}: {files.authority_key}",
+            f"expected an elliptic-curve key, found {type(key).__name__}: {folder.authority_key}",
             hint="restore the file that `fedlog federate init` wrote, from a backup",
         )
     _make_alternative_names(hosts)
-    authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-    files.server_key.unlink(missing_ok=True)
-    _write_server_certificate(files, hosts, now, authority, key)
+    authority = x509.load_pem_x509_certificate(folder.authority.read_bytes())
+    folder.server_key.unlink(missing_ok=True)
+    _write_server_certificate(folder, hosts, now, authority, key)
 
 
 def check_certificate(authority: Path) -> None:
@@ -175,14 +175,14 @@ def check_certificate(authority: Path) -> None:
         ) from None
 
 
-def count_days_left(files: CertificateFiles, now: dt.datetime) -> float:
+def count_days_left(folder: CertificateFolder, now: dt.datetime) -> float:
     """Return the number of days until the server's certificate expires; negative if it has expired."""
-    end = x509.load_pem_x509_certificate(files.server.read_bytes()).not_valid_after_utc
+    end = x509.load_pem_x509_certificate(folder.server.read_bytes()).not_valid_after_utc
     return (end - now).total_seconds() / 86400
 
 
 def _write_server_certificate(
-    files: CertificateFiles,
+    folder: CertificateFolder,
     hosts: tuple[str, ...],
     now: dt.datetime,
     authority: x509.Certificate,
@@ -200,12 +200,12 @@ def _write_server_certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    write_secret(files.server_key, _encode_private_key(key))
-    write_file(files.server, certificate.public_bytes(serialization.Encoding.PEM))
+    write_secret(folder.server_key, _encode_private_key(key))
+    write_file(folder.server, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """Make the subject alternative names, for which a server certificate is valid: these hosts and the loopback."""
+    """Make the names for which the server's certificate is valid (its alternative names): these hosts and the loopback."""
     if not hosts:
         raise InputError("expected a host name for the server's certificate, found none", hint="--host NAME")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
@@ -214,7 +214,7 @@ def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
 
 
 def _make_alternative_name(host: str) -> x509.GeneralName:
-    """Turn the host into a subject alternative name; raise InputError if it is no host name and no IP address."""
+    """Turn the host into a name of a certificate; raise InputError if it is neither a host name nor an IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

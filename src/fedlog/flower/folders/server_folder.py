@@ -14,7 +14,7 @@ from fedlog.files.lock import lock_folder
 from fedlog.files.names import did_you_mean
 from fedlog.files.toml import format_toml, quote_toml, read_toml
 from fedlog.flower.folders.folder import Folder, SubPath
-from fedlog.flower.folders.keys import CertificateFiles
+from fedlog.flower.folders.keys import CertificateFolder
 from fedlog.settings.fields import read_dataclass
 
 # The name of the connection in Flower's own configuration file, as in `flwr run DIR/app federation`.
@@ -43,9 +43,9 @@ class ServerFolder(Folder):
     presence_file = SubPath("logs", "presence.json")  # who is connected, as the gate wrote it a few seconds ago
 
     @property
-    def certificates(self) -> CertificateFiles:
-        """The files with the certificates of the authority and of the server."""
-        return CertificateFiles(self.path / "certificates")
+    def certificates(self) -> CertificateFolder:
+        """The folder with the certificates and private keys of the authority and of the server."""
+        return CertificateFolder(self.path / "certificates")
 
     def write_config(self, config: ServerConfig) -> None:
         """Store the settings that the operator gave to `fedlog federate init`."""

@@ -153,14 +153,19 @@ def serve_federation(folder: ServerFolder, say: Say, metrics_address: str | None
 
 def make_superlink_command(folder: ServerFolder, port: int) -> Command:
     """Make the command that starts Flower's SuperLink: with TLS, on 127.0.0.1 only, for sites with registered keys."""
-    files = folder.certificates
+    certificates = folder.certificates
     return Command(
         (
             find_program("flower-superlink"),
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--database", str(folder.database.resolve())),
-            *("--ssl-certfile", str(files.server.resolve()), "--ssl-keyfile", str(files.server_key.resolve())),
-            *("--ssl-ca-certfile", str(files.authority.resolve())),
+            *(
+                "--ssl-certfile",
+                str(certificates.server.resolve()),
+                "--ssl-keyfile",
+                str(certificates.server_key.resolve()),
+            ),
+            *("--ssl-ca-certfile", str(certificates.authority.resolve())),
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         ),
