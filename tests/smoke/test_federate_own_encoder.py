@@ -18,7 +18,7 @@ from fedlog.core.heads.gaussian import solve_linear_discriminant
 from fedlog.core.stats import Detail, Moments
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.ops.demo import cut_patches, write_key_lists
+from fedlog.flower.ops.demo import cut_patches, write_rosters
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import make_plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -85,7 +85,7 @@ def test_three_real_sites_with_an_encoder_of_their_own(
     schema = Schema("folder", CLASSES, input_shape=(3, SIDE, SIDE))
     sites = {name: LocalSite(Path("images") / name, bodies[name]) for name in SITES}
     federation = LocalFederation.create(tmp_path / "federation", schema, sites)
-    write_key_lists(federation)
+    write_rosters(federation)
     asked = {
         "plain": RunSpec(method="fed-lda"),
         "own": RunSpec(method="fed-heads", options={"personal": True}, aggregation="secure"),  # type: ignore[arg-type]

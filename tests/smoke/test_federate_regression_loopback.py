@@ -16,7 +16,7 @@ from fedlog.cli.main import main
 from fedlog.core.heads.regression import NumberHead, solve_regression, sum_regression_moments
 from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.protocol import checkpoint
-from fedlog.flower.ops.demo import write_key_lists
+from fedlog.flower.ops.demo import write_rosters
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.protocol.plan import Plan, make_plan
 from fedlog.flower.server.run_folder import RunFolder
@@ -58,7 +58,7 @@ def test_three_real_sites_predict_a_number(tmp_path: Path, capsys: pytest.Captur
         sites[name] = LocalSite(tmp_path / f"{name}.csv", f"identity+scale:{SCALE}")
     (tmp_path / "federation").mkdir()
     federation = LocalFederation.create(tmp_path / "federation", TABLE.schema, sites)
-    write_key_lists(federation)
+    write_rosters(federation)
     plain = Plan("plain", method=METHOD, rounds=1)
     in_the_open, private = federation.run_plans([plain, private_plan()], lambda line: None)
 

@@ -124,7 +124,7 @@ class CertificateFolder:
 
 
 def create_certificates(folder: CertificateFolder, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Create a certificate authority and a server certificate for these hosts; raise InputError if there are keys already."""
+    """Create an authority and a server certificate for these hosts; raise InputError if there are private keys already."""
     for secret in (folder.authority_key, folder.server_key):
         if secret.exists():
             raise InputError(
@@ -205,7 +205,7 @@ def _write_server_certificate(
 
 
 def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """Make the names for which the server's certificate is valid (its alternative names): these hosts and the loopback."""
+    """Make the names for which the server's certificate is valid: these hosts, and the loopback."""
     if not hosts:
         raise InputError("expected a host name for the server's certificate, found none", hint="--host NAME")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
@@ -266,12 +266,15 @@ def load_signing_key(folder: SiteFolder) -> bytes:
 
 
 def format_roster_entry(folder: SiteFolder) -> str:
-    """Format the site's entry in the list of the sites' keys: NAME=KEY, with the public signing key in hexadecimal."""
+    """Format the site's entry in the roster: NAME=KEY, with the public signing key in hexadecimal."""
     return f"{folder.read_config().name}={SigningIdentity(0, load_signing_key(folder)).public_key.hex()}"
 
 
 def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
-    """Write the list of the sites' keys from entries NAME=KEY; a list in a site's folder must hold that site's key."""
+    """Write the roster (the list of the sites' keys) from entries NAME=KEY into the folder, and return it.
+
+    Raise InputError if an entry is invalid, or if the folder is a site's and the roster lacks the key of that site.
+    """
     roster: Roster = {}
     for text in entries:
         name, separator, key = text.partition("=")
@@ -293,25 +296,25 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
 
 
 def read_roster(folder: Path) -> Roster:
-    """Read the list of the sites' keys in a server's or site's folder; raise InputError if missing or invalid."""
+    """Read the roster in a server's or site's folder; raise InputError if it is missing or invalid."""
     try:
         stored = parse_json((folder / ROSTER).read_text())
         return {str(name): bytes.fromhex(key) for name, key in stored.items()}
     except FileNotFoundError:
         raise InputError(
-            f"expected the list of the sites' keys, found none: {folder / ROSTER}",
+            f"expected the roster (the list of the sites' keys), found none: {folder / ROSTER}",
             hint="`fedlog federate roster DIR` at each site prints its entry; `fedlog federate roster DIR NAME=KEY "
-            "...` with the entries of all sites writes the list",
+            "...` with the entries of all sites writes the roster",
         ) from None
     except (ValueError, AttributeError, TypeError):
         raise InputError(
-            f"expected a list of the sites' keys, found something else: {folder / ROSTER}",
+            f"expected a roster (a list of the sites' keys), found something else: {folder / ROSTER}",
             hint="write it again: `fedlog federate roster DIR NAME=KEY ...` with the entries of all sites",
         ) from None
 
 
 def read_own_roster(site: SiteFolder) -> Roster:
-    """Read the list of the sites' keys in this site's folder; raise InputError if it lacks this site's key."""
+    """Read the roster in this site's folder; raise InputError if it lacks this site's key."""
     roster = read_roster(site.path)
     _check_own_entry(roster, site)
     return roster
@@ -323,12 +326,16 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
     if name not in roster or roster[name].hex() != key:
         found = "another key" if name in roster else f"no {name}"
         raise InputError(
-            f"expected this site's key in its list of the sites' keys, found {found}: {site.path / ROSTER}",
-            hint=f"this site's entry is {own}; give it to the other sites, and write the list with it",
+            f"expected this site's key in the roster (the list of the sites' keys), found {found}: {site.path / ROSTER}",
+            hint=f"give this site's entry {own} to the other sites, and write the roster again: `fedlog federate roster DIR "
+            "NAME=KEY ...` with the entries of all sites",
         )
 
 
 def index_member_keys(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Return site number -> signing key of a secure sum's members; sites are numbered by name, in sorted order."""
+    """Return number -> public signing key for the members of a secure sum.
+
+    A site's number is its place in the whole roster, sorted by name.
+    """
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

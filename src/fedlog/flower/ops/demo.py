@@ -80,7 +80,7 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     images = (root / "images").resolve()
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
     federation = LocalFederation.create(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
-    write_key_lists(federation)
+    write_rosters(federation)
     plan = make_demo_plan(seed)
     start_sites = federation.start(say, lambda: write_site_images(images, seed))
     with start_sites as run_plan, ThreadPoolExecutor(1) as pool:
@@ -168,8 +168,8 @@ def make_demo_plan(seed: int) -> Plan:
     return make_plan(spec, RUN, lambda: len(SITES))
 
 
-def write_key_lists(federation: LocalFederation) -> None:
-    """Write the list of the sites' signing keys into every folder; real sites exchange keys without the server."""
+def write_rosters(federation: LocalFederation) -> None:
+    """Write the roster into the folders of the server and the sites; real sites exchange their keys without the server."""
     entries = [format_roster_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)

@@ -139,8 +139,8 @@ class Plan(Section):
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
     """Make and check the plan of a deployed run with these settings.
 
-    Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites on the
-    list of keys, and is called only if the run has secure sums.
+    Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites in the
+    roster (the list of the sites' keys), and is called only if the run has secure sums.
     """
     promise = promise_rules.resolve_promise(spec, NoiseSetting.DISCRETE)
     sums = promise_rules.resolve_secure_sums(spec, promise, spec.refused_share)

@@ -158,7 +158,9 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
         if config.privacy is not None:
             PrivacyRequirement.parse(config.privacy).check_promise(plan.promise)
         if plan.secure is not None:
-            with _hide_details(context, "expected the list of the sites' keys with this site's key, found none"):
+            with _hide_details(
+                context, "expected a roster (the list of the sites' keys) with this site's key, found none"
+            ):
                 read_own_roster(context.folder)
         if context.protects_records:
             refuse_split_by_time(context.schema)

@@ -30,7 +30,7 @@ from fedlog.privacy.secagg.fixed_point import pack_words, unpack_words
 from fedlog.privacy.secagg.terms import Step
 from fedlog.wire.message import Message, make_contribution
 
-SAME_LISTS = "the server and all sites need the same list of keys: `fedlog federate roster DIR NAME=KEY ...`"
+SAME_ROSTER = "the server and all sites need the same list of keys: `fedlog federate roster DIR NAME=KEY ...`"
 STATES: dict[Step, Any] = {
     Step.SHARES: KeysState,
     Step.MASKED: SharesState,
@@ -112,7 +112,7 @@ class SiteSecureSums:
         return reply
 
     def _make_client(self, opening: SumOpening, coordinates: int) -> SumClient:
-        """Make this site's client of the sum; raise FrameError if the plan or the list of keys forbids the sum."""
+        """Make this site's client of the sum; raise FrameError if the plan or the roster forbids the sum."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
@@ -122,12 +122,12 @@ class SiteSecureSums:
             raise FrameError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
         if unknown := set(members) - set(roster):
             raise FrameError(
-                f"expected a key for every site of a secure sum in this site's list, keys missing: {len(unknown)}",
-                hint=SAME_LISTS,
+                f"expected every site of a secure sum in this site's roster, sites missing: {len(unknown)}",
+                hint=SAME_ROSTER,
             )
         if len(members) > self.secure.sites:
             raise FrameError(
-                f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}", hint=SAME_LISTS
+                f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}", hint=SAME_ROSTER
             )
         value_bytes = choose_encoding(self.protection).value_bytes
         terms = make_sum_terms(
