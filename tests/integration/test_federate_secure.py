@@ -312,7 +312,7 @@ def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolde
     with pytest.raises(InputError, match="opening of a secure sum first"):
         answer_request(outside, post.sites["east"])
     unknown = SumOpening(bytes(16), 9, ("east", "north", "nobody"))
-    with pytest.raises(InputError, match="list of keys"):
+    with pytest.raises(InputError, match="the same roster"):
         answer_request(
             Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, unknown.prepend_to(_seed())), post.sites["east"]
         )

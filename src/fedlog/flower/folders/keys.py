@@ -124,7 +124,7 @@ class CertificateFolder:
 
 
 def create_certificates(folder: CertificateFolder, hosts: tuple[str, ...], now: dt.datetime) -> None:
-    """Create an authority and a server certificate for these hosts; raise InputError if there are private keys already."""
+    """Create an authority and a server certificate for these hosts; raise InputError if either key exists already."""
     for secret in (folder.authority_key, folder.server_key):
         if secret.exists():
             raise InputError(
@@ -326,9 +326,9 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
     if name not in roster or roster[name].hex() != key:
         found = "another key" if name in roster else f"no {name}"
         raise InputError(
-            f"expected this site's key in the roster (the list of the sites' keys), found {found}: {site.path / ROSTER}",
-            hint=f"give this site's entry {own} to the other sites, and write the roster again: `fedlog federate roster DIR "
-            "NAME=KEY ...` with the entries of all sites",
+            f"expected this site's key in its roster (the list of keys), found {found}: {site.path / ROSTER}",
+            hint=f"give this site's entry {own} to the other sites, and write the roster again: "
+            "`fedlog federate roster DIR NAME=KEY ...` with the entries of all sites",
         )
 
 

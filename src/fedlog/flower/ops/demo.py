@@ -169,7 +169,7 @@ def make_demo_plan(seed: int) -> Plan:
 
 
 def write_rosters(federation: LocalFederation) -> None:
-    """Write the roster into the folders of the server and the sites; real sites exchange their keys without the server."""
+    """Write the roster into the folders of the server and the sites; real sites exchange it without the server."""
     entries = [format_roster_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)

@@ -30,7 +30,7 @@ from fedlog.privacy.secagg.fixed_point import pack_words, unpack_words
 from fedlog.privacy.secagg.terms import Step
 from fedlog.wire.message import Message, make_contribution
 
-SAME_ROSTER = "the server and all sites need the same list of keys: `fedlog federate roster DIR NAME=KEY ...`"
+SAME_ROSTER = "the server and all sites need the same roster: `fedlog federate roster DIR NAME=KEY ...`"
 STATES: dict[Step, Any] = {
     Step.SHARES: KeysState,
     Step.MASKED: SharesState,
