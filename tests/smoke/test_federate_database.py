@@ -14,7 +14,7 @@ from three_sites import BODIES
 from fedlog.cli.main import main
 from fedlog.flower.folders import server_folder
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.server_folder import erase_deleted_rows
+from fedlog.flower.folders.server_folder import erase_deleted_messages
 from fedlog.flower.protocol.frame import MAGIC, FrameKind
 
 SENT = 40 * b"what a site sent;"
@@ -42,12 +42,12 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def test_what_was_deleted_is_in_no_file_afterwards_also_while_flower_runs(written: Path) -> None:
-    assert erase_deleted_rows(written.with_name("none.db")) is None
+    assert erase_deleted_messages(written.with_name("none.db")) is None
     with closing(_connected(written)) as flower:
         flower.execute("INSERT INTO objects VALUES ('upload', ?)", [SENT])
         flower.execute("DELETE FROM objects WHERE name = 'upload'")
         assert files_with(SENT, written.parent)
-        assert erase_deleted_rows(written) is None
+        assert erase_deleted_messages(written) is None
         assert files_with(SENT, written.parent) == []
         flower.execute("INSERT INTO objects VALUES ('later', x'00')")
         assert flower.execute("SELECT name FROM objects ORDER BY name").fetchall() == [("kept",), ("later",)]
@@ -57,12 +57,12 @@ def test_a_database_that_is_in_use_is_left_alone_and_said(written: Path, monkeyp
     monkeypatch.setattr(server_folder, "PATIENCE_SECONDS", 0.05)
     with closing(_connected(written)) as flower:
         flower.execute("BEGIN IMMEDIATE")
-        assert "locked" in str(erase_deleted_rows(written))
+        assert "locked" in str(erase_deleted_messages(written))
         flower.execute("COMMIT")
         flower.execute("BEGIN")
         flower.execute("SELECT * FROM objects").fetchone()
-        assert "in use" in str(erase_deleted_rows(written))
-    assert erase_deleted_rows(written) is None
+        assert "in use" in str(erase_deleted_messages(written))
+    assert erase_deleted_messages(written) is None
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The operator's folder: certificates, the schema, the app, registered sites, runs and logs."""
+"""The server's folder: certificates, the schema, the Flower app for `flwr run`, registered sites, runs and logs."""
 
 from __future__ import annotations
 
@@ -103,11 +103,12 @@ class ServerFolder(Folder):
 PATIENCE_SECONDS = 30.0
 
 
-def erase_deleted_rows(database: Path) -> str | None:
-    """Rewrite Flower's database without its deleted rows; return None, or the reason why that failed.
+def erase_deleted_messages(database: Path) -> str | None:
+    """Erase the messages that Flower has deleted from its database file; return None, or the reason why that failed.
 
-    SQLite leaves deleted rows in free pages and in its write-ahead log. A backup would then hold the exact statistics
-    of runs with central noise. The SuperLink may be running: SQLite's locks make the two processes wait for each other.
+    SQLite leaves what was deleted in free pages and in its write-ahead log. A backup of the file would hold it: the
+    exact statistics of runs with central noise. The SuperLink may be running: SQLite's locks make the two processes
+    wait for each other.
     """
     if not database.exists():
         return None

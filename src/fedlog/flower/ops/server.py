@@ -26,7 +26,7 @@ from fedlog.flower.folders.keys import (
     encode_public_key,
     read_public_key,
 )
-from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder, erase_deleted_rows
+from fedlog.flower.folders.server_folder import CONNECTION, ServerConfig, ServerFolder, erase_deleted_messages
 from fedlog.flower.ops.event_text import describe_connection_event
 from fedlog.flower.ops.processes import (
     Command,
@@ -56,7 +56,7 @@ OWN_KEY = "each site needs a key of its own: `fedlog federate join` at the site 
 
 
 def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now: dt.datetime) -> None:
-    """Make the server's folder with certificates, configuration, schema and app."""
+    """Make the server's folder with certificates, settings, schema and the Flower app."""
     load_schema(schema)
     if not 0 < config.port < 65536:
         raise InputError(f"expected a port from 1 to 65535, found: {config.port}", hint="--port 8443")
@@ -104,7 +104,7 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
     left = count_days_left(folder.certificates, dt.datetime.now(dt.UTC))
     if left < RENEW_WITHIN_DAYS:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
-    _erase_deleted_rows(folder, say)
+    _erase_deleted_messages(folder, say)
     inner = find_free_port()
     folder.write_connection(inner)
     superlink = start_program(make_superlink_command(folder, inner), folder.logs / "superlink.log", say)
@@ -120,12 +120,12 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
             stop_programs(gate, superlink)
     finally:
         superlink.stop()
-        _erase_deleted_rows(folder, say)
+        _erase_deleted_messages(folder, say)
 
 
-def _erase_deleted_rows(folder: ServerFolder, say: Say) -> None:
-    """Erase what Flower's database file still holds of deleted rows; tell the operator if that fails."""
-    if reason := erase_deleted_rows(folder.database):
+def _erase_deleted_messages(folder: ServerFolder, say: Say) -> None:
+    """Erase the messages that Flower has deleted from its database file; tell the operator if that fails."""
+    if reason := erase_deleted_messages(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 
 

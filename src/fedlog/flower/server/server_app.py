@@ -21,7 +21,7 @@ from fedlog.errors import FedlogError, InputError
 from fedlog.files.durable import is_disk_full_error, write_file
 from fedlog.files.toml import format_toml, quote_toml
 from fedlog.flower.folders.keys import read_roster
-from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_rows
+from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_messages
 from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_plan_settings
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
@@ -59,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
         try:
             Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
         finally:
-            if plan.promise is not None and (reason := erase_deleted_rows(folder.database)) is not None:
+            if plan.promise is not None and (reason := erase_deleted_messages(folder.database)) is not None:
                 folder.log("not packed", run=name, reason=reason)
     except OSError as error:
         if is_disk_full_error(error):
