@@ -18,7 +18,7 @@ from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Say, start_program
 from fedlog.flower.ops.server import make_flwr_command, unregister_site
 from fedlog.flower.protocol.plan import Plan, check_plan
-from fedlog.flower.server.engine_server import forget_sites, restore_engine_server, save_engine_server
+from fedlog.flower.server.engine_server import forget_received_broadcasts, restore_engine_server, save_engine_server
 from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
 from fedlog.flower.server.server_app import make_app_settings, write_app
 
@@ -186,7 +186,7 @@ def remove_statistics(folder: ServerFolder, site: str, name: str) -> tuple[str, 
         return tuple(uploads)
     del uploads[site]
     server, done = restore_engine_server(run_folder, run_folder.read_plan(), load_schema(folder.schema_file))
-    forget_sites(server, [site])
+    forget_received_broadcasts(server, [site])
     server.memory = None if server.memory is None else {}  # the uploads of the remaining sites are added again
     (exchange,) = server.algorithm.schedule.round
     # The sum without one term. Nothing is sent, so the ledger must stay as it was.

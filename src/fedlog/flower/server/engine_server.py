@@ -1,4 +1,6 @@
-"""The engine's server of a run: create, restore and save it, and make the frames that carry its broadcasts.
+"""Create, restore and save the engine's `Server` of a run, and make the frames that carry its broadcasts.
+
+The engine's `Server` sums uploads and makes broadcasts, but sends nothing itself; the simulator uses it, too.
 
 A broadcast is the same for all sites, or has only the changes since the last broadcast that the site received. The
 server assumes that a site has received a broadcast once the site has answered it. If a site did not answer, or the
@@ -26,7 +28,7 @@ from fedlog.wire.codec import is_unchanged_message
 
 
 def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: float = 0.0) -> Server:
-    """Create the server that sums uploads; it stops a run if over `refused_share` of a round's uploads are unusable."""
+    """Create the engine's server; it stops the run if over `refused_share` of a round's uploads are unusable."""
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.build_algorithm(schema.n_class, width)
     check_method_fits_labels(algorithm, numbers=schema.number is not None)
@@ -51,7 +53,7 @@ def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: 
 def restore_engine_server(
     run_folder: RunFolder, plan: Plan, schema: Schema, refused_share: float = 0.0
 ) -> tuple[Server, int]:
-    """Return the engine server as the run's checkpoint stored it, and the number of the last finished round."""
+    """Return the engine's server as the run's checkpoint stored it, and the number of the last finished round."""
     server = create_engine_server(plan, schema, run_folder.read_feature_width(), refused_share)
     kept = checkpoint.read(run_folder.checkpoint, _skip_clients)
     server.resume(kept)
@@ -92,7 +94,8 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Make for each site the FINISH frame with the head after this round, and count the broadcasts' bits.
 
-    If the run is continued, later broadcasts hold differences from the broadcasts that were sent before these frames.
+    The server does not count these broadcasts as received. If the run is continued, a broadcast with differences refers
+    to the last broadcast of a WORK frame.
     """
     before = None if server.downlink is None else dict(server.downlink.last_broadcasts)
     sent = _make_broadcasts(server, number, participants, sites)
@@ -101,7 +104,7 @@ def make_finish_frames(
     return {name: Frame(FrameKind.FINISH, make_run_tag(run), number + 1, FINISH_EXCHANGE, sent[name]) for name in sites}
 
 
-def forget_sites(server: Server, sites: Iterable[str]) -> None:
+def forget_received_broadcasts(server: Server, sites: Iterable[str]) -> None:
     """Forget which broadcasts these sites have received, so that each gets a whole broadcast next."""
     for site in sites:
         if server.downlink is not None:
@@ -121,4 +124,4 @@ def _make_broadcasts(
 
 
 def _skip_clients(folder: Path) -> None:
-    """Do nothing in place of saving or loading clients: each site keeps its own state."""
+    """Skip the clients' part of a checkpoint, since each site keeps its own state."""

@@ -1,4 +1,4 @@
-"""Conduct a run at the server: greet the sites, ask for uploads in each round, and let the engine's server sum them.
+"""Conduct a run at the server: greet the sites, ask them for uploads in each round, and let the engine sum the uploads.
 
 If a site refuses, fails, does not answer, answers late or answers twice, the run goes on without it, and the log names
 it. With fewer uploads than the minimum the old head stays. After every round a checkpoint is written: if the same run
@@ -24,7 +24,7 @@ from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.callers import read_connected_sites
 from fedlog.flower.server.engine_server import (
     create_engine_server,
-    forget_sites,
+    forget_received_broadcasts,
     make_finish_frames,
     make_work_frames,
     restore_engine_server,
@@ -212,13 +212,13 @@ class Run:
         self._log_missing(replies, number, self.deadline.seconds)
         self.silent.update(number, replies, asked)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
-        forget_sites(server, set(nodes) - set(uploads))
+        forget_received_broadcasts(server, set(nodes) - set(uploads))
         before = server.state, None if server.memory is None else dict(server.memory)
         for site in self._sum_uploads(server, number, exchange, uploads):
             del uploads[site]
         if len(uploads) < self.minimum:
             server.state, server.memory = before
-            forget_sites(server, nodes)  # the sites believe that their uploads are in the sum
+            forget_received_broadcasts(server, nodes)  # the sites believe that their uploads are in the sum
             self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
             return False
         if self.plan.promise is None:  # in a private run no site can be removed later, so no upload is kept for that
@@ -305,7 +305,7 @@ class Run:
         # Each site now trains its local-only model, which takes as long as its work in all rounds together.
         patience = self.deadline.seconds + sum(float(line["seconds"]) for line in rounds)
         replies = self._ask_sites(nodes, requests, FrameKind.REPORT, nodes, patience)
-        forget_sites(server, replies.refused)
+        forget_received_broadcasts(server, replies.refused)
         self._log_missing(replies, number, patience)
         sites, wrong = read_site_reports(self.plan, replies.answers)
         for site, reason in wrong.items():
