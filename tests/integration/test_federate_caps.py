@@ -15,7 +15,7 @@ from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan, read_plan
 from fedlog.flower.site.answer import answer_frame, answer_request
@@ -86,7 +86,7 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
 )
 def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
     site.write_config(replace(site.read_config(), caps=caps))
-    with pytest.raises(FrameError, match=said) as refusal:
+    with pytest.raises(SendableError, match=said) as refusal:
         greet(site, plan)
     assert "or allow it at this site: `fedlog federate caps DIR --" in str(refusal.value.hint)
     assert not list(site.path.glob(f"**/{FILE_NAME}"))
@@ -107,14 +107,14 @@ def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFold
     site.write_config(replace(site.read_config(), caps=Caps(plain_runs=2)))
     for name in ("run-1", "run-2", "run-1"):
         assert greet(site, replace(PLAIN, name=name)) is FrameKind.WELCOME
-    with pytest.raises(FrameError, match="at most 2 runs without noise of its own in 24 hours, and has begun 2"):
+    with pytest.raises(SendableError, match="at most 2 runs without noise of its own in 24 hours, and has begun 2"):
         greet(site, replace(PLAIN, name="run-3"))
     assert greet(site, replace(PLAIN, name="run-4", promise=LOCAL)) is FrameKind.WELCOME
 
 
 def test_a_round_beyond_the_plan_is_refused_before_anything_is_counted(site: SiteFolder) -> None:
     greet(site, PLAIN)
-    with pytest.raises(FrameError, match="expected a round from 0 to 2, found: 3"):
+    with pytest.raises(SendableError, match="expected a round from 0 to 2, found: 3"):
         answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 3, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
 
@@ -130,7 +130,7 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
     head = torch.zeros(SCHEMA.n_class, 9)
     head[1, 2] = number
     broadcast = find_codec(plan.codec).encode(Message(Kind.HEAD, (head,)))
-    with pytest.raises(FrameError, match="expected finite numbers in the broadcast"):
+    with pytest.raises(SendableError, match="expected finite numbers in the broadcast"):
         answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 1, 0, broadcast), site)
     assert not (site.state / FILE_NAME).exists()
 
@@ -139,7 +139,7 @@ def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder
     """Otherwise another tag under the name of a running run would start a new run that no cap counts."""
     greet(site, PLAIN)
     payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
-    with pytest.raises(FrameError, match="in the greeting of run run-1"):
+    with pytest.raises(SendableError, match="in the greeting of run run-1"):
         answer_request(Frame(FrameKind.HELLO, make_run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1
 
@@ -147,7 +147,7 @@ def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder
 def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -> None:
     plan = replace(PLAIN, rounds=100, optimiser=replace(PLAIN.optimiser, decay="cosine"))
     greet(site, plan)
-    with pytest.raises(FrameError, match="trains the body too little"):
+    with pytest.raises(SendableError, match="trains the body too little"):
         answer_request(Frame(FrameKind.WORK, make_run_tag("run-1"), 100, 0, b""), site)
     assert not (site.state / FILE_NAME).exists()
     with pytest.raises(WireError):  # the rate of round 1 is all of it; these are no bytes of a head

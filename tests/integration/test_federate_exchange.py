@@ -21,8 +21,8 @@ from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.check_in import read_check_in_answer
 from fedlog.flower.protocol.frame import (
     Frame,
-    FrameError,
     FrameKind,
+    SendableError,
     decode_frame,
     make_run_tag,
     unwrap_frame,
@@ -66,12 +66,12 @@ def test_a_frame_survives_its_bytes(frame: Frame) -> None:
 def test_a_damaged_frame_is_refused_or_still_whole(frame: Frame, data: st.DataObject) -> None:
     raw = frame.encode()
     for cut in (raw[: data.draw(st.integers(0, len(raw) - 1))], raw + data.draw(st.binary(min_size=1, max_size=9))):
-        with pytest.raises(FrameError):
+        with pytest.raises(SendableError):
             decode_frame(cut)
     at = data.draw(st.integers(0, len(raw) - 1))
     flipped = bytearray(raw)
     flipped[at] ^= data.draw(st.integers(1, 255))
-    with suppress(FrameError):
+    with suppress(SendableError):
         assert decode_frame(bytes(flipped)) != frame
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_frame_is_refused_or_still_whole(frame: Frame, data: st.DataOb
 @given(st.binary(max_size=200))
 def test_noise_is_never_more_than_refused(noise: bytes) -> None:
     for read in (decode_frame, read_identity):
-        with pytest.raises(FrameError):
+        with pytest.raises(SendableError):
             read(noise)
 
 
@@ -96,7 +96,7 @@ def test_a_standing_that_no_gate_tells_is_refused() -> None:
 
 
 def test_an_oversized_frame_is_refused() -> None:
-    with pytest.raises(FrameError, match="at most 10 bytes"):
+    with pytest.raises(SendableError, match="at most 10 bytes"):
         decode_frame(HELLO.encode(), limit_bytes=10)
 
 
@@ -111,7 +111,7 @@ def test_an_oversized_frame_is_refused() -> None:
 def test_other_versions_and_schemas_are_refused(theirs: Identity, says: str) -> None:
     ours = Identity("0.1.0", 1, "s")
     check_identity(ours, Identity("0.1.7", 1, "s"), "north")  # a patch release may differ
-    with pytest.raises(FrameError, match=says):
+    with pytest.raises(SendableError, match=says):
         check_identity(ours, read_identity(payload_of(theirs)), "north")
 
 

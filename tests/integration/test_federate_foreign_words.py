@@ -10,7 +10,7 @@ import pytest
 
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.ops.event_text import describe_run_event
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import SendableError
 from fedlog.flower.protocol.greeting import make_identity, read_welcome
 from fedlog.flower.server.run_folder import PrivateSiteReport, SiteReport, read_site_report
 
@@ -52,14 +52,14 @@ def test_a_reason_from_elsewhere_cannot_steer_the_terminal(tmp_path: Path) -> No
 )
 def test_a_report_of_other_things_than_figures_is_refused(change: dict[str, object]) -> None:
     assert read_site_report(json.dumps(REPORT).encode(), SiteReport) == REPORT
-    with pytest.raises(FrameError, match="expected a site's figures"):
+    with pytest.raises(SendableError, match="expected a site's figures"):
         read_site_report(json.dumps({**REPORT, **change}).encode(), SiteReport)
 
 
 @pytest.mark.parametrize("body", [STEERING, "x" * 1001, 5, None])
 def test_a_name_of_a_body_that_is_none_is_refused(body: object) -> None:
-    with pytest.raises(FrameError, match="expected the name of a body"):
+    with pytest.raises(SendableError, match="expected the name of a body"):
         read_site_report(json.dumps({"body": body}).encode(), PrivateSiteReport)
     ours = make_identity("0" * 64)
-    with pytest.raises(FrameError, match="expected a body and its number of features"):
+    with pytest.raises(SendableError, match="expected a body and its number of features"):
         read_welcome(json.dumps({**asdict(ours), "body": body, "width": 8}).encode(), ours, "east")

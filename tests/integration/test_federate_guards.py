@@ -14,7 +14,7 @@ from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make
 from fedlog.errors import RunError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import Caps, SiteFolder
-from fedlog.flower.protocol.frame import FrameError, SumOpening, read_opening
+from fedlog.flower.protocol.frame import SendableError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.engine_server import create_engine_server, restore_engine_server
 from fedlog.flower.server.rounds import Run
@@ -114,7 +114,7 @@ def damaged(**changes: object) -> bytes:
     ],
 )
 def test_an_opening_that_is_none_is_refused(payload: bytes) -> None:
-    with pytest.raises(FrameError, match="opening of a secure sum"):
+    with pytest.raises(SendableError, match="opening of a secure sum"):
         read_opening(payload)
     opening, broadcast = read_opening(OPENING)
     assert (opening.number, opening.members, broadcast) == (3, ("east", "north", "south"), b"broadcast")

@@ -25,8 +25,8 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import (
     FINISH_EXCHANGE,
     Frame,
-    FrameError,
     FrameKind,
+    SendableError,
     SumOpening,
     make_run_tag,
     wrap_frame,
@@ -95,7 +95,7 @@ def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
         ask(FrameKind.SECURE, 1, payload=b"\1"),
         ask(FrameKind.FINISH, 2, FINISH_EXCHANGE, HEAD),
     ):
-        with pytest.raises(FrameError, match=said):
+        with pytest.raises(SendableError, match=said):
             answer_request(request, east)
     assert sorted(path for path in state.path.rglob("*") if path.is_file()) == before
     assert not east.models.exists()
@@ -144,7 +144,7 @@ def test_an_opening_that_comes_again_with_another_head_spends_nothing_more(liste
     answer_request(greeting(SECURE), listed)
     answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD)), listed)
     other = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([6])}))
-    with pytest.raises(FrameError, match="has sent its keys before"):
+    with pytest.raises(SendableError, match="has sent its keys before"):
         answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(other)), listed)
     assert len(read_log(listed.state / FILE_NAME).releases) == 1
 
@@ -162,7 +162,7 @@ def test_a_list_without_the_sites_own_key_is_refused_where_it_is_written_and_in_
     answer_request(greeting(SECURE), listed)
     path.write_text(json.dumps({**json.loads(good), "east": bytes(32).hex()}))
     for request in (greeting(SECURE), ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD))):
-        with pytest.raises(FrameError, match="with this site's key"):
+        with pytest.raises(SendableError, match="with this site's key"):
             answer_request(request, listed)
     assert not (listed.state / FILE_NAME).exists()
 

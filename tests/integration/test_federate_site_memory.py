@@ -15,7 +15,7 @@ from three_sites import SCHEMA, fill_site
 import fedlog
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.engine_server import create_engine_server
@@ -110,7 +110,7 @@ def test_a_changed_decision_holds_for_the_next_message(tmp_path: Path, change: s
     if change == "limit":
         with folder.config_file.open("a") as file:
             file.write('privacy = "local:1:1e-6"\n')
-        with pytest.raises(FrameError, match="private runs only"):
+        with pytest.raises(SendableError, match="private runs only"):
             answer_request(work(2), folder)
         return
     if change == "body":

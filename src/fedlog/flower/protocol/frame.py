@@ -42,17 +42,17 @@ ENTRY = "frame"
 SAME_VERSION = "install the same version of fedlog at the server and at every site"
 
 
-class FrameError(WireError):
-    """An invalid frame or a refused request. Its text reveals no data, so it may be sent to the other side."""
+class SendableError(WireError):
+    """An invalid frame or a refused request. The message reveals no data, so it may be sent to the other side."""
 
 
 @contextmanager
-def turn_errors_into_refusals() -> Iterator[None]:
-    """Turn an InputError raised in the block into a FrameError, whose text may be sent to the other side."""
+def make_errors_sendable() -> Iterator[None]:
+    """Turn an InputError raised in the block into a SendableError, whose message may be sent to the other side."""
     try:
         yield
     except InputError as error:
-        raise FrameError(error.message, hint=error.hint) from None
+        raise SendableError(error.message, hint=error.hint) from None
 
 
 class FrameKind(IntEnum):
@@ -93,33 +93,33 @@ def make_run_tag(name: str) -> bytes:
 
 @add_default_hint(SAME_VERSION)
 def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
-    """Decode a frame; raise FrameError if the bytes are not a valid frame of at most `limit_bytes`."""
+    """Decode a frame; raise SendableError if the bytes are not a valid frame of at most `limit_bytes`."""
     if len(data) > limit_bytes:
-        raise FrameError(f"expected a frame of at most {limit_bytes} bytes, found: {len(data)}")
+        raise SendableError(f"expected a frame of at most {limit_bytes} bytes, found: {len(data)}")
     if len(data) < HEADER_BYTES:
-        raise FrameError(f"expected a frame with a header of {HEADER_BYTES} bytes, found: {len(data)}")
+        raise SendableError(f"expected a frame with a header of {HEADER_BYTES} bytes, found: {len(data)}")
     magic, version, kind, run, round_number, exchange, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise FrameError(f"expected a fedlog frame, found bytes that begin with: {magic.hex()}")
+        raise SendableError(f"expected a fedlog frame, found bytes that begin with: {magic.hex()}")
     if version != VERSION:
-        raise FrameError(f"expected frame version {VERSION}, found: {version}")
+        raise SendableError(f"expected frame version {VERSION}, found: {version}")
     if kind not in FrameKind.__members__.values():
-        raise FrameError(f"expected a frame kind from {min(FrameKind)} to {max(FrameKind)}, found: {kind}")
+        raise SendableError(f"expected a frame kind from {min(FrameKind)} to {max(FrameKind)}, found: {kind}")
     if length != len(data) - HEADER_BYTES:
-        raise FrameError(f"expected a frame with a payload of {length} bytes, found: {len(data) - HEADER_BYTES}")
+        raise SendableError(f"expected a frame with a payload of {length} bytes, found: {len(data) - HEADER_BYTES}")
     return Frame(FrameKind(kind), run, round_number, exchange, data[HEADER_BYTES:])
 
 
 @add_default_hint(SAME_VERSION)
 def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
-    """Return the answer; raise FrameError if it is not of this kind, or belongs to another run, round or exchange."""
+    """Return the answer; raise SendableError unless it is of this kind and of the request's run, round and exchange."""
     if answer.kind is not kind:
-        raise FrameError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
+        raise SendableError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:
-        raise FrameError(f"expected a frame of run {request.run.hex()}, found: {answer.run.hex()}")
+        raise SendableError(f"expected a frame of run {request.run.hex()}, found: {answer.run.hex()}")
     expected, found = ((f.round_number, f.exchange) for f in (request, answer))
     if expected != found:
-        raise FrameError(f"expected a frame of round and exchange {expected}, found: {found}")
+        raise SendableError(f"expected a frame of round and exchange {expected}, found: {found}")
     return answer
 
 
@@ -130,14 +130,16 @@ def wrap_frame(frame: Frame) -> RecordDict:
 
 @add_default_hint(SAME_VERSION)
 def unwrap_frame(message: Message) -> Frame:
-    """Take the frame out of a Flower message; raise FrameError if the message holds anything else."""
+    """Take the frame out of a Flower message; raise SendableError if the message holds anything else."""
     content = message.content
     record = content.get(RECORD) if set(content) == {RECORD} else None
     if not isinstance(record, ConfigRecord) or set(record) != {ENTRY}:
-        raise FrameError(f"expected a message with one record {RECORD} and one entry {ENTRY}, found: {sorted(content)}")
+        raise SendableError(
+            f"expected a message with one record {RECORD} and one entry {ENTRY}, found: {sorted(content)}"
+        )
     data = record[ENTRY]
     if not isinstance(data, bytes):
-        raise FrameError(f"expected the bytes of a frame, found: {type(data).__name__}")
+        raise SendableError(f"expected the bytes of a frame, found: {type(data).__name__}")
     return decode_frame(data)
 
 
@@ -171,12 +173,12 @@ class _OpeningFields:
 def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
     """Split the payload of a WORK frame into the opening of a secure sum and the broadcast.
 
-    Raise FrameError if the payload does not begin with an opening.
+    Raise SendableError if the payload does not begin with an opening.
     """
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
         facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFields)
         opening = SumOpening(bytes.fromhex(facts.session), facts.number, facts.members)
     except (ValueError, msgspec.ValidationError) as error:
-        raise FrameError(f"expected the opening of a secure sum, found: {error}"[:200]) from None
+        raise SendableError(f"expected the opening of a secure sum, found: {error}"[:200]) from None
     return opening, payload[_LENGTH + length :]

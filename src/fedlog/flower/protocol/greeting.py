@@ -15,7 +15,7 @@ from msgspec import Meta
 from fedlog import __version__
 from fedlog.errors import add_default_hint
 from fedlog.files.json_text import parse_json
-from fedlog.flower.protocol.frame import SAME_VERSION, VERSION, FrameError, turn_errors_into_refusals
+from fedlog.flower.protocol.frame import SAME_VERSION, VERSION, SendableError, make_errors_sendable
 from fedlog.flower.protocol.plan import Plan, read_plan
 
 HELLO_LIMIT_BYTES = 65536
@@ -78,9 +78,12 @@ def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
 
 
 def read_hello(payload: bytes, ours: Identity) -> Plan:
-    """Read the plan from a HELLO payload; raise FrameError if versions or schema differ or the plan is invalid."""
+    """Read the plan from a HELLO payload.
+
+    Raise SendableError if the plan is invalid, or if the server has another version of fedlog or another schema.
+    """
     check_identity(ours, read_identity(payload), "the server")
-    with turn_errors_into_refusals():
+    with make_errors_sendable():
         return read_plan(_read_all_fields(payload, "a plan").get("plan"))
 
 
@@ -92,12 +95,15 @@ def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = Non
 
 @add_default_hint(SAME_VERSION)
 def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
-    """Read a site's profile from a WELCOME payload; raise FrameError if it is invalid or versions or schema differ."""
+    """Read a site's profile from a WELCOME payload.
+
+    Raise SendableError if the profile is invalid, or if the site has another version of fedlog or another schema.
+    """
     check_identity(ours, read_identity(payload), site)
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)
     if not is_printable_body_name(profile.body):
-        raise FrameError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
+        raise SendableError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
     return profile
 
 
@@ -107,21 +113,21 @@ def is_printable_body_name(value: str) -> bool:
 
 
 def read_identity(payload: bytes) -> Identity:
-    """Read the sender's versions and schema digest from a greeting; raise FrameError if they are missing."""
+    """Read the sender's versions and schema digest from a greeting; raise SendableError if they are missing."""
     return _read_fields(payload, Identity, "fedlog, frame and schema")
 
 
 def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
-    """Raise FrameError if the other side, `who`, has another minor version of fedlog, frame version or schema."""
+    """Raise SendableError if the other side, `who`, has another minor version of fedlog, frame version or schema."""
     if _find_minor_version(theirs.fedlog) != _find_minor_version(ours.fedlog):
-        raise FrameError(
+        raise SendableError(
             f"expected fedlog {_find_minor_version(ours.fedlog)} at {who}, found: {theirs.fedlog[:32]}",
             hint=SAME_VERSION,
         )
     if theirs.frame != ours.frame:
-        raise FrameError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}", hint=SAME_VERSION)
+        raise SendableError(f"expected frame version {ours.frame} at {who}, found: {theirs.frame}", hint=SAME_VERSION)
     if theirs.schema != ours.schema:
-        raise FrameError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}", hint=SAME_SCHEMA)
+        raise SendableError(f"expected schema {ours.schema} at {who}, found: {theirs.schema[:32]}", hint=SAME_SCHEMA)
 
 
 def read_time(payload: bytes) -> float | None:
@@ -137,19 +143,19 @@ def _make_time_field(now: float | None) -> dict[str, float]:
 
 
 def _read_all_fields(payload: bytes, what: str) -> dict[str, Any]:
-    """Read all fields of a greeting, unchecked; raise FrameError if the payload is no JSON object or is too large."""
+    """Read all fields of a greeting, unchecked; raise SendableError if the payload is too large or no JSON object."""
     return _read_fields(payload, dict[str, Any], what)
 
 
 @add_default_hint(SAME_VERSION)
 def _read_fields(payload: bytes, kind: type[Value], what: str) -> Value:
-    """Read an object of the class `kind` from a greeting; if it is invalid, raise a FrameError that calls it `what`."""
+    """Read an object of the class `kind` from a greeting; raise SendableError if it is invalid (`what` names it)."""
     if len(payload) > HELLO_LIMIT_BYTES:
-        raise FrameError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
+        raise SendableError(f"expected at most {HELLO_LIMIT_BYTES} bytes in a greeting, found: {len(payload)}")
     try:
         return msgspec.convert(parse_json(payload), kind)
     except (ValueError, msgspec.ValidationError) as error:
-        raise FrameError(f"expected {what} in a greeting, found: {error}") from None
+        raise SendableError(f"expected {what} in a greeting, found: {error}") from None
 
 
 def _find_minor_version(version: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from fedlog.data.schema import Schema
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask_sites, find_connected_sites
@@ -101,14 +101,14 @@ class Participants:
             try:
                 profile = read_welcome(answer.payload, ours, site)
                 if self.width and profile.width != self.width:
-                    raise FrameError(_describe_other_width(profile, self.width))
+                    raise SendableError(_describe_other_width(profile, self.width))
                 if (body := self.run_folder.read_required_body()) is not None and (
                     reason := body.describe_difference(profile)
                 ):
-                    raise FrameError(reason)
+                    raise SendableError(reason)
                 self.known[site] = profile
                 self._check_clock(site, answer.payload, sent)
-            except FrameError as error:
+            except SendableError as error:
                 reasons[site] = error.one_line
         for site, reason in sorted(reasons.items()):
             self.log("left out", site=site, reason=reason)

@@ -20,7 +20,7 @@ from fedlog.files.json_text import parse_json, read_json, write_json
 from fedlog.files.lock import LockTakenError, lock_folder
 from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import SAME_VERSION, Frame, FrameError
+from fedlog.flower.protocol.frame import SAME_VERSION, Frame, SendableError
 from fedlog.flower.protocol.greeting import RequiredBody, is_printable_body_name
 from fedlog.flower.protocol.plan import Plan, describe_forbidden_changes, read_plan
 from fedlog.privacy.accounting import compute_spending
@@ -204,7 +204,7 @@ class PrivateSiteReport:
 
 
 def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport]) -> dict[str, Any]:
-    """Read the values in the payload of a REPORT frame; raise FrameError if they are not a report of this class."""
+    """Read the values in the payload of a REPORT frame; raise SendableError if they are not a report of this class."""
     what = "a site's figures in a report" if kind is SiteReport else "the name of a body in a private report"
     try:
         report = read_dataclass(kind, parse_json(payload[:65536]), what)
@@ -212,7 +212,7 @@ def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport])
     except (ValueError, InputError):
         good = False
     if not good:
-        raise FrameError(f"expected {what}, found something else", hint=SAME_VERSION)
+        raise SendableError(f"expected {what}, found something else", hint=SAME_VERSION)
     return {name: value for name, value in asdict(report).items() if value is not None}
 
 
@@ -224,7 +224,7 @@ def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[di
     for site, answer in sorted(answers.items()):
         try:
             sites.append({"name": site, **read_site_report(answer.payload, kind)})
-        except FrameError as error:
+        except SendableError as error:
             wrong[site] = error.one_line
     return sites, wrong
 

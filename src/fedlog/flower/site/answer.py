@@ -27,7 +27,7 @@ from fedlog.files.durable import is_disk_full_error
 from fedlog.flower.folders.keys import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, make_run_tag, turn_errors_into_refusals
+from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_errors_sendable, make_run_tag
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
 from fedlog.flower.site.context import SiteContext, check_enough_training, check_runs_without_noise
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
@@ -59,10 +59,10 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
     """
     try:
         return answer_request(request, folder)
-    except FrameError as error:
+    except SendableError as error:
         error.hint = error.hint or "the server's request does not fit the run: tell the operator"
         folder.log("refused", reason=error.one_line, round=request.round_number)
-        # The message of a FrameError says nothing about the site's data, so it may be sent. The hint is for this site.
+        # The message of a SendableError reveals nothing about the site's data. The hint is for this site only.
         return replace(request, kind=FrameKind.REFUSAL, payload=error.message.encode("ascii", "replace")[:200])
     except Exception as error:
         if is_disk_full_error(error):
@@ -78,12 +78,12 @@ def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def answer_request(request: Frame, folder: SiteFolder) -> Frame:
-    """Do what the request asks for, and return the reply; raise FrameError if the request must be refused."""
+    """Do what the request asks for, and return the reply; raise SendableError if the request must be refused."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return answer_greeting(request, folder)
     if request.kind not in (*WORK_KINDS, FrameKind.FINISH, FrameKind.SECURE):
-        raise FrameError(f"expected a request, found a frame of kind {request.kind.name}")
+        raise SendableError(f"expected a request, found a frame of kind {request.kind.name}")
     state = RunState.of_run(folder, request.run)
     context = load_context(folder, state)
     refuse_unacceptable_plan(context)  # again: the site may have set or lowered its limit since the greeting
@@ -147,7 +147,7 @@ def _digest_files_of_context(context: SiteContext, state: RunState) -> str | Non
 
 
 def refuse_unacceptable_plan(context: SiteContext) -> None:
-    """Raise FrameError if the plan exceeds the site's caps, promises too little privacy, or does not fit the site.
+    """Raise SendableError if the plan exceeds the site's caps, promises too little privacy, or does not fit the site.
 
     The site's data are not read, so that the error reveals nothing about them.
     """
@@ -170,17 +170,17 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
         if plan.promise is not None:
             refuse_body_that_mixes_records(context.body)
     except InputError as error:
-        raise FrameError(error.message, hint=error.hint) from None
+        raise SendableError(error.message, hint=error.hint) from None
 
 
 @contextmanager
 def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
-    """Turn an InputError in the block into a FrameError with only this sentence; log the details at the site."""
+    """Turn an InputError in the block into a SendableError with only this sentence; log the details at the site."""
     try:
         yield
     except InputError as error:
         context.folder.log("warning", run=context.plan.name, reason=error.one_line)
-        raise FrameError(sentence, hint="the site's log has the details, in the warning before this line") from None
+        raise SendableError(sentence, hint="the site's log has the details, in the warning before this line") from None
 
 
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
@@ -190,11 +190,11 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     plan = read_hello(request.payload, ours)
     if request.run != make_run_tag(plan.name):  # one run must not have several states here, each with its own caps
         expected = make_run_tag(plan.name).hex()
-        raise FrameError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
+        raise SendableError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
     refuse_unacceptable_plan(context)
     refuse_run_without_release_record(folder)
-    with turn_errors_into_refusals():
+    with make_errors_sendable():
         check_runs_without_noise(folder, config.caps, plan)
     state = RunState.of_run(folder, request.run)
     if context.protection is not None:
@@ -223,7 +223,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     step = (request.round_number, request.exchange)
     earlier = state.find_state_before(step)
     if earlier is None:  # the body has not been trained yet: the exchange must train it
-        with turn_errors_into_refusals():
+        with make_errors_sendable():
             check_enough_training(context.config.caps, context.plan, exchange.phases, context.config)
     state.count_answer(context.most_answers)
     if earlier is None:
@@ -253,7 +253,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
         ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
         upload = None if message is None else context.make_secure_sums(state).advertise_keys(opening, message, step)
     if upload is None:
-        raise FrameError(f"expected a method in which sites send uploads, found: {context.plan.method}")
+        raise SendableError(f"expected a method in which sites send uploads, found: {context.plan.method}")
     state.save_step(step, request.payload, upload, cohort.save)
     context.folder.log(
         "worked",
@@ -289,11 +289,11 @@ def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
     """Return the exchange of the method that the request names, with the learning rates of the request's round."""
     algorithm = context.algorithm
     if request.round_number > context.plan.rounds:
-        raise FrameError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
+        raise SendableError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
     if request.round_number == 0 and algorithm.schedule.opening is not None:
         return algorithm.schedule.opening
     if request.round_number == 0 or request.exchange >= len(algorithm.schedule.round):
-        raise FrameError(
+        raise SendableError(
             f"expected an exchange of {algorithm.name} in round {request.round_number}, found: {request.exchange}"
         )
     exchange = algorithm.schedule.round[request.exchange]
@@ -311,6 +311,6 @@ def _deliver_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *
         try:
             cohort.receive_own_broadcasts({0: broadcast}, ONE if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
-            raise FrameError(error.message) from None
+            raise SendableError(error.message) from None
     if not all(torch.isfinite(value).all() for value in cohort.store.get_received_params(0).values()):
-        raise FrameError("expected finite numbers in the broadcast, found NaN or infinity")
+        raise SendableError("expected finite numbers in the broadcast, found NaN or infinity")

@@ -21,7 +21,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, FrameKind, decode_frame, unwrap_frame, wrap_frame
+from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, decode_frame, unwrap_frame, wrap_frame
 from fedlog.flower.site.answer import answer_frame
 
 app = ClientApp()
@@ -39,7 +39,7 @@ def answer_with_frame(message: Message, folder: SiteFolder) -> Frame:
     """Return the frame that answers the frame in a message; a REFUSAL if the message holds no valid frame."""
     try:
         request = unwrap_frame(message)
-    except FrameError as error:
+    except SendableError as error:
         folder.log("refused", reason=error.message, round=0)
         return Frame(FrameKind.REFUSAL, bytes(8), 0, 0, error.message.encode("ascii", "replace")[:200])
     return answer_in_worker(request, folder)

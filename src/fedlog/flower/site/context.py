@@ -26,7 +26,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteConfig, SiteFolder
-from fedlog.flower.protocol.frame import FrameError, make_run_tag
+from fedlog.flower.protocol.frame import SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan, describe_large_delta
 from fedlog.flower.site.data import compute_body_digest, load_body, load_data
@@ -168,9 +168,9 @@ class SiteContext:
         return Cohort(algorithm, federation, clients, engine, Key(self.plan.seed), transport, protection=protection)
 
     def make_secure_sums(self, state: RunState) -> SiteSecureSums:
-        """Make this site's side of the run's secure sums; raise FrameError if the run has no secure sums."""
+        """Make this site's side of the run's secure sums; raise SendableError if the run has no secure sums."""
         if self.plan.secure is None:
-            raise FrameError(
+            raise SendableError(
                 f"expected no step of a secure sum in {self.plan.name}, which has no secure sums, found one"
             )
         return SiteSecureSums(self.folder, self.plan.secure, self.protection, state)

@@ -19,7 +19,7 @@ from fedlog.data.schema import compute_half_width
 from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.tasks import Pool, set_learning_rates
 from fedlog.files.json_text import write_json
-from fedlog.flower.protocol.frame import Frame, FrameError
+from fedlog.flower.protocol.frame import Frame, SendableError
 from fedlog.flower.site.context import SiteContext
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import Params, find_number_head
@@ -201,7 +201,7 @@ def _solve_alone(context: SiteContext) -> Params:
     (exchange,) = algorithm.schedule.round
     ((_, message),) = cohort.make_uploads(1, exchange, ONE)
     if message is None:
-        raise FrameError(f"expected a method in which sites send uploads, found: {algorithm.name}")
+        raise SendableError(f"expected a method in which sites send uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
     cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(server)))
     return _make_personal_model(cohort, algorithm)

@@ -19,7 +19,7 @@ from pathlib import Path
 from fedlog.errors import InputError
 from fedlog.files.durable import write_file
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import SendableError
 from fedlog.privacy import release_log
 from fedlog.privacy.accounting import (
     BudgetSpentError,
@@ -92,7 +92,7 @@ def read_privacy_requirement(config: SiteConfig) -> PrivacyRequirement | None:
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
     """Record a release in the site's record and in the run's release log, or in neither if a budget is exceeded.
 
-    Raise FrameError if the release exceeds the site's limit, and BudgetSpentError if it exceeds the run's budget.
+    Raise SendableError if the release exceeds the site's limit, and BudgetSpentError if it exceeds the run's budget.
     """
     run.mkdir(parents=True, exist_ok=True)
     own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
@@ -106,7 +106,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
         else:
             release_log.record_site_release(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
-        raise FrameError(_describe_limit(error)) from None
+        raise SendableError(_describe_limit(error)) from None
     _mark_as_participant(folder)
     release_log.record_release(run / release_log.FILE_NAME, upcoming)
 
@@ -132,11 +132,11 @@ def check_release_record(folder: SiteFolder) -> None:
 
 
 def refuse_run_without_release_record(folder: SiteFolder) -> None:
-    """Raise FrameError if the site's record of releases is missing: without it, the site takes part in no run."""
+    """Raise SendableError if the site's record of releases is missing: without it, the site takes part in no run."""
     try:
         check_release_record(folder)
     except InputError:
-        raise FrameError("this site cannot find its record of what it has released", hint=SEE_LEDGER) from None
+        raise SendableError("this site cannot find its record of what it has released", hint=SEE_LEDGER) from None
 
 
 def restore_release_record(folder: SiteFolder, source: Path) -> None:
@@ -181,7 +181,7 @@ def start_release_record_for_new_rows(folder: SiteFolder) -> None:
 
 
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
-    """Raise FrameError for a new run whose first release the site's limit does not cover.
+    """Raise SendableError for a new run whose first release the site's limit does not cover.
 
     A site that has already taken part in the run may stay: it may still receive the last head, which costs no privacy.
     """
@@ -191,9 +191,9 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
             return
         release_log.append_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
-        raise FrameError(_describe_limit(error)) from None
+        raise SendableError(_describe_limit(error)) from None
     except InputError:
-        raise FrameError("this site cannot read its record of what it has released", hint=SEE_LEDGER) from None
+        raise SendableError("this site cannot read its record of what it has released", hint=SEE_LEDGER) from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
@@ -237,7 +237,7 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
 
 
 def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """Find the releases of runs from before the site had a record; raise FrameError if the record is lost."""
+    """Find the releases of runs from before the site had a record; raise SendableError if the record is lost."""
     refuse_run_without_release_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
     return () if folder.release_record.exists() else _read_run_logs(folder)

@@ -22,7 +22,7 @@ from fedlog.files.durable import move_folder, write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.folder import SubPath
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import FrameError
+from fedlog.flower.protocol.frame import SendableError
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan, read_plan
 
@@ -47,10 +47,10 @@ class RunState:
         return cls(folder.state / run.hex())
 
     def store_plan(self, plan: Plan, profile: SiteProfile) -> None:
-        """Store the plan and the site's profile; raise FrameError if the run began with another plan or body."""
+        """Store the plan and the site's profile; raise SendableError if the run began with another plan or body."""
         if self.plan_file.exists():
             if changed := self.read_plan().list_forbidden_changes(plan):
-                raise FrameError(
+                raise SendableError(
                     f"expected the settings with which run {plan.name} began, found other values: {', '.join(changed)}",
                     hint="give a new run another --name",
                 )
@@ -64,31 +64,31 @@ class RunState:
         write_json(self.plan_file, agreed)
 
     def check_body(self, profile: SiteProfile) -> None:
-        """Raise FrameError if the site's body or its parameters are not those with which it began the run."""
+        """Raise SendableError if the site's body or its parameters are not those with which it began the run."""
         stored = self._read_plan_file()
         if stored["body"] != profile.body:
-            raise FrameError(
+            raise SendableError(
                 f"expected body {stored['body']}, with which this site began the run, found: {profile.body}",
                 hint=f"start the site with --body {stored['body']}",
             )
         if stored.get("digest") != profile.digest:
-            raise FrameError(
+            raise SendableError(
                 f"expected body {profile.body} as it was when this site began the run, found other parameters",
                 hint="restore the body's file, or take part in a new run",
             )
 
     def check_world_setting(self, profile: SiteProfile) -> None:
-        """Raise FrameError if the site's setting `world` has changed since the server's greeting."""
+        """Raise SendableError if the site's setting `world` has changed since the server's greeting."""
         if self._read_plan_file().get("closed_world", False) != profile.closed_world:
-            raise FrameError(
+            raise SendableError(
                 "this site has changed its setting `world` since the greeting",
                 hint="nothing to do: the server greets this site again before the next round",
             )
 
     def read_plan(self) -> Plan:
-        """Read the plan of the run; raise FrameError if the server has not sent one to this site."""
+        """Read the plan of the run; raise SendableError if the server has not sent one to this site."""
         if not self.plan_file.exists():
-            raise FrameError("expected a greeting first, found a request of a run that this site does not know")
+            raise SendableError("expected a greeting first, found a request of a run that this site does not know")
         return read_plan(self._read_plan_file()["plan"])
 
     def _read_plan_file(self) -> dict[str, Any]:
@@ -142,11 +142,11 @@ class RunState:
         return before not in (None, digest)
 
     def count_answer(self, most: int | None) -> None:
-        """Count one more answer in this run, before it is sent; raise FrameError if `most` answers were counted."""
+        """Count one more answer in this run, before it is sent; raise SendableError if `most` answers were counted."""
         path = self.path / ANSWERS
         begun = int(path.read_text()) if path.exists() else 0
         if most is not None and begun >= most:
-            raise FrameError(
+            raise SendableError(
                 f"this site gives at most {most} different answers in a run, and has given that many",
                 hint="allow more rounds at this site: `fedlog federate caps DIR --rounds N`",
             )

@@ -18,7 +18,7 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, encode_for_sum, 
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.keys import index_member_keys, load_signing_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, FrameError, SumOpening, read_opening
+from fedlog.flower.protocol.frame import Frame, SendableError, SumOpening, read_opening
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
@@ -59,12 +59,12 @@ class SiteSecureSums:
     def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
         """Read the opening of a secure sum and the broadcast from the payload of a WORK frame.
 
-        Raise FrameError if the opening is unusable, before any work is done and any privacy is spent.
+        Raise SendableError if the opening is unusable, before any work is done and any privacy is spent.
         """
         opening, broadcast = read_opening(payload)
         terms = self._make_client(opening, coordinates=1).terms
         if self._answered_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
-            raise FrameError("expected a new secure sum, found one for which this site has sent its keys before")
+            raise SendableError("expected a new secure sum, found one for which this site has sent its keys before")
         return opening, broadcast
 
     def advertise_keys(self, opening: SumOpening, message: Message, step: tuple[int, int]) -> bytes:
@@ -91,11 +91,13 @@ class SiteSecureSums:
             opening, _ = read_opening(bytes.fromhex(opened["opening"]))
             kept = (self._folder / "sum" / "state").read_bytes()
         except FileNotFoundError:
-            raise FrameError("expected the opening of a secure sum first, found a later step") from None
+            raise SendableError("expected the opening of a secure sum first, found a later step") from None
         if [request.round_number, request.exchange] != opened["step"] or not request.payload:
-            raise FrameError("expected a step of the secure sum that this site takes part in, found one of another sum")
+            raise SendableError(
+                "expected a step of the secure sum that this site takes part in, found one of another sum"
+            )
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
-            raise FrameError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
+            raise SendableError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
         client = self._make_client(opening, int(opened["coordinates"]))
         path = self._folder / "sum" / "vector"
@@ -112,21 +114,21 @@ class SiteSecureSums:
         return reply
 
     def _make_client(self, opening: SumOpening, coordinates: int) -> SumClient:
-        """Make this site's client of the sum; raise FrameError if the plan or the roster forbids the sum."""
+        """Make this site's client of the sum; raise SendableError if the plan or the roster forbids the sum."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
         members = opening.members
         if name not in members:
-            raise FrameError(f"expected this site among the {len(members)} sites of a secure sum, found only others")
+            raise SendableError(f"expected this site among the {len(members)} sites of a secure sum, found only others")
         if len(set(members)) != len(members):
-            raise FrameError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
+            raise SendableError(f"expected {len(members)} different sites in a secure sum, found: {len(set(members))}")
         if unknown := set(members) - set(roster):
-            raise FrameError(
+            raise SendableError(
                 f"expected every site of a secure sum in this site's roster, sites missing: {len(unknown)}",
                 hint=SAME_ROSTER,
             )
         if len(members) > self.secure.sites:
-            raise FrameError(
+            raise SendableError(
                 f"expected at most {self.secure.sites} sites in a sum, found: {len(members)}", hint=SAME_ROSTER
             )
         value_bytes = choose_encoding(self.protection).value_bytes
