@@ -175,12 +175,12 @@ def refuse_unacceptable_plan(context: SiteContext) -> None:
 
 @contextmanager
 def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
-    """Turn an InputError in the block into a SendableError with only this sentence; log the details at the site."""
+    """Turn an InputError in the block into a SendableError with this sentence alone; log the details at the site."""
     try:
         yield
     except InputError as error:
         context.folder.log("warning", run=context.plan.name, reason=error.one_line)
-        raise SendableError(sentence, hint="the site's log has the details, in the warning before this line") from None
+        raise SendableError(sentence, hint="the site's log has the details in its last warning") from None
 
 
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
