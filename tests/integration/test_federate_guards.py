@@ -14,7 +14,7 @@ from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make
 from fedlog.errors import RunError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import Caps, SiteFolder
-from fedlog.flower.protocol.frame import SendableError, SumOpening, read_opening
+from fedlog.flower.protocol.frame import SendableError, SumAnnouncement, read_announcement
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server.engine_server import create_engine_server, restore_engine_server
 from fedlog.flower.server.rounds import Run
@@ -83,7 +83,7 @@ def test_a_step_is_worked_on_from_the_state_before_it_and_never_from_its_own(tmp
         assert found.parent.name == f"step-{before[0]:010d}-{before[1]:03d}"
 
 
-OPENING = SumOpening(b"s" * 16, 3, ("east", "north", "south")).prepend_to(b"broadcast")
+OPENING = SumAnnouncement(b"s" * 16, 3, ("east", "north", "south")).prepend_to(b"broadcast")
 
 
 def damaged(**changes: object) -> bytes:
@@ -114,9 +114,9 @@ def damaged(**changes: object) -> bytes:
     ],
 )
 def test_an_opening_that_is_none_is_refused(payload: bytes) -> None:
-    with pytest.raises(SendableError, match="opening of a secure sum"):
-        read_opening(payload)
-    opening, broadcast = read_opening(OPENING)
+    with pytest.raises(SendableError, match="announcement of a secure sum"):
+        read_announcement(payload)
+    opening, broadcast = read_announcement(OPENING)
     assert (opening.number, opening.members, broadcast) == (3, ("east", "north", "south"), b"broadcast")
 
 

@@ -27,7 +27,7 @@ from fedlog.flower.protocol.frame import (
     Frame,
     FrameKind,
     SendableError,
-    SumOpening,
+    SumAnnouncement,
     make_run_tag,
     wrap_frame,
 )
@@ -49,7 +49,7 @@ from fedlog.wire.codec import find_codec
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
 SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SumRules(3, 3))
-OPENING = SumOpening(bytes(16), 0, ("east", "north", "south"))
+OPENING = SumAnnouncement(bytes(16), 0, ("east", "north", "south"))
 HEAD = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
 
@@ -120,7 +120,7 @@ def listed(east: SiteFolder) -> SiteFolder:
         {"members": ("east", "north")},
     ],
 )
-def test_an_opening_from_which_no_sum_can_come_spends_do_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
+def test_an_announcement_from_which_no_sum_can_come_does_nothing(listed: SiteFolder, wrong: dict[str, Any]) -> None:
     answer_request(greeting(SECURE), listed)
     with pytest.raises(InputError):
         answer_request(ask(FrameKind.WORK, 1, payload=replace(OPENING, **wrong).prepend_to(HEAD)), listed)

@@ -22,7 +22,14 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import run as ops_run
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.ops.processes import Command
-from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, decode_frame, make_run_tag, read_opening
+from fedlog.flower.protocol.frame import (
+    Frame,
+    FrameKind,
+    SumAnnouncement,
+    decode_frame,
+    make_run_tag,
+    read_announcement,
+)
 from fedlog.flower.protocol.plan import Plan, SumRules
 from fedlog.flower.server import secure_sums
 from fedlog.flower.server.rounds import Run
@@ -197,7 +204,7 @@ def test_a_site_sends_one_vector_under_its_masks_however_often_it_is_asked(post:
     masked = next(
         f for n, f in post.asked if n == "east" and f.kind is FrameKind.SECURE and f.payload[0] == Step.MASKED
     )
-    with pytest.raises(InputError, match="opening of a secure sum first"):
+    with pytest.raises(InputError, match="announcement of a secure sum first"):
         answer_request(masked, east)
     assert not (_home(east) / "sum").exists()
 
@@ -256,7 +263,7 @@ def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, serve
     # The room in a word and the noise that each site adds are for no more than these.
     post.absent = {"west"}
     conduct(post, server, replace(SUMS, rounds=1, secure=SumRules(3, 3)))
-    everyone = SumOpening(bytes(16), 9, NAMES)
+    everyone = SumAnnouncement(bytes(16), 9, NAMES)
     with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
         answer_request(
             Frame(FrameKind.WORK, make_run_tag("trial"), 1, 0, everyone.prepend_to(_seed())), post.sites["east"]
@@ -298,20 +305,20 @@ def test_the_command_refuses_terms_that_no_secure_sum_can_keep(
     assert said in capsys.readouterr().err
 
 
-def test_openings_and_lists_are_read_strictly(post: Watched, server: ServerFolder) -> None:
-    opening = SumOpening(bytes(16), 3, ("a", "b"))
-    assert read_opening(opening.prepend_to(b"rest")) == (opening, b"rest")
+def test_announcements_and_rosters_are_read_strictly(post: Watched, server: ServerFolder) -> None:
+    opening = SumAnnouncement(bytes(16), 3, ("a", "b"))
+    assert read_announcement(opening.prepend_to(b"rest")) == (opening, b"rest")
     for wrong in (b"", b"\0\0\0\0", opening.prepend_to(b"")[:9], (9).to_bytes(4, "little") + b"not json!"):
         with pytest.raises(InputError):
-            read_opening(wrong)
+            read_announcement(wrong)
     for entry in ("east", "east=12", "EAST=" + 64 * "0"):
         with pytest.raises(InputError):
             write_roster(server.path, [entry])
     conduct(post, server, SUMS)
     outside = Frame(FrameKind.SECURE, make_run_tag("trial"), 1, 0, bytes([Step.SHARES]))
-    with pytest.raises(InputError, match="opening of a secure sum first"):
+    with pytest.raises(InputError, match="announcement of a secure sum first"):
         answer_request(outside, post.sites["east"])
-    unknown = SumOpening(bytes(16), 9, ("east", "north", "nobody"))
+    unknown = SumAnnouncement(bytes(16), 9, ("east", "north", "nobody"))
     with pytest.raises(InputError, match="the same roster"):
         answer_request(
             Frame(FrameKind.WORK, make_run_tag("trial"), 2, 0, unknown.prepend_to(_seed())), post.sites["east"]

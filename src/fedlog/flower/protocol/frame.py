@@ -32,7 +32,7 @@ HEADER_BYTES = _HEADER.size
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 # The number that a FINISH frame has in place of an exchange; no exchange of a method has it.
 FINISH_EXCHANGE = 255
-# The bounds of the opening of a secure sum.
+# The bounds of the announcement of a secure sum.
 _LENGTH = 4
 SESSION_BYTES = 16
 LARGEST_NUMBER = 2**63 - 1
@@ -144,25 +144,26 @@ def unwrap_frame(message: Message) -> Frame:
 
 
 @dataclass(frozen=True)
-class SumOpening:
-    """The server's announcement of a secure sum: the session, the sum's number in it, and the sites that take part.
+class SumAnnouncement:
+    """The server's announcement of a secure sum: the run's session, the sum's number, and the sites that take part.
 
-    The server puts it before the broadcast in a WORK frame. The plan and the list of keys hold all other rules.
+    The server puts it before the broadcast in a WORK frame. The rules of the sum are in the plan, the sites' keys in
+    the roster.
     """
 
-    session: bytes
-    number: int
+    session: bytes  # 16 random bytes, the same for all sums of a run
+    number: int  # of the sum in its session; no number is used twice
     members: tuple[str, ...]
 
     def prepend_to(self, broadcast: bytes) -> bytes:
-        """Encode the payload of a WORK frame: this opening, then the broadcast."""
+        """Encode the payload of a WORK frame: this announcement, then the broadcast."""
         text = json.dumps({**asdict(self), "session": self.session.hex()}).encode()
         return len(text).to_bytes(_LENGTH, "little") + text + broadcast
 
 
 @dataclass(frozen=True)
-class _OpeningFields:
-    """The JSON fields of a `SumOpening`, with bounds that are checked before any privacy is spent."""
+class _AnnouncementFields:
+    """The JSON fields of a `SumAnnouncement`, with bounds that are checked before any privacy is spent."""
 
     session: Annotated[str, Meta(min_length=2 * SESSION_BYTES, max_length=2 * SESSION_BYTES)]  # as hex digits
     number: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
@@ -170,15 +171,15 @@ class _OpeningFields:
 
 
 @add_default_hint(SAME_VERSION)
-def read_opening(payload: bytes) -> tuple[SumOpening, bytes]:
-    """Split the payload of a WORK frame into the opening of a secure sum and the broadcast.
+def read_announcement(payload: bytes) -> tuple[SumAnnouncement, bytes]:
+    """Split the payload of a WORK frame into the announcement of a secure sum and the broadcast.
 
-    Raise SendableError if the payload does not begin with an opening.
+    Raise SendableError if the payload does not begin with an announcement.
     """
     length = int.from_bytes(payload[:_LENGTH], "little")
     try:
-        facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _OpeningFields)
-        opening = SumOpening(bytes.fromhex(facts.session), facts.number, facts.members)
+        facts = msgspec.convert(parse_json(payload[_LENGTH : _LENGTH + min(length, 2**20)]), _AnnouncementFields)
+        announcement = SumAnnouncement(bytes.fromhex(facts.session), facts.number, facts.members)
     except (ValueError, msgspec.ValidationError) as error:
-        raise SendableError(f"expected the opening of a secure sum, found: {error}"[:200]) from None
-    return opening, payload[_LENGTH + length :]
+        raise SendableError(f"expected the announcement of a secure sum, found: {error}"[:200]) from None
+    return announcement, payload[_LENGTH + length :]

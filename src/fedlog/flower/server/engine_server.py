@@ -76,10 +76,14 @@ def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: M
 
 
 def make_work_frames(
-    server: Server, run: str, step: tuple[int, int], participants: Mapping[str, SiteProfile], sites: Collection[str]
+    server: Server,
+    run: str,
+    round_and_exchange: tuple[int, int],
+    participants: Mapping[str, SiteProfile],
+    sites: Collection[str],
 ) -> dict[str, Frame]:
-    """Make for each site the frame that asks for its upload in `step` (round, exchange); count the broadcasts' bits."""
-    number, at = step
+    """Make for each site the WORK frame that asks for its upload in this exchange, and count the broadcasts' bits."""
+    number, at = round_and_exchange
     # A broadcast counts for the round that made it, as in the simulator, once for each site it is sent to.
     made = max(0, number - 1) if at == 0 else number
     link = server.downlink

@@ -14,7 +14,7 @@ from fedlog.errors import RunError
 from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.keys import index_member_keys, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.protocol.frame import Frame, FrameKind, SumOpening, make_run_tag
+from fedlog.flower.protocol.frame import Frame, FrameKind, SumAnnouncement, make_run_tag
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
@@ -41,13 +41,14 @@ class ServerSecureSums:
     minimum: int  # the fewest sites in a sum
 
     def make_sum(
-        self, server: Server, step: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
+        self, server: Server, round_and_exchange: tuple[int, int], exchange: Exchange, nodes: Nodes, broadcast: bytes
     ) -> tuple[str, ...] | None:
         """Make a secure sum and apply it to the server's state; return the sites in the sum, or None if it failed."""
+        round_number = round_and_exchange[0]
         roster = read_roster(self.folder.path)
         members = tuple(sorted(set(nodes) & set(roster)))
         if len(members) < self.minimum:
-            self.log("too few", round=step[0], sites=list(members), minimum=self.minimum)
+            self.log("too few", round=round_number, sites=list(members), minimum=self.minimum)
             return None
         template = server.templates[exchange.name]
         if template is None:
@@ -56,19 +57,22 @@ class ServerSecureSums:
                 hint="choose another --method, or leave out --aggregation secure",
             )
         shapes = [tuple(array.shape) for array in server.read_contribution(template).arrays]
-        opening = self._open_sum(members)
+        announcement = self._make_announcement(members)
         keys, coordinates = index_member_keys(roster, members), sum(prod(shape) for shape in shapes)
         value_bytes = choose_encoding(server.protection).value_bytes
-        terms = make_sum_terms(opening.session, opening.number, keys, self.secure.honest, coordinates, value_bytes)
+        terms = make_sum_terms(
+            announcement.session, announcement.number, keys, self.secure.honest, coordinates, value_bytes
+        )
         names = {number: name for number, name in enumerate(sorted(roster)) if name in members}
         try:
+            asked = {name: nodes[name] for name in members}
             found = self._collect_sum(
-                server, terms, opening.prepend_to(broadcast), step, {n: nodes[n] for n in members}, names
+                server, terms, announcement.prepend_to(broadcast), round_and_exchange, asked, names
             )
         except RoundFailedError as error:
-            self.log("secure sum failed", round=step[0], reason=error.message)
+            self.log("secure sum failed", round=round_number, reason=error.message)
             return None
-        server.apply_sum(step[0], exchange, decode_sum(found[0], server.protection, shapes))
+        server.apply_sum(round_number, exchange, decode_sum(found[0], server.protection, shapes))
         return found[1]
 
     def _collect_sum(
@@ -76,27 +80,27 @@ class ServerSecureSums:
         server: Server,
         terms: Terms,
         payload: bytes,
-        step: tuple[int, int],
+        round_and_exchange: tuple[int, int],
         nodes: Nodes,
         names: Mapping[int, str],
     ) -> tuple[SecureSumResult, tuple[str, ...]]:
-        """Run all steps of a secure sum with the sites; return the sum and the names of the sites in the sum."""
-        state = ServerRound(terms)
-        frames = {name: self._make_frame(FrameKind.WORK, step, payload) for name in nodes}
+        """Ask the sites for all five steps of a secure sum; return the sum and the names of the sites in the sum."""
+        round_number, state = round_and_exchange[0], ServerRound(terms)
+        frames = {name: self._make_frame(FrameKind.WORK, round_and_exchange, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
         while True:
-            state = self._take_replies(server, state, replies, step[0])
+            state = self._take_replies(server, state, replies, round_number)
             if state.step is Step.UNMASK:
                 total = unmask_sum(state)
                 if total.left_out is not None:
                     reason = "its shares do not fit those of the others; the secure sum was made without them"
-                    self.log("refused", site=names[total.left_out], round=step[0], reason=reason)
+                    self.log("refused", site=names[total.left_out], round=round_number, reason=reason)
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close_step(state)
             for payload in outgoing.values():
-                server.ledger.count(step[0], Direction.DOWN, f"secure {state.step.name.lower()}", payload)
+                server.ledger.count(round_number, Direction.DOWN, f"secure {state.step.name.lower()}", payload)
             frames = {
-                names[n]: self._make_frame(FrameKind.SECURE, step, bytes([state.step]) + part)
+                names[n]: self._make_frame(FrameKind.SECURE, round_and_exchange, bytes([state.step]) + part)
                 for n, part in outgoing.items()
             }
             replies = self.ask({name: nodes[name] for name in frames}, frames, FrameKind.SECURED)
@@ -116,12 +120,12 @@ class ServerSecureSums:
                 self.log("refused", site=site, round=round_number, reason=error.message)
         return state
 
-    def _make_frame(self, kind: FrameKind, step: tuple[int, int], payload: bytes) -> Frame:
-        return Frame(kind, make_run_tag(self.run), step[0], step[1], payload)
+    def _make_frame(self, kind: FrameKind, round_and_exchange: tuple[int, int], payload: bytes) -> Frame:
+        return Frame(kind, make_run_tag(self.run), *round_and_exchange, payload)
 
-    def _open_sum(self, members: tuple[str, ...]) -> SumOpening:
-        """Return the announcement of a new secure sum; its number is stored first, so that no number is used twice."""
+    def _make_announcement(self, members: tuple[str, ...]) -> SumAnnouncement:
+        """Make the announcement of a new secure sum; store its number first, so that no number is used twice."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})
-        return SumOpening(bytes.fromhex(stored["session"]), int(stored["next"]), members)
+        return SumAnnouncement(bytes.fromhex(stored["session"]), int(stored["next"]), members)

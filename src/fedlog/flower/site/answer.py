@@ -235,9 +235,9 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     if earlier is None:
         context.log_warnings()
     _warn_of_changed_data(context, state)
-    opening, broadcast = None, request.payload
+    announcement, broadcast = None, request.payload
     if context.plan.secure is not None:
-        opening, broadcast = context.make_secure_sums(state).open_sum(request.payload)
+        announcement, broadcast = context.make_secure_sums(state).read_and_check_announcement(request.payload)
     _deliver_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.protection is None else state.store_head_digest(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
@@ -247,11 +247,13 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
         record_release_at_site(context.folder, state.path, context.protection, release)
     elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
-    if opening is None:
+    if announcement is None:
         ((_, upload),) = cohort.make_encoded_uploads(request.round_number, exchange, ONE)
     else:
         ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
-        upload = None if message is None else context.make_secure_sums(state).advertise_keys(opening, message, step)
+        upload = None
+        if message is not None:
+            upload = context.make_secure_sums(state).store_vector_and_make_keys(announcement, message, step)
     if upload is None:
         raise SendableError(f"expected a method in which sites send uploads, found: {context.plan.method}")
     state.save_step(step, request.payload, upload, cohort.save)

@@ -1,8 +1,8 @@
 """A site's side of a secure sum. Its state between messages is on disk, and each step is answered only once.
 
-A WORK frame opens a sum: the site does its local work, stores the (noisy) statistics and sends its keys. Four SECURE
-frames follow. The files of a sum are in the folder `secure/` of the run's state, which only its owner can read. A step
-is marked as answered before the answer is sent, so that a restart never makes a site answer twice.
+A WORK frame announces a sum: the site does its local work, stores the (noisy) statistics and sends its keys. Four
+SECURE frames follow. The files of a sum are in the folder `secure/` of the run's state, which only its owner can read.
+A step is marked as answered before the answer is sent, so that a restart never makes a site answer twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedlog.engine.protocol.secure_sums import choose_encoding, encode_for_sum, 
 from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.keys import index_member_keys, load_signing_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
-from fedlog.flower.protocol.frame import Frame, SendableError, SumOpening, read_opening
+from fedlog.flower.protocol.frame import Frame, SendableError, SumAnnouncement, read_announcement
 from fedlog.flower.protocol.plan import SumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
@@ -56,30 +56,39 @@ class SiteSecureSums:
     def _answered_steps(self) -> AnsweredStepsOnDisk:
         return AnsweredStepsOnDisk(self._folder / "used")
 
-    def open_sum(self, payload: bytes) -> tuple[SumOpening, bytes]:
-        """Read the opening of a secure sum and the broadcast from the payload of a WORK frame.
+    def read_and_check_announcement(self, payload: bytes) -> tuple[SumAnnouncement, bytes]:
+        """Read the announcement of a secure sum and the broadcast from the payload of a WORK frame.
 
-        Raise SendableError if the opening is unusable, before any work is done and any privacy is spent.
+        Raise SendableError if the announcement is unusable, before any work is done and any privacy is spent.
         """
-        opening, broadcast = read_opening(payload)
-        terms = self._make_client(opening, coordinates=1).terms
+        announcement, broadcast = read_announcement(payload)
+        terms = self._make_client(announcement, coordinates=1).terms
         if self._answered_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
             raise SendableError("expected a new secure sum, found one for which this site has sent its keys before")
-        return opening, broadcast
+        return announcement, broadcast
 
-    def advertise_keys(self, opening: SumOpening, message: Message, step: tuple[int, int]) -> bytes:
-        """Store the vector that this site will add to the sum; return the site's encoded public keys for this sum."""
+    def store_vector_and_make_keys(
+        self, announcement: SumAnnouncement, message: Message, round_and_exchange: tuple[int, int]
+    ) -> bytes:
+        """Store the statistics of `message` as the vector that this site adds to the sum; make keys for this sum.
+
+        Return the encoded public keys.
+        """
         # In single precision, as in the simulator, so that both encode the same message in the same way.
         arrays = tuple(array.float() if array.is_floating_point() else array for array in message.arrays)
         contribution = make_contribution(replace(message, arrays=arrays))
         if self.protection is not None:
             contribution = self.protection.convert_to_feature_units(contribution)
-        vector = encode_for_sum(contribution, self.protection, len(opening.members))
-        client = self._make_client(opening, len(vector))
+        vector = encode_for_sum(contribution, self.protection, len(announcement.members))
+        client = self._make_client(announcement, len(vector))
         following, keys = client.make_keys()
         shutil.rmtree(self._folder / "sum", ignore_errors=True)
         self._store_file("vector", pack_words(vector, client.terms.value_bytes))
-        opened = {"opening": opening.prepend_to(b"").hex(), "step": list(step), "coordinates": len(vector)}
+        opened = {
+            "opening": announcement.prepend_to(b"").hex(),
+            "step": list(round_and_exchange),
+            "coordinates": len(vector),
+        }
         self._store_file("opening", json.dumps(opened).encode())
         self._store_file("state", bytes([Step.SHARES]) + encode(following))
         return keys
@@ -88,10 +97,10 @@ class SiteSecureSums:
         """Answer a SECURE frame, which asks for one step of the sum; store the site's new state before returning."""
         try:
             opened = json.loads((self._folder / "sum" / "opening").read_bytes())
-            opening, _ = read_opening(bytes.fromhex(opened["opening"]))
+            announcement, _ = read_announcement(bytes.fromhex(opened["opening"]))
             kept = (self._folder / "sum" / "state").read_bytes()
         except FileNotFoundError:
-            raise SendableError("expected the opening of a secure sum first, found a later step") from None
+            raise SendableError("expected the announcement of a secure sum first, found a later step") from None
         if [request.round_number, request.exchange] != opened["step"] or not request.payload:
             raise SendableError(
                 "expected a step of the secure sum that this site takes part in, found one of another sum"
@@ -99,7 +108,7 @@ class SiteSecureSums:
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
             raise SendableError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])
-        client = self._make_client(opening, int(opened["coordinates"]))
+        client = self._make_client(announcement, int(opened["coordinates"]))
         path = self._folder / "sum" / "vector"
         vector = (
             unpack_words(path.read_bytes(), client.terms.value_bytes) if step is Step.MASKED else unpack_words(b"", 1)
@@ -113,11 +122,11 @@ class SiteSecureSums:
             path.unlink()  # it is sent, and must never be sent again
         return reply
 
-    def _make_client(self, opening: SumOpening, coordinates: int) -> SumClient:
+    def _make_client(self, announcement: SumAnnouncement, coordinates: int) -> SumClient:
         """Make this site's client of the sum; raise SendableError if the plan or the roster forbids the sum."""
         roster = read_own_roster(self.folder)
         name = self.folder.read_config().name
-        members = opening.members
+        members = announcement.members
         if name not in members:
             raise SendableError(f"expected this site among the {len(members)} sites of a secure sum, found only others")
         if len(set(members)) != len(members):
@@ -133,8 +142,8 @@ class SiteSecureSums:
             )
         value_bytes = choose_encoding(self.protection).value_bytes
         terms = make_sum_terms(
-            opening.session,
-            opening.number,
+            announcement.session,
+            announcement.number,
             index_member_keys(roster, members),
             self.secure.honest,
             coordinates,
