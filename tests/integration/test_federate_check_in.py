@@ -32,7 +32,7 @@ from fedlog.flower.ops.site_service import (
     NOT_ACTIVATED,
     WATCH_SECONDS,
     CertificateError,
-    RestartChance,
+    RestartEffect,
     SiteService,
     SuperNodeLog,
     UnreachableError,
@@ -109,11 +109,11 @@ def test_a_clock_that_is_off_is_measured_and_named_on_both_sides(server: ServerF
     assert 5 < ahead.ahead_seconds < 8
     assert -403 < behind.ahead_seconds < -399
     for standing, words in ((ahead, "s ahead of the server's"), (behind, "s behind the server's")):
-        trouble = site_service.diagnose_clock(standing)
-        assert trouble is not None
-        assert trouble.kind is RestartChance.FINAL
-        assert words in trouble.reason
-        assert "time service" in str(trouble.hint)
+        diagnosis = site_service.diagnose_clock(standing)
+        assert diagnosis is not None
+        assert diagnosis.restart is RestartEffect.FINAL
+        assert words in diagnosis.reason
+        assert "time service" in str(diagnosis.hint)
     key = serialization.load_ssh_private_key(site.private_key.read_bytes(), password=None)
     headers = sign_call(key, dt.datetime.now(dt.UTC) + dt.timedelta(seconds=7))  # type: ignore[arg-type]
     url = f"https://127.0.0.1:{server.read_config().port}/v1/fleet/pull-messages"
@@ -131,14 +131,14 @@ def test_every_end_of_a_supernode_has_its_reason(
     server: ServerFolder, site: SiteFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = diagnose_exit(site, -9, "")
-    assert (killed.kind, killed.state_to_report) == (RestartChance.ENDED, SiteState.KILLED)
+    assert (killed.restart, killed.state_to_report) == (RestartEffect.ENDED, SiteState.KILLED)
     assert "SIGKILL" in killed.reason
-    assert diagnose_exit(site, 1, f"...\n{NOT_ACTIVATED}\n").kind is RestartChance.STILL_LISTED
+    assert diagnose_exit(site, 1, f"...\n{NOT_ACTIVATED}\n").restart is RestartEffect.STILL_LISTED
     ended = diagnose_exit(site, 1, "the last words")
-    assert (ended.kind, "the last words" in ended.reason) == (RestartChance.ENDED, True)
+    assert (ended.restart, "the last words" in ended.reason) == (RestartEffect.ENDED, True)
     server.remove_registered_site("north")
     unknown = diagnose_exit(site, 0, "")
-    assert unknown.kind is RestartChance.UNKNOWN_KEY
+    assert unknown.restart is RestartEffect.UNKNOWN_KEY
     assert "rekey" in str(unknown.hint)
     with monkeypatch.context() as patch:
         patch.setattr(site_service, "is_disk_nearly_full", lambda path: True)
@@ -152,11 +152,11 @@ def test_every_end_of_a_supernode_has_its_reason(
     site.authority.write_bytes(other.certificates.authority.read_bytes())
     with pytest.raises(CertificateError, match=r"expected at .* a certificate that .* has signed, found another"):
         check_in(site)
-    assert diagnose_exit(site, 0, "").kind is RestartChance.FINAL
+    assert diagnose_exit(site, 0, "").restart is RestartEffect.FINAL
     site.write_config(SiteConfig("north", f"127.0.0.1:{find_free_port()}"))
     with pytest.raises(UnreachableError, match="found none"):
         check_in(site)
-    assert diagnose_exit(site, 0, "").kind is RestartChance.UNREACHABLE
+    assert diagnose_exit(site, 0, "").restart is RestartEffect.UNREACHABLE
     report_state(site, SiteState.STOPS)  # nobody hears it, and that is no error
 
 

@@ -112,8 +112,8 @@ def report_state(folder: SiteFolder, state: SiteState) -> None:
         check_in(folder, state)
 
 
-class RestartChance(Enum):
-    """Whether and when a restart of the site's SuperNode helps; each value ends the sentence "a restart would ..."."""
+class RestartEffect(Enum):
+    """What a restart of the site's SuperNode would do; each value completes the sentence "a restart would ..."."""
 
     FINAL = "end in the same way"
     UNKNOWN_KEY = "help once the operator has registered the key"
@@ -122,14 +122,14 @@ class RestartChance(Enum):
     ENDED = "help, unless it ends again and again"
 
 
-NOT_LET_IN = (RestartChance.UNKNOWN_KEY, RestartChance.STILL_LISTED)
+NOT_LET_IN = (RestartEffect.UNKNOWN_KEY, RestartEffect.STILL_LISTED)
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Why a SuperNode ended, whether starting it again may help, and a hint for the person at the site."""
+class Diagnosis:
+    """What is wrong at a site, whether a restart of its SuperNode may help, and a hint for the person at the site."""
 
-    kind: RestartChance
+    restart: RestartEffect
     reason: str
     hint: str | None = None
     state_to_report: SiteState | None = None  # to the server
@@ -140,44 +140,44 @@ class Trouble:
         return RunError(self.reason, hint=self.hint)
 
 
-def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Trouble:
+def diagnose_exit(folder: SiteFolder, exit_code: int, log_end: str) -> Diagnosis:
     """Return why the site's SuperNode ended, and whether a restart may help; `log_end` is the end of its log."""
     if is_disk_nearly_full(folder.path):
         reason = f"the disk is full: {folder.path}"
-        return Trouble(RestartChance.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
+        return Diagnosis(RestartEffect.FINAL, reason, "make room and start the site again", SiteState.NO_SPACE)
     try:
         answer = check_in(folder)
     except CertificateError as error:
-        return Trouble(RestartChance.FINAL, error.message, error.hint)
+        return Diagnosis(RestartEffect.FINAL, error.message, error.hint)
     except UnreachableError as error:
-        return Trouble(RestartChance.UNREACHABLE, f"the server does not answer: {error.message}")
-    if trouble := diagnose_clock(answer):
-        return trouble
+        return Diagnosis(RestartEffect.UNREACHABLE, f"the server does not answer: {error.message}")
+    if diagnosis := diagnose_clock(answer):
+        return diagnosis
     if not answer.registered:
-        return Trouble(
-            RestartChance.UNKNOWN_KEY,
+        return Diagnosis(
+            RestartEffect.UNKNOWN_KEY,
             "the server refuses this site's key: the operator has not registered it, or has unregistered it",
             f"the operator registers it with `fedlog federate register`: {folder.public_key}; a key that was "
             f"unregistered cannot be registered again: `fedlog federate rekey {folder.path}` makes a new one",
         )
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
-        return Trouble(RestartChance.ENDED, f"the SuperNode was killed ({name})", START_AGAIN, SiteState.KILLED)
+        return Diagnosis(RestartEffect.ENDED, f"the SuperNode was killed ({name})", START_AGAIN, SiteState.KILLED)
     if NOT_ACTIVATED in log_end:
         reason = "not let in yet: the server still lists an earlier process of this site, for up to a minute"
         hint = "does another process use this site's folder or a copy of it? end it, and start the site again"
-        return Trouble(RestartChance.STILL_LISTED, reason, hint)
+        return Diagnosis(RestartEffect.STILL_LISTED, reason, hint)
     reason = f"the SuperNode ended with exit code {exit_code}; its log ends:\n{log_end}"
-    return Trouble(RestartChance.ENDED, reason, START_AGAIN, SiteState.ENDED)
+    return Diagnosis(RestartEffect.ENDED, reason, START_AGAIN, SiteState.ENDED)
 
 
-def diagnose_clock(answer: CheckInAnswer) -> Trouble | None:
+def diagnose_clock(answer: CheckInAnswer) -> Diagnosis | None:
     """Return what is wrong with this machine's clock; None if Flower accepts calls signed with this clock's time."""
     if -BEHIND_SECONDS < answer.ahead_seconds < AHEAD_SECONDS:
         return None
     told = describe_clock(answer.ahead_seconds) or f"{answer.ahead_seconds:.1f} s off"
-    return Trouble(
-        RestartChance.FINAL,
+    return Diagnosis(
+        RestartEffect.FINAL,
         f"the clock of this machine is {told}, and the server takes no call from more than {AHEAD_SECONDS:.0f} s ahead "
         f"or {BEHIND_SECONDS:.0f} s behind",
         SET_THE_CLOCK,
@@ -187,14 +187,14 @@ def diagnose_clock(answer: CheckInAnswer) -> Trouble | None:
 
 @dataclass
 class SuperNodeLog:
-    """Reads from a SuperNode's log when it connects to the server, loses the connection, or finds the server again."""
+    """Finds three events in a SuperNode's log: connected, server lost, and server found (again)."""
 
     lines: LineFollower
     lost: bool = False
     connected: bool = False
 
     def read_connection_events(self) -> list[str]:
-        """Return the names of the events since the last call: connected, server lost, server found."""
+        """Return the events that were logged since the last call: connected, server lost, server found."""
         found = []
         for line in self.lines.read_new_lines():
             if LET_IN in line and not self.connected:
@@ -229,26 +229,30 @@ class SiteService:
         while True:
             started = time.monotonic()
             code, tail = self._run_once(follower)
-            trouble = diagnose_exit(self.folder, code, tail)
-            if trouble.state_to_report is not None:
-                report_state(self.folder, trouble.state_to_report)
-            if self._should_give_up(trouble, time.monotonic() - started):
-                self.folder.log("ended", reason=trouble.reason)
-                raise trouble.error
-            seconds = RETRY_SECONDS if trouble.kind in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
-            self.folder.log("starting again", reason=trouble.reason.splitlines()[0], seconds=seconds)
-            self.say(f"{trouble.reason}\nnext try in {seconds:.0f} s")
+            diagnosis = diagnose_exit(self.folder, code, tail)
+            if diagnosis.state_to_report is not None:
+                report_state(self.folder, diagnosis.state_to_report)
+            if self._should_give_up(diagnosis, time.monotonic() - started):
+                self.folder.log("ended", reason=diagnosis.reason)
+                raise diagnosis.error
+            seconds = (
+                RETRY_SECONDS if diagnosis.restart in NOT_LET_IN else min(LONGEST_PAUSE, 2.0 ** max(0, self.ends - 1))
+            )
+            self.folder.log("starting again", reason=diagnosis.reason.splitlines()[0], seconds=seconds)
+            self.say(f"{diagnosis.reason}\nnext try in {seconds:.0f} s")
             time.sleep(seconds)
 
-    def _should_give_up(self, trouble: Trouble, lived_seconds: float) -> bool:
+    def _should_give_up(self, diagnosis: Diagnosis, lived_seconds: float) -> bool:
         """Whether to stop, because another restart would not help; `lived_seconds` is how long the SuperNode ran."""
-        if trouble.kind is RestartChance.FINAL or (trouble.kind is RestartChance.UNKNOWN_KEY and self.was_connected):
+        if diagnosis.restart is RestartEffect.FINAL or (
+            diagnosis.restart is RestartEffect.UNKNOWN_KEY and self.was_connected
+        ):
             return True
-        if trouble.kind in NOT_LET_IN:
+        if diagnosis.restart in NOT_LET_IN:
             self.refused_since = self.refused_since or time.monotonic()
             return time.monotonic() - self.refused_since > self.patience_seconds
         self.refused_since = None
-        if trouble.kind is RestartChance.UNREACHABLE:
+        if diagnosis.restart is RestartEffect.UNREACHABLE:
             return False
         self.ends = 1 if lived_seconds > LONG_LIFE_SECONDS else self.ends + 1
         if self.ends > MOST_ENDS:
@@ -290,10 +294,10 @@ class SiteService:
         except UnreachableError as error:
             self.say(f"{error.message}; trying until it answers")
             return
-        if trouble := diagnose_clock(answer):
+        if diagnosis := diagnose_clock(answer):
             report_state(self.folder, SiteState.CLOCK)
-            self.folder.log("ended", reason=trouble.reason)
-            raise trouble.error
+            self.folder.log("ended", reason=diagnosis.reason)
+            raise diagnosis.error
         if difference := describe_clock(answer.ahead_seconds):
             self.say(f"warning: the clock of this machine is {difference}; {SET_THE_CLOCK}")
 
