@@ -23,8 +23,8 @@ from fedlog.flower.protocol.frame import make_run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.site import privacy_record
-from fedlog.flower.site.privacy_record import describe_spending
+from fedlog.flower.site import release_record
+from fedlog.flower.site.release_record import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -202,8 +202,8 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
 ) -> None:
     east = post.sites["east"]
     with monkeypatch.context() as patch:
-        patch.setattr(privacy_record.release_log, "record_site_release_unchecked", raise_interrupt)
-        patch.setattr(privacy_record.release_log, "record_unbounded_losses", raise_interrupt)
+        patch.setattr(release_record.release_log, "record_site_release_unchecked", raise_interrupt)
+        patch.setattr(release_record.release_log, "record_unbounded_losses", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):
                 conduct(post, server, plan)

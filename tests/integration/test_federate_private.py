@@ -28,7 +28,7 @@ from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import PrivateSiteReport, RoundRules, RunFolder, read_site_report
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.data import load_data
-from fedlog.flower.site.privacy_record import PrivacyRequirement, describe_spending
+from fedlog.flower.site.release_record import PrivacyRequirement, describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.guarantee import Trust, Unit
@@ -309,12 +309,12 @@ def test_a_site_asks_for_noise_and_a_budget_of_its_own(post: Listening, server: 
 def test_a_site_can_ask_for_what_is_to_be_protected(post: Listening, server: ServerFolder) -> None:
     PrivacyRequirement.parse("client:local:20:1e-5").check_promise(LOCAL)
     PrivacyRequirement.parse("record:central:20:1e-5").check_promise(RECORD)
-    with pytest.raises(InputError, match="asks for client privacy, found: record"):
+    with pytest.raises(InputError, match="requires client privacy, found: record"):
         PrivacyRequirement.parse("client:central:20:1e-5").check_promise(RECORD)
     east = post.sites["east"]
     east.write_config(replace(east.read_config(), privacy="record:local:20:1e-5"))
     conduct(post, server, plan(LOCAL))
-    assert "this site asks for record privacy, found: client" in str(events_named(server, "left out")[0]["reason"])
+    assert "this site requires record privacy, found: client" in str(events_named(server, "left out")[0]["reason"])
 
 
 def test_a_delta_above_one_over_the_records_is_warned_of_at_the_site(equals: Listening, server: ServerFolder) -> None:

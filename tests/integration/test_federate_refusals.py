@@ -38,7 +38,7 @@ from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.site.data import check_site
-from fedlog.flower.site.privacy_record import describe_spending
+from fedlog.flower.site.release_record import describe_spending
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import UnboundedLoss
@@ -78,7 +78,7 @@ def require(site: SiteFolder, limit: str) -> None:
 
 @pytest.mark.parametrize(
     ("promise", "said"),
-    [(None, "private runs only"), (CENTRAL, "asks for local noise, found: central")],
+    [(None, "private runs only"), (CENTRAL, "requires local noise, found: central")],
 )
 def test_a_limit_holds_in_runs_that_were_greeted_before_it_was_set(
     east: SiteFolder, promise: Promise | None, said: str

@@ -31,7 +31,7 @@ from fedlog.flower.ops.site_service import serve_site
 from fedlog.flower.ops.summaries import summarise_newest_run
 from fedlog.flower.protocol.plan import describe_large_delta, make_plan
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.site import privacy_record
+from fedlog.flower.site import release_record
 from fedlog.flower.site.data import check_site
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
@@ -144,14 +144,14 @@ def run_site(args: argparse.Namespace) -> None:
 
 def _check_and_run_site(folder: SiteFolder, args: argparse.Namespace) -> None:
     """Check and store the site's settings, print the privacy spent so far, and run the site."""
-    privacy_record.check_release_record(folder)
+    release_record.check_release_record(folder)
     config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
-        privacy_record.PrivacyRequirement.parse(args.require_privacy)
+        release_record.PrivacyRequirement.parse(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
     say(check_site(folder, config))
     folder.write_config(config)  # only now: settings that failed the check must not be those of the next start
-    if spent := privacy_record.describe_spending(folder):
+    if spent := release_record.describe_spending(folder):
         say(spent)
     with end_quietly_on_sigterm("stopped"):
         serve_site(folder, say, args.metrics)
@@ -197,13 +197,13 @@ def print_ledger(args: argparse.Namespace) -> None:
     """
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
-        privacy_record.restore_release_record(folder, args.restore)
+        release_record.restore_release_record(folder, args.restore)
     elif args.lost:
-        privacy_record.declare_release_record_lost(folder)
+        release_record.declare_release_record_lost(folder)
     elif args.new_rows:
-        privacy_record.start_release_record_for_new_rows(folder)
-    privacy_record.check_release_record(folder)
-    print(privacy_record.describe_spending(folder) or "nothing of these rows has left this site")
+        release_record.start_release_record_for_new_rows(folder)
+    release_record.check_release_record(folder)
+    print(release_record.describe_spending(folder) or "nothing of these rows has left this site")
 
 
 def print_or_write_roster(args: argparse.Namespace) -> None:

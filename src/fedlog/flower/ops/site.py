@@ -24,15 +24,15 @@ from fedlog.flower.ops.processes import (
     start_program,
 )
 from fedlog.flower.site.guard import write_guard_programs
-from fedlog.flower.site.privacy_record import restore_release_record
+from fedlog.flower.site.release_record import restore_release_record
 
 
 def create_site(
-    folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, ledger: Path | None = None
+    folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, release_record: Path | None = None
 ) -> str:
     """Make the site's folder with keys, schema and the authority's certificate; return the public key as one line.
 
-    `ledger` is the record of earlier releases; give it if the site's rows have taken part in runs from another folder.
+    `release_record` is the record of releases of an earlier folder in which the same rows have taken part in runs.
     """
     check_site_or_run_name(config.name)
     load_schema(schema)
@@ -42,8 +42,8 @@ def create_site(
             f"expected a new folder, found the folder of a site: {folder.path}",
             hint="`fedlog federate rekey` makes new keys for it",
         )
-    if ledger is not None:
-        restore_release_record(folder, ledger)
+    if release_record is not None:
+        restore_release_record(folder, release_record)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     line = create_site_key(folder.private_key, folder.public_key, config.name)

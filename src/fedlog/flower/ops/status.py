@@ -28,7 +28,7 @@ from fedlog.flower.ops.event_text import describe_connection_event, describe_run
 from fedlog.flower.ops.summaries import RunSummary, summarise_newest_run, summarise_runs, summarise_site
 from fedlog.flower.server.callers import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.flower.site.privacy_record import add_up_releases, describe_spending
+from fedlog.flower.site.release_record import add_up_releases, describe_spending
 
 REFRESH_SECONDS = 5
 LAST_EVENTS = 15

@@ -32,7 +32,7 @@ from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_
 from fedlog.flower.site.context import SiteContext, check_enough_training, check_runs_without_noise
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import finish_run
-from fedlog.flower.site.privacy_record import (
+from fedlog.flower.site.release_record import (
     PrivacyRequirement,
     record_exact_statistics,
     record_release_at_site,

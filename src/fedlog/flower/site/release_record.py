@@ -1,4 +1,4 @@
-"""The record of everything that has left a site in any run, and the limit that the site set with `--require-privacy`.
+"""A site's record of releases (all that has left it in any run), and the limit that `--require-privacy` sets.
 
 Every release of a private run is recorded in `state/privacy.jsonl`, even if the site has no limit, so that a limit set
 later counts all of them. Runs may make different promises: their releases are added up as guarantees for single
@@ -42,9 +42,8 @@ CHANGE_PROMISE = "start a run that promises as much (--privacy, --trust, --epsil
 class PrivacyRequirement:
     """The privacy that a site requires of every run: who adds the noise, and how much all runs together may spend.
 
-    If `unit` is set, the site accepts only promises for that unit: a promise for single records says nothing about
-    whole sites. A promise for whole sites, which compares federations with and without a site, does not give single
-    records the same epsilon.
+    If `unit` is set, the site accepts only promises for that unit (single records, or whole sites): a promise for one
+    unit does not hold with the same epsilon for the other.
     """
 
     trust: Trust
@@ -71,11 +70,13 @@ class PrivacyRequirement:
         """Raise InputError if a run's promise is weaker than the site requires; None means a run without privacy."""
         order = [Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL]
         if promise is None:
-            raise InputError("this site takes part in private runs only", hint=CHANGE_PROMISE)
+            raise InputError(
+                "this site takes part in private runs only, found a run without privacy", hint=CHANGE_PROMISE
+            )
         if order.index(promise.trust) < order.index(self.trust):
-            raise InputError(f"this site asks for {self.trust} noise, found: {promise.trust}", hint=CHANGE_PROMISE)
+            raise InputError(f"this site requires {self.trust} noise, found: {promise.trust}", hint=CHANGE_PROMISE)
         if self.unit is not None and promise.unit is not self.unit:
-            raise InputError(f"this site asks for {self.unit} privacy, found: {promise.unit}", hint=CHANGE_PROMISE)
+            raise InputError(f"this site requires {self.unit} privacy, found: {promise.unit}", hint=CHANGE_PROMISE)
         if promise.epsilon > self.budget.epsilon or promise.delta > self.budget.delta:
             raise InputError(
                 f"this site allows epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}, found: "
@@ -90,7 +91,7 @@ def read_privacy_requirement(config: SiteConfig) -> PrivacyRequirement | None:
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
-    """Record a release in the site's record and in the run's release log, or in neither if a budget is exceeded.
+    """Record a release in the site's record of releases and in the run's log, or in neither if a budget is exceeded.
 
     Raise SendableError if the release exceeds the site's limit, and BudgetSpentError if it exceeds the run's budget.
     """
@@ -125,7 +126,7 @@ def check_release_record(folder: SiteFolder) -> None:
     """
     if folder.took_part_file.exists() and not folder.release_record.exists():
         raise InputError(
-            f"expected the record of what has left this site, found none: {folder.release_record}",
+            f"expected this site's record of releases (what has left it), found none: {folder.release_record}",
             hint=f"run `fedlog federate ledger {folder.path}` with --restore FILE if there is a copy, with --lost if "
             "there is none, or with --new-rows if the data hold none of the rows that took part",
         )
@@ -136,7 +137,9 @@ def refuse_run_without_release_record(folder: SiteFolder) -> None:
     try:
         check_release_record(folder)
     except InputError:
-        raise SendableError("this site cannot find its record of what it has released", hint=SEE_LEDGER) from None
+        raise SendableError(
+            "this site cannot find its record of releases (what has left it)", hint=SEE_LEDGER
+        ) from None
 
 
 def restore_release_record(folder: SiteFolder, source: Path) -> None:
@@ -148,20 +151,20 @@ def restore_release_record(folder: SiteFolder, source: Path) -> None:
     copied = release_log.read_log(source)
     if path.exists():
         raise InputError(
-            f"this site already has a record of what has left it: {path}",
+            f"this site already has a record of releases: {path}",
             hint="both records count, and nobody knows which releases are in both: move this file away and run "
             f"`fedlog federate ledger {folder.path} --lost`; there is no guarantee from then on",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    release_log.restore_log(path, source, _find_uncounted_events(copied.events, _read_run_logs(folder)))
+    release_log.restore_log(path, source, _find_uncounted_releases(copied.events, _read_run_logs(folder)))
     _mark_as_participant(folder)
 
 
 def declare_release_record_lost(folder: SiteFolder) -> None:
-    """Begin a new record of releases, and enter the loss of the old record as an unbounded privacy loss."""
+    """Begin a new record of releases whose first entry, an unbounded privacy loss, says that the old record is lost."""
     if folder.release_record.exists():  # the entry could never be taken back
         raise InputError(
-            f"expected a lost record of what has left this site, found it: {folder.release_record}",
+            f"this site's record of releases is not lost: {folder.release_record}",
             hint=f"`fedlog federate ledger {folder.path}` adds it up; if it lacks releases, move it away first",
         )
     folder.state.mkdir(parents=True, exist_ok=True)
@@ -172,7 +175,7 @@ def declare_release_record_lost(folder: SiteFolder) -> None:
 
 
 def start_release_record_for_new_rows(folder: SiteFolder) -> None:
-    """Begin an empty record of releases for new rows; rename the state folder of the earlier rows."""
+    """Begin an empty record of releases, because the site has new rows; rename the state folder of the earlier rows."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
@@ -181,7 +184,7 @@ def start_release_record_for_new_rows(folder: SiteFolder) -> None:
 
 
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
-    """Raise SendableError for a new run whose first release the site's limit does not cover.
+    """Raise SendableError if the first release of a new run would exceed the site's limit on all its runs.
 
     A site that has already taken part in the run may stay: it may still receive the last head, which costs no privacy.
     """
@@ -193,7 +196,9 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
     except BudgetSpentError as error:
         raise SendableError(_describe_limit(error)) from None
     except InputError:
-        raise SendableError("this site cannot read its record of what it has released", hint=SEE_LEDGER) from None
+        raise SendableError(
+            "this site cannot read its record of releases (what has left it)", hint=SEE_LEDGER
+        ) from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
@@ -258,11 +263,11 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     if not path.exists():
         return _read_run_logs(folder)
     counted = release_log.read_log(path).events
-    return (*counted, *_find_uncounted_events(counted, _find_runs_without_noise(folder)))
+    return (*counted, *_find_uncounted_releases(counted, _find_runs_without_noise(folder)))
 
 
-def _find_uncounted_events(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the events of `found` that are not in `counted`; unbounded privacy losses are compared by reason only."""
+def _find_uncounted_releases(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the releases of `found` that are not in `counted`; unbounded losses are compared by reason only."""
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
@@ -277,13 +282,13 @@ def _find_uncounted_events(counted: Sequence[Event], found: Sequence[Event]) -> 
 
 
 def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """Read the events in the release logs of all single runs, and one event for each run without noise."""
+    """Read the releases in the log of every run, and one unbounded privacy loss for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
     return (*(event for path in logs for event in release_log.read_log(path).events), *_find_runs_without_noise(folder))
 
 
 def _find_runs_without_noise(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
-    """Return an event, an unbounded privacy loss, for each run without noise in which this site has answered."""
+    """Return one unbounded privacy loss for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]
