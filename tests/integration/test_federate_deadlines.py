@@ -18,7 +18,7 @@ from fedlog.flower.folders.server_folder import ServerConfig, ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.server import SiteStatus
-from fedlog.flower.ops.summaries import summarise_newest_run
+from fedlog.flower.ops.summaries import summarise_last_run
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.exchange import Clock, Deadline
 from fedlog.flower.server.rounds import Run
@@ -190,7 +190,7 @@ def test_a_dropped_site_is_given_up_at_once_and_not_asked_until_it_is_back(
 def test_status_shows_who_misses_who_lags_and_who_is_dropped(
     post: Timed, server: ServerFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert summarise_newest_run(server) is None
+    assert summarise_last_run(server) is None
     post.takes = {"east": 1.0, "north": 1.0, "south": 40.0}
     going, _ = begin(post, server, 2, deadline=100.0)
     post.at[post.now + 20.0] = lambda: post.silent.add("east")

@@ -28,7 +28,7 @@ from fedlog.flower.ops import run as runs
 from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops import site as site_side
 from fedlog.flower.ops.site_service import serve_site
-from fedlog.flower.ops.summaries import summarise_newest_run
+from fedlog.flower.ops.summaries import summarise_last_run
 from fedlog.flower.protocol.plan import describe_large_delta, make_plan
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.site import release_record
@@ -103,7 +103,7 @@ def unregister_site(args: argparse.Namespace) -> None:
 def print_status(args: argparse.Namespace) -> None:
     """Print which sites are connected, and what each site has done in the newest run."""
     folder = ServerFolder.open(args.folder)
-    statuses, view = server_side.read_site_statuses(folder), summarise_newest_run(folder)
+    statuses, view = server_side.read_site_statuses(folder), summarise_last_run(folder)
     parts = {} if view is None else view.sites
     if args.json:
         sites = [{**asdict(s), **(asdict(parts[s.name]) if s.name in parts else {})} for s in statuses]
@@ -291,7 +291,7 @@ def drop_site(args: argparse.Namespace) -> None:
 def remove_site(args: argparse.Namespace) -> None:
     """Unregister a site and remove its statistics from the head of a run."""
     folder = ServerFolder.open(args.folder)
-    run = args.run or runs.find_newest_run(folder)
+    run = args.run or runs.find_run_with_newest_checkpoint(folder)
     remaining = runs.remove_site(folder, args.name, run, say)
     say(f"the head of {run} is now that of {', '.join(remaining)}")
     say(f"next: `fedlog federate run {args.folder} --name {run}` sends it to them")

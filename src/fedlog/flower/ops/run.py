@@ -40,7 +40,7 @@ def read_plan_of_begun_run(folder: ServerFolder, name: str) -> Plan | None:
     return run_folder.read_plan() if (run_folder.path / PLAN).exists() else None
 
 
-def find_newest_run(folder: ServerFolder) -> str:
+def find_run_with_newest_checkpoint(folder: ServerFolder) -> str:
     """Return the name of the run with the newest checkpoint."""
     found = [path for path in folder.runs.glob("*") if checkpoint.exists(RunFolder(path).checkpoint)]
     if not found:

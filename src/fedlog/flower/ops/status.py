@@ -25,7 +25,7 @@ from fedlog.flower.folders.keys import count_days_left
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import describe_connection_event, describe_run_event, describe_site_event
-from fedlog.flower.ops.summaries import RunSummary, summarise_newest_run, summarise_runs, summarise_site
+from fedlog.flower.ops.summaries import RunSummary, summarise_last_run, summarise_runs, summarise_site
 from fedlog.flower.server.callers import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.site.release_record import add_up_releases, describe_spending
@@ -168,7 +168,7 @@ def _make_site_privacy_metrics(folder: SiteFolder) -> list[Metric]:
 
 def render_server_page(folder: ServerFolder) -> str:
     """Render the status page of a server as HTML."""
-    presence, view = read_gate_file(folder.presence_file), summarise_newest_run(folder)
+    presence, view = read_gate_file(folder.presence_file), summarise_last_run(folder)
     connected, calls = set(presence.get("connected", ())), presence.get("last_call", {})
     parts = {} if view is None else view.sites
     return _render_page(

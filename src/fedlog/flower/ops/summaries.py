@@ -66,14 +66,14 @@ class RunSummary:
         return f"{text}; {self.ended}" if self.ended else text
 
 
-def summarise_newest_run(folder: ServerFolder) -> RunSummary | None:
-    """Summarise the run that the server's log mentions last; None if there was no run yet."""
+def summarise_last_run(folder: ServerFolder) -> RunSummary | None:
+    """Summarise the run to which the last event in the server's log belongs; None if there was no run yet."""
     summaries = summarise_runs(folder)
     return summaries[-1] if summaries else None
 
 
 def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
-    """Summarise all runs in the server's log; the run that it mentions last comes last."""
+    """Summarise all runs in the server's log, in the order of their last events."""
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
     newest_last = list(reversed(dict.fromkeys(reversed(names))))
