@@ -128,7 +128,7 @@ class RunState:
 
     def store_head_digest(self, round_number: int, broadcast: bytes) -> int | None:
         """Store the digest of a round's head; return the first earlier round with the same head, or None."""
-        heads = {**self.read_heads(), round_number: _compute_digest(broadcast)}
+        heads = {**self.read_head_digests(), round_number: _compute_digest(broadcast)}
         write_json(self.path / HEADS, heads)
         same = [number for number in heads if number < round_number and heads[number] == heads[round_number]]
         return min(same, default=None)
@@ -152,13 +152,13 @@ class RunState:
             )
         write_file(path, f"{begun + 1}\n")
 
-    def read_heads(self) -> dict[int, str]:
+    def read_head_digests(self) -> dict[int, str]:
         """Read round -> digest of the head at the start of the round, for the rounds in which this site was asked."""
         return {int(number): head for number, head in read_json(self.path / HEADS, {}).items()}
 
     def has_head_changed(self, broadcast: bytes) -> bool:
         """Whether this head differs from the first head that this site received in the run."""
-        heads = self.read_heads()
+        heads = self.read_head_digests()
         return not heads or heads[min(heads)] != _compute_digest(broadcast)
 
     def list_steps(self) -> list[StepNumber]:
