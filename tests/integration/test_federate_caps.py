@@ -18,7 +18,7 @@ from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan, read_plan
-from fedlog.flower.site.answer import answer_frame, answer_request
+from fedlog.flower.site.answer import answer_or_refuse, answer_request
 from fedlog.flower.site.context import SPARE_ANSWERS
 from fedlog.privacy.release_log import FILE_NAME
 from fedlog.settings.promise import Promise
@@ -97,7 +97,7 @@ def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Cap
 def test_the_hint_of_a_refusal_is_in_the_log_of_the_site_and_is_not_sent(site: SiteFolder) -> None:
     site.write_config(replace(site.read_config(), caps=Caps(rounds=1)))
     payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
-    reply = answer_frame(Frame(FrameKind.HELLO, make_run_tag(PLAIN.name), 0, 0, payload), site)
+    reply = answer_or_refuse(Frame(FrameKind.HELLO, make_run_tag(PLAIN.name), 0, 0, payload), site)
     assert reply.payload == b"this site allows 1 rounds a run, found: 2"
     (logged,) = read_events(site.event_log)
     assert "found: 2; start a run with fewer rounds; or allow it at this site" in logged["reason"]
@@ -160,7 +160,7 @@ def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_mo
     said: Counter[str] = Counter()
     for number in range(2 + SPARE_ANSWERS + 3):
         kind = FrameKind.FINISH if number % 4 == 3 else FrameKind.WORK
-        reply = answer_frame(Frame(kind, make_run_tag("run-1"), 1, 0, bytes([number])), site)
+        reply = answer_or_refuse(Frame(kind, make_run_tag("run-1"), 1, 0, bytes([number])), site)
         said[reply.payload.decode()] += 1
     refused = "this site gives at most 12 different answers in a run, and has given that many"
     assert said.pop(refused) == 3

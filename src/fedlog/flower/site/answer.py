@@ -51,7 +51,7 @@ KEPT_RUNS = 4
 _kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
-def answer_frame(request: Frame, folder: SiteFolder) -> Frame:
+def answer_or_refuse(request: Frame, folder: SiteFolder) -> Frame:
     """Answer a request with a frame; the frame is a REFUSAL if the request fails.
 
     Flower would send the text of an exception to the server, and such a text may hold a value from a record. So the

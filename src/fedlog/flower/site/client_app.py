@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, decode_frame, unwrap_frame, wrap_frame
-from fedlog.flower.site.answer import answer_frame
+from fedlog.flower.site.answer import answer_or_refuse
 
 app = ClientApp()
 _worker: tuple[str, bytes] | None = None  # the worker's socket, and the secret that only this site's processes know
@@ -55,7 +55,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
     """Let the worker process answer the request; if it cannot be reached, answer in this process."""
     connection = _connect_to_worker()
     if connection is None:
-        return answer_frame(request, folder)
+        return answer_or_refuse(request, folder)
     try:
         with connection:
             connection.send_bytes(str(folder.path).encode())
@@ -77,7 +77,7 @@ def serve_frames(socket: str, secret: bytes) -> None:
             try:
                 with listener.accept() as connection:
                     site = SiteFolder(Path(connection.recv_bytes().decode()))
-                    connection.send_bytes(answer_frame(decode_frame(connection.recv_bytes()), site).encode())
+                    connection.send_bytes(answer_or_refuse(decode_frame(connection.recv_bytes()), site).encode())
             except (multiprocessing.AuthenticationError, OSError, EOFError):
                 continue  # the caller is gone
 
