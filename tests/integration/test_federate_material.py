@@ -45,7 +45,7 @@ from fedlog.flower.ops.processes import Command, find_free_port, run_command, st
 from fedlog.flower.protocol.check_in import AHEAD_SECONDS, BEHIND_SECONDS
 from fedlog.flower.server.callers import RegisteredKeys, verify_caller
 from fedlog.flower.server.gate import Gate
-from fedlog.flower.site.guard import GUARDED, REFUSED, ForkingExecutor, serve_task, serve_worker, write_guard_programs
+from fedlog.flower.site.guard import GUARDED, REFUSED, ForkingExecutor, run_worker, serve_task, write_guard_programs
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -391,7 +391,7 @@ def test_the_guard_starts_the_installed_app_and_no_other_kind_of_task(
         found = executor.launch(ExecutionSpec(kind, "127.0.0.1:1", "token", False, None, installs, None, False, 1))
         runs = kind is TaskType.CLIENT_APP and not installs
         assert found.status is (LaunchResultStatus.ACCEPTED if runs else LaunchResultStatus.FAILED), kind
-    assert started == [serve_worker, serve_task]
+    assert started == [run_worker, serve_task]
 
 
 def test_a_guard_whose_supernode_has_ended_leaves_the_last_words_of_the_log_to_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.engine_server import create_engine_server
 from fedlog.flower.site import answer, client_app
 from fedlog.flower.site.answer import answer_request, load_context
-from fedlog.flower.site.guard import serve_worker
+from fedlog.flower.site.guard import run_worker
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -181,7 +181,7 @@ def test_a_worker_answers_as_the_process_itself_would_and_its_end_is_survived(
     here, there = greeted_site(tmp_path / "here"), greeted_site(tmp_path / "there")
     socket, secret = str(tmp_path / "socket" / "frames"), b"secret"
     (tmp_path / "socket").mkdir()
-    process = multiprocessing.get_context("spawn").Process(target=serve_worker, args=(socket, secret), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=run_worker, args=(socket, secret), daemon=True)
     process.start()
     while not Path(socket).exists():
         time.sleep(0.05)

@@ -196,25 +196,25 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
     if caps.rounds is not None and plan.rounds > caps.rounds:
         raise InputError(
             f"this site allows {caps.rounds} rounds a run, found: {plan.rounds}",
-            hint=_say_how_to_allow("fewer rounds", f"--rounds {plan.rounds}"),
+            hint=_suggest_changes("fewer rounds", f"--rounds {plan.rounds}"),
         )
     phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
     epochs = sum(phase.epochs for phase in (*phases, *algorithm.schedule.closing))
     if caps.epochs is not None and epochs > caps.epochs:
         raise InputError(
             f"this site allows {caps.epochs} epochs a round, found: {epochs}",
-            hint=_say_how_to_allow("fewer epochs", f"--epochs {epochs}"),
+            hint=_suggest_changes("fewer epochs", f"--epochs {epochs}"),
         )
-    local = _is_private(plan) and plan.promise is not None and plan.promise.trust is Trust.LOCAL
+    local = _has_useful_epsilon(plan) and plan.promise is not None and plan.promise.trust is Trust.LOCAL
     if caps.only is AcceptedRuns.SECURE and plan.secure is None and not local:
         raise InputError(
             "this site takes part in runs with a secure sum or with local noise only",
-            hint=_say_how_to_allow("--aggregation secure, or with --trust local", "--remove only"),
+            hint=_suggest_changes("--aggregation secure, or with --trust local", "--remove only"),
         )
-    if caps.only is AcceptedRuns.PRIVATE and not _is_private(plan):
+    if caps.only is AcceptedRuns.PRIVATE and not _has_useful_epsilon(plan):
         raise InputError(
             "this site takes part in private runs only",
-            hint=_say_how_to_allow(f"--privacy and epsilon {WEAKEST_EPSILON:g} or less", "--remove only"),
+            hint=_suggest_changes(f"--privacy and epsilon {WEAKEST_EPSILON:g} or less", "--remove only"),
         )
     first = algorithm.schedule.opening or algorithm.schedule.round[0]
     check_enough_training(caps, plan, first.phases, config)
@@ -226,18 +226,18 @@ def check_enough_training(caps: Caps, plan: Plan, phases: Iterable[Phase], confi
     This is checked for the plan, and again for the request that really comes first: the learning rate may fall during
     a run, and a server may ask for the last round first.
     """
-    hides = plan.secure is not None or _is_private(plan)
+    hides = plan.secure is not None or _has_useful_epsilon(plan)
     if hides or caps.untrained or _has_fixed_body(config):
         return
     if sum(phase.epochs * phase.learning_rate for phase in phases) < LEAST_TRAINING:
         raise InputError(
             "this plan trains the body too little before it sends exact statistics: the server knows the untrained "
             "body from its seed, and could trace the statistics back to rows",
-            hint=_say_how_to_allow("more training, secure sums or noise", "--remove untrained"),
+            hint=_suggest_changes("more training, secure sums or noise", "--remove untrained"),
         )
 
 
-def _say_how_to_allow(plan: str, flags: str) -> str:
+def _suggest_changes(plan: str, flags: str) -> str:
     """Return the hint for a refused plan: how the operator can change the plan, or the site its caps."""
     return f"start a run with {plan}; or allow it at this site: `fedlog federate caps DIR {flags}`"
 
@@ -256,11 +256,11 @@ def check_runs_without_noise(folder: SiteFolder, caps: Caps, plan: Plan) -> None
         raise InputError(
             f"this site begins at most {caps.plain_runs} runs without noise of its own in 24 hours, "
             f"and has begun {begun}",
-            hint=_say_how_to_allow("secure sums or local noise, or wait", f"--plain-runs {begun + 1}"),
+            hint=_suggest_changes("secure sums or local noise, or wait", f"--plain-runs {begun + 1}"),
         )
 
 
-def _is_private(plan: Plan) -> bool:
+def _has_useful_epsilon(plan: Plan) -> bool:
     """Whether the plan promises an epsilon that is small enough to hide something."""
     return plan.promise is not None and plan.promise.epsilon <= WEAKEST_EPSILON
 

@@ -96,8 +96,8 @@ def serve_task(
     run_clientapp.run_clientapp(runtime_api_address, token, insecure, parent_pid=parent)
 
 
-def serve_worker(socket: str, secret: bytes) -> None:
-    """Answer the frames that other processes of the site send to this socket, until this process is stopped."""
+def run_worker(socket: str, secret: bytes) -> None:
+    """Be the worker process: answer the frames that arrive at this socket, until this process is stopped."""
     from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
@@ -119,7 +119,7 @@ class ForkingExecutor:
         folder = tempfile.mkdtemp(prefix="fedlog-site-")  # readable by its owner alone; the worker takes it away
         self._address = (f"{folder}/frames", secrets.token_bytes(32))
         # A daemon is ended with this process. Any other child would be waited for, and the worker waits for our end.
-        self._worker = self._context.Process(target=serve_worker, args=self._address, daemon=True)
+        self._worker = self._context.Process(target=run_worker, args=self._address, daemon=True)
         self._worker.start()
 
     def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
