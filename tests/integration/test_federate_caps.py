@@ -77,11 +77,19 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
             replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)),
             "secure sum or with local",
         ),
-        (Caps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins at most 0 runs without noise of its own"),
+        (Caps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins at most 0 plain runs"),
         (Caps(only=AcceptedRuns.PRIVATE), PLAIN, "private runs only"),
-        (Caps(only=AcceptedRuns.SECURE), PLAIN, "secure sum or with local noise only"),
-        (Caps(only=AcceptedRuns.SECURE), replace(PLAIN, promise=CENTRAL), "secure sum or with local noise only"),
-        (Caps(plain_runs=0), PLAIN, "begins at most 0 runs without noise of its own in 24 hours"),
+        (Caps(only=AcceptedRuns.SECURE), PLAIN, "in runs with a secure sum or with local noise"),
+        (
+            Caps(only=AcceptedRuns.SECURE),
+            replace(PLAIN, promise=CENTRAL),
+            "in runs with a secure sum or with local noise",
+        ),
+        (
+            Caps(plain_runs=0),
+            PLAIN,
+            r"begins at most 0 plain runs in 24 hours \(no secure sum, no noise from the site\)",
+        ),
     ],
 )
 def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
@@ -107,7 +115,7 @@ def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFold
     site.write_config(replace(site.read_config(), caps=Caps(plain_runs=2)))
     for name in ("run-1", "run-2", "run-1"):
         assert greet(site, replace(PLAIN, name=name)) is FrameKind.WELCOME
-    with pytest.raises(SendableError, match="at most 2 runs without noise of its own in 24 hours, and has begun 2"):
+    with pytest.raises(SendableError, match=r"at most 2 plain runs in 24 hours \(.*\), and has begun 2"):
         greet(site, replace(PLAIN, name="run-3"))
     assert greet(site, replace(PLAIN, name="run-4", promise=LOCAL)) is FrameKind.WELCOME
 

@@ -38,12 +38,16 @@ class AcceptedRuns(StrEnum):
     SECURE = "secure"
     """Runs with a secure sum or with local noise: the server sees no exact statistics of a single site."""
     PRIVATE = "private"
-    """Runs with --privacy."""
+    """Runs with --privacy whose epsilon is small enough to hide something."""
 
 
 @dataclass(frozen=True)
 class Caps(Section):
-    """A site's upper limits on what a server may ask of it, such as rounds and epochs; None means no limit."""
+    """The limits that a site sets on what a server may ask of it; None means no limit.
+
+    They are the numbers of rounds, epochs and plain runs, the runs in which the site takes part at all (`only`), and
+    whether it sends exact statistics of untrained features (`untrained`).
+    """
 
     rounds: Count | None = 1000
     """The most rounds of one run; a step that is asked again with another head counts again."""
@@ -74,7 +78,7 @@ class Caps(Section):
 
 
 def read_caps(stored: object, where: object) -> Caps:
-    """Read the caps from a TOML table of the file `where`; raise InputError if a cap is unknown or invalid."""
+    """Read the caps from the table `[caps]` of the file `where`; raise InputError if a cap is unknown or invalid."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}", hint=SET_CAPS)
     known = find_setting_types(Caps)
@@ -101,7 +105,7 @@ def parse_server_address(text: str) -> str:
 
 @dataclass(frozen=True)
 class SiteConfig(Section):
-    """A site's settings, as `fedlog federate join`, `site` and `caps` store them in the site's folder."""
+    """A site's settings, as the commands `fedlog federate join`, `site` and `caps` store them in the site's folder."""
 
     name: str
     server: str  # HOST:PORT
@@ -149,7 +153,7 @@ class SiteFolder(Folder):
             return SiteConfig(**{**stored, "caps": read_caps(stored.get("caps", {}), self.config_file)})
 
     def store_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
-        """Store the site's data, body and hold-out shares, and return all settings; None keeps the stored value."""
+        """Store these settings of the site, and return all its settings; None keeps the stored value."""
         config = self.propose_config(data, body, hold_out)
         self.write_config(config)
         return config
@@ -157,7 +161,7 @@ class SiteFolder(Folder):
     def propose_config(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
-        """Return the site's settings with these changes, without storing them; None keeps the stored value."""
+        """Return the site's settings with these changes, and store nothing; None keeps the stored value."""
         # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())

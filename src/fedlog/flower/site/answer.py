@@ -1,8 +1,9 @@
-"""Answer the requests of a run at a site. The site is a cohort of one client, loaded and saved for each message.
+"""Answer the requests of a run at a site.
 
-A process that answers several messages keeps the run's `SiteContext` (data, body and method) in memory. It is made anew
-as soon as one of the files it was made from has changed: the data, the body, the schema, the plan or the site's
-settings.
+The engine trains and evaluates groups of clients (`Cohort`). Here the group has one client, this site, and its state is
+loaded and saved for each message. A process that answers several messages keeps the run's `SiteContext` (data, body and
+method) in memory. The context is made anew as soon as one of the files it was made from has changed: the data, the
+body, the schema, the plan or the site's settings.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_errors_sendable, make_run_tag
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
-from fedlog.flower.site.context import SiteContext, check_enough_training, check_runs_without_noise
+from fedlog.flower.site.context import SiteContext, check_enough_training, check_plain_runs
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import finish_run
 from fedlog.flower.site.release_record import (
@@ -195,7 +196,7 @@ def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     refuse_unacceptable_plan(context)
     refuse_run_without_release_record(folder)
     with make_errors_sendable():
-        check_runs_without_noise(folder, config.caps, plan)
+        check_plain_runs(folder, config.caps, plan)
     state = RunState.of_run(folder, request.run)
     if context.protection is not None:
         refuse_run_beyond_limit(folder, state.path, context.protection.make_release_event(1, plan.method))
@@ -277,7 +278,8 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
 def _warn_of_changed_data(context: SiteContext, state: RunState) -> None:
     """Log a warning if the data have changed during the run: other rows may be held out than before.
 
-    If single records are protected, each row stays in its part, and no run trains the body.
+    Without warning if single records are protected: each row then keeps its part (training, validation or test) when
+    others change, and no run trains the body.
     """
     if not context.protects_records and state.store_data_digest(context.data_digest):
         reason = (
@@ -288,7 +290,7 @@ def _warn_of_changed_data(context: SiteContext, state: RunState) -> None:
 
 
 def _find_exchange(context: SiteContext, request: Frame) -> Exchange:
-    """Return the exchange of the method that the request names, with the learning rates of the request's round."""
+    """Return the exchange for which the request asks, with the learning rates of the request's round."""
     algorithm = context.algorithm
     if request.round_number > context.plan.rounds:
         raise SendableError(f"expected a round from 0 to {context.plan.rounds}, found: {request.round_number}")
@@ -315,4 +317,7 @@ def _deliver_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise SendableError(error.message) from None
     if not all(torch.isfinite(value).all() for value in cohort.store.get_received_params(0).values()):
-        raise SendableError("expected finite numbers in the broadcast, found NaN or infinity")
+        raise SendableError(
+            "expected finite numbers in the broadcast, found NaN or infinity",
+            hint="training may have diverged: the operator can start a run with a smaller learning rate",
+        )

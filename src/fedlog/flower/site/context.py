@@ -89,7 +89,7 @@ class SiteContext:
 
     @cached_property
     def data_digest(self) -> str:
-        """A digest of the site's data, and of which of them are held out."""
+        """A digest of the site's data, and of the choice of rows that are held out."""
         return self.data.federation.content_digest()
 
     @cached_property
@@ -111,7 +111,7 @@ class SiteContext:
 
     @property
     def closed_world(self) -> bool:
-        """Whether this site gets only the head's rows for its own classes; run and site must both ask for this."""
+        """Whether this site gets only the part of the head for its own classes; run and site must both ask for this."""
         return self.plan.world is HeadRows.CLOSED and self.config.world == HeadRows.CLOSED
 
     @cached_property
@@ -150,7 +150,7 @@ class SiteContext:
 
     @cached_property
     def cohort(self) -> Cohort:
-        """This site as a cohort of one client, in the state after the last message."""
+        """The engine's object for this site, a cohort of one client, in the state after the last message."""
         return self.make_cohort(self.algorithm, self.protection)
 
     def restart_cohort(self) -> None:
@@ -158,7 +158,7 @@ class SiteContext:
         self.__dict__.pop("cohort", None)
 
     def make_cohort(self, algorithm: Algorithm, protection: Protection | None) -> Cohort:
-        """Return this site as a cohort of one client, in the state at the start of a run."""
+        """Make the engine's object for this site, a cohort of one client, in the state at the start of a run."""
         federation = self.data.federation
         shard = self.data.shard
         # Also if there is no training record: an error would tell the server so.
@@ -208,12 +208,13 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
     local = _has_useful_epsilon(plan) and plan.promise is not None and plan.promise.trust is Trust.LOCAL
     if caps.only is AcceptedRuns.SECURE and plan.secure is None and not local:
         raise InputError(
-            "this site takes part in runs with a secure sum or with local noise only",
+            "this site takes part only in runs with a secure sum or with local noise",
             hint=_suggest_changes("--aggregation secure, or with --trust local", "--remove only"),
         )
     if caps.only is AcceptedRuns.PRIVATE and not _has_useful_epsilon(plan):
         raise InputError(
-            "this site takes part in private runs only",
+            f"this site takes part in private runs only (epsilon {WEAKEST_EPSILON:g} or less), found: "
+            f"{'no privacy' if plan.promise is None else f'epsilon {plan.promise.epsilon:g}'}",
             hint=_suggest_changes(f"--privacy and epsilon {WEAKEST_EPSILON:g} or less", "--remove only"),
         )
     first = algorithm.schedule.opening or algorithm.schedule.round[0]
@@ -237,13 +238,13 @@ def check_enough_training(caps: Caps, plan: Plan, phases: Iterable[Phase], confi
         )
 
 
-def _suggest_changes(plan: str, flags: str) -> str:
-    """Return the hint for a refused plan: how the operator can change the plan, or the site its caps."""
-    return f"start a run with {plan}; or allow it at this site: `fedlog federate caps DIR {flags}`"
+def _suggest_changes(of_plan: str, of_caps: str) -> str:
+    """Return the hint for a refused plan: what the operator can change in the plan, or the site in its caps."""
+    return f"start a run with {of_plan}; or allow it at this site: `fedlog federate caps DIR {of_caps}`"
 
 
-def check_runs_without_noise(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
-    """Raise InputError if, in the last 24 hours, the site has begun too many runs that reveal its exact statistics."""
+def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
+    """Raise InputError if this plain run (see `Caps`) would be one too many in the last 24 hours."""
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _shows_exact_statistics(plan.as_json()) or own.exists():
         return
@@ -254,8 +255,8 @@ def check_runs_without_noise(folder: SiteFolder, caps: Caps, plan: Plan) -> None
         begun += recent and _shows_exact_statistics(stored)
     if begun >= caps.plain_runs:
         raise InputError(
-            f"this site begins at most {caps.plain_runs} runs without noise of its own in 24 hours, "
-            f"and has begun {begun}",
+            f"this site begins at most {caps.plain_runs} plain runs in 24 hours (no secure sum, no noise from the "
+            f"site), and has begun {begun}",
             hint=_suggest_changes("secure sums or local noise, or wait", f"--plain-runs {begun + 1}"),
         )
 
