@@ -90,6 +90,51 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
 
 
+class _Twice(nn.Module):
+    """One linear layer in two places of a plain body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.linear(torch.relu(self.linear(inputs)))
+        return found
+
+
+class _Repeated(nn.Module):
+    """A convolution and a norm that are called twice, between layers that are called once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
+        self.last = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.last(self.block(self.block(self.first(inputs))))
+        return found
+
+
+@pytest.mark.parametrize("method", ["fedlog", "fedprox"])
+@pytest.mark.parametrize(("make", "shape"), [(_Twice, (6,)), (_Repeated, (1, 4, 4))])
+def test_gradients_of_a_layer_that_is_called_twice_are_added_up(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], method: str, make_federation: MakeFederation
+) -> None:
+    found = build_body("mine", make, shape)
+    federation = make_federation([5, 3], input_shape=shape)
+    algorithm = make_method(method, make_model_plan(federation, [found] * 2), {"epochs": 2, "learning_rate": 0.002})
+    tasks = _tasks(algorithm, federation, found)
+    settings = Settings(batch_size=3, dtype=torch.float64)
+    expected, trained = (
+        [fit.params for fit in _backend(Engine(settings, choice), federation, tasks).train(tasks)]
+        for choice in (BackendChoice.LOOP, BackendChoice.BLOCK)
+    )
+    for one, other in zip(expected, trained, strict=True):
+        for key in one:
+            torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
+
+
 def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backend:
     return engine.make_backends(federation, [task.client for task in tasks])[tasks[0].client.body.name]
 

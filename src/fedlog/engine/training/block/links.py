@@ -18,7 +18,13 @@ from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
 from fedlog.engine.training.block.map_passes import make_norm_sizes, make_pooling_sizes
 from fedlog.engine.training.block.map_stages import MapNormStage, PoolStage, SpatialMeanStage, UnitNormStage
-from fedlog.engine.training.block.network import Shape, Stage, StageCall, name_weight_and_bias
+from fedlog.engine.training.block.network import (
+    Shape,
+    Stage,
+    StageCall,
+    find_repeated_layers,
+    name_weight_and_bias,
+)
 from fedlog.engine.training.block.stages import AddStage, ElementwiseStage, FlattenStage, LinearStage
 
 Gradients = list[Buffer | None]
@@ -57,7 +63,12 @@ def make_link(stage: Stage) -> Link | None:
 def join_chains(steps: list[StageCall], shapes: dict[int, Shape], output: int) -> list[StageCall]:
     """The steps of a network with neighbouring layers joined into chains where possible."""
     joined: list[StageCall] = []
-    for linked, group in groupby(steps, lambda step: make_link(step.stage) is not None):
+    repeated = find_repeated_layers(steps)
+
+    def can_join(step: StageCall) -> bool:
+        return make_link(step.stage) is not None and getattr(step.stage, "name", None) not in repeated
+
+    for linked, group in groupby(steps, can_join):
         calls = tuple(group)
         if not linked or len(calls) < 2:
             joined += calls

@@ -5,7 +5,7 @@ Records are arranged in memory once; batches are then gathered by position, with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -77,6 +77,15 @@ class StageCall:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     frees: tuple[int, ...] = ()
+
+
+def find_repeated_layers(steps: Iterable[StageCall]) -> frozenset[str]:
+    """The names of the layers that several steps compute: modules that the body calls more than once.
+
+    Only autograd adds up the gradients of their calls.
+    """
+    names = [name for step in steps if (name := getattr(step.stage, "name", None)) is not None]
+    return frozenset(name for name in names if names.count(name) > 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,7 @@ from fedlog.engine.training.block.network import (
     Params,
     StageCall,
     find_parameter,
+    find_repeated_layers,
     get_parameter,
     move_batch_innermost,
     name_weight_and_bias,
@@ -193,13 +194,18 @@ class Passes(Protocol):
 
 
 def make_passes(network: BlockNetwork) -> Passes | None:
-    """Forward and backward computation without autograd, for a plain body or a single chain; None for other bodies."""
+    """Forward and backward computation without autograd, for a plain body or a single chain; None for other bodies.
+
+    None as well if a layer is called more than once.
+    """
     match network.chained:
         case (StageCall(stage=ChainStage() as chain, reads=(0,), writes=(output,)),) if output == network.output:
             return ChainPasses(chain)
     stages = tuple(step.stage for step in network.steps if isinstance(step.stage, PlainStage))
     reads = [step.reads for step in network.steps]
     writes = [step.writes for step in network.steps]
+    if find_repeated_layers(network.steps):
+        return None
     is_row = network.is_plain and reads == [(0,), *writes[:-1]] and writes[-1:] == [(network.output,)]
     return PlainPasses(stages) if is_row and len(stages) == len(network.steps) else None
 
