@@ -264,6 +264,31 @@ def test_a_network_that_computes_something_else_is_not_used() -> None:
     assert compile_body(OnTheSide(), (4,)) is None
 
 
+class Aside(nn.Module):
+    """A branch that nothing reads, next to layers that one compiled call computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4))
+        self.aside = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4))
+        self.last = nn.Linear(64, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        maps = self.first(inputs)
+        self.aside(maps)
+        return self.last(maps.flatten(1))
+
+
+def test_a_branch_that_nothing_reads_gets_no_gradient() -> None:
+    network = compile_body(Aside(), (1, 4, 4))
+    assert network is not None
+    params = {name: value.detach()[None].requires_grad_() for name, value in Aside().named_parameters()}
+    features = network.features(params, torch.randn(1, 1, 4, 4, 2), None)
+    gradients = torch.autograd.grad(features.sum(), list(params.values()), allow_unused=True)
+    reached = {name for name, gradient in zip(params, gradients, strict=True) if gradient is not None}
+    assert reached == {name for name in params if not name.startswith("aside")}
+
+
 @pytest.fixture(params=["plain", "AVX2"])
 def _other_instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     """The passes as a machine without AVX2, or without AVX-512, runs them."""

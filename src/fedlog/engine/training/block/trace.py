@@ -92,7 +92,20 @@ def trace(module: nn.Module, input_shape: Shape) -> list[Operation] | None:
         if _is_in_place(node, layer) and sources:
             # Later readers of the input read the output of this operation, which changed it in place.
             made[node.all_input_nodes[0]] = made[node]
-    return operations
+    return _drop_unread(operations)
+
+
+def _drop_unread(operations: list[Operation]) -> list[Operation]:
+    """The input, and the operations that the output depends on.
+
+    No gradient reaches the others, and compiled code would leave the gradients of their parameters unwritten.
+    """
+    entry, *_, exit_ = operations
+    needed = {entry, exit_}
+    for one in reversed(operations):
+        if one in needed:
+            needed.update(one.sources.values())
+    return [one for one in operations if one in needed]
 
 
 def _find_record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.Node, Shape | None]:
