@@ -228,6 +228,67 @@ def test_a_body_that_vmap_runs_only_in_evaluation_is_not_stacked_through_it() ->
         Engine(choice=BackendChoice.VMAP).explain(body)
 
 
+class _Untraced(nn.Module):
+    """Two linear layers, the first one outside of autograd or with a gradient of its own."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(4, 6), nn.Linear(6, 5), kind
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.last(self._compute_units(inputs))
+        return found
+
+    def _compute_units(self, inputs: Tensor) -> Tensor:
+        if self.kind == "no_grad":
+            with torch.no_grad():
+                return torch.relu(self.first(inputs))
+        units: Tensor = self.first(inputs)
+        if self.kind == "function":
+            return _Passed.apply(units)  # type: ignore[no-untyped-call, no-any-return]
+        if units.requires_grad:
+            units.register_hook(lambda gradient: gradient.flip(1))
+        return units
+
+
+class _Passed(torch.autograd.Function):
+    """The sign, with the gradient of its input's tanh."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs)
+        return torch.sign(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (inputs,) = ctx.saved_tensors
+        return gradient * (1 - inputs.tanh().square())
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("no_grad", "stacked clients through vmap"),
+        ("function", "vmap cannot run it"),
+        ("hook", "vmap gives other gradients than the loop"),
+    ],
+)
+def test_a_body_whose_gradients_stacking_would_miss_is_not_stacked(kind: str, why: str) -> None:
+    body = build_body("mine", lambda: _Untraced(kind), (4,))
+    assert why in Engine().explain(body)
+    with pytest.raises(InputError, match="body mine has"):
+        Engine(choice=BackendChoice.BLOCK).explain(body)
+
+
+def test_a_frozen_layer_without_autograd_keeps_its_block() -> None:
+    def make() -> nn.Module:
+        module = _Untraced("no_grad")
+        module.first.requires_grad_(False)
+        return module
+
+    assert "specialised blocks" in Engine().explain(build_body("mine", make, (4,)))
+
+
 @pytest.mark.parametrize("make", [lambda: _Tokens(7, 2), lambda: _Root(4, 6)])
 def test_what_is_tried_is_within_the_domain_of_usual_bodies(make: Callable[[], nn.Module]) -> None:
     assert "stacked clients through vmap" in Engine().explain(build_body("mine", make, (4,)))

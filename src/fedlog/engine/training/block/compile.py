@@ -6,18 +6,19 @@ none form a region, which PyTorch computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedlog.engine.training.block import map_stages  # noqa: F401 (it registers its blocks)
+from fedlog.engine.training.block.agreement import have_same_features, have_same_gradients
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.links import join_chains
-from fedlog.engine.training.block.network import BlockNetwork, Shape, StackedBody, Stage, StageCall
+from fedlog.engine.training.block.network import BlockNetwork, Params, Shape, StackedBody, Stage, StageCall
 from fedlog.engine.training.block.regions import extract_region, make_region_stage
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
 from fedlog.engine.training.block.stages import (
@@ -36,18 +37,19 @@ from fedlog.models.module_checks import make_trial_records
 
 def compile_stacked(body: Body) -> StackedBody | None:
     """The body's stacked networks for training and evaluation; None if they would not be faster."""
-    training, evaluating = (
-        compile_body(mode, body.input_shape) for mode in (body.training_module, body.evaluation_module)
-    )
+    training = compile_body(body.training_module, body.input_shape, body.untrained_params)
+    never_trained = {name for name, _ in body.evaluation_module.named_parameters()}
+    evaluating = compile_body(body.evaluation_module, body.input_shape, never_trained)
     if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
         return None
     return StackedBody(training, evaluating)
 
 
-def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork | None:
+def compile_body(module: nn.Module, input_shape: Sequence[int], fixed: Collection[str] = ()) -> BlockNetwork | None:
     """The stacked network that computes the same as `module`; None if it cannot be traced or would not be faster.
 
-    Callers must make sure that records do not affect each other in the module.
+    Callers must make sure that records do not affect each other in the module. Gradients of the parameters
+    `fixed`, which are never trained, are not compared.
     """
     if len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False))):
         return None  # layers share parameters, which blocks do not support
@@ -55,7 +57,7 @@ def compile_body(module: nn.Module, input_shape: Sequence[int]) -> BlockNetwork 
     if operations is None:
         return None
     network = _Compiler(module, operations).compile()
-    return network if network is not None and _computes_the_same(network, module) else None
+    return network if network is not None and _computes_the_same(network, module, fixed) else None
 
 
 @dataclass
@@ -190,19 +192,28 @@ def _mark_values_to_free(steps: list[StageCall], output: int) -> tuple[StageCall
     )
 
 
-def _computes_the_same(network: BlockNetwork, module: nn.Module) -> bool:
-    """Whether the network gives the module's result for two stacked clients; tracing may miss side effects."""
+def _computes_the_same(network: BlockNetwork, module: nn.Module, fixed: Collection[str]) -> bool:
+    """Whether the network gives the module's features and gradients for two stacked clients."""
     values = {name: value.detach() for name, value in collect_parameters(module).items()}
     # Parameters of both signs, because made-up records are positive and negative values have to occur too.
     clients = [values, {name: -value for name, value in values.items()}]
-    inputs = make_trial_records(network.input_shape, 3)
-    params = {name: torch.stack([own[name] for own in clients]) for name in values}
-    batch = network.gather(network.arrange(inputs), torch.arange(3).expand(2, 3))
+    records = make_trial_records(network.input_shape, 3)
+    parameters = [name for name, _ in module.named_parameters()]
+    moving = [name for name in parameters if name not in fixed]
+    # A negative running variance has no root, and so no gradient.
+    differentiable = [values, values | {name: -values[name] for name in parameters}]
+
+    def compute_alone(own: Params, inputs: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(module, dict(own), (inputs,))
+        return found
+
+    def compute_stacked(params: Params, inputs: Tensor) -> Tensor:
+        batch = network.gather(network.arrange(inputs), torch.arange(len(inputs)).expand(len(clients), -1))
+        return network.features(params, batch, None)
+
     try:
-        with torch.no_grad():
-            found = network.features(params, batch, None)
-            expected = torch.stack([torch.func.functional_call(module, own, (inputs,)) for own in clients])
+        return have_same_features(compute_alone, compute_stacked, clients, records) and have_same_gradients(
+            compute_alone, compute_stacked, differentiable, moving, records
+        )
     except (RuntimeError, ValueError):
         return False
-    scale = 1 + expected.abs().nan_to_num(0).max().item()
-    return torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)

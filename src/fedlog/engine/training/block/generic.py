@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlog.engine.training.block.agreement import have_same_gradients
 from fedlog.models.body import Body
 from fedlog.models.masked_dropout import collect_parameters
 from fedlog.models.module_checks import make_trial_records
@@ -55,4 +56,15 @@ def find_vmap_obstacle(body: Body) -> str | None:
             return "vmap cannot run it"
         if not torch.allclose(found[1], body.compute_features(single, inputs, masks), atol=1e-5, equal_nan=True):
             return "vmap gives another result than the loop"
-    return None
+    moving = [name for name, _ in body.training_module.named_parameters() if name not in body.untrained_params]
+    try:
+        same = have_same_gradients(
+            lambda own, records: body.compute_features(own, records, {}),
+            lambda stacked, records: VmapNetwork(body).features(stacked, torch.stack([records, records]), {}),
+            [single, single],
+            moving,
+            inputs,
+        )
+    except (RuntimeError, ValueError):
+        return "vmap cannot run its backward pass"
+    return None if same else "vmap gives other gradients than the loop"
