@@ -173,7 +173,7 @@ def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pyte
     monkeypatch.setattr(library, "AVAILABLE", False)
     network = compile_body(masked(mnist_cnn()), (1, 28, 28))
     assert network is not None
-    assert network.without_block[0] == "0"
+    assert network.without_block[0] == "0 (Conv2d)"
     assert "C compiler" in Engine().explain(build_body("cnn", mnist_cnn, (1, 28, 28)))
     assert compile_body(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
 

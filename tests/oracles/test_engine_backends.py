@@ -194,6 +194,7 @@ def test_the_choice_is_explained_and_an_impossible_one_refused() -> None:
     assert "blocks" in Engine().explain(plain)
     assert "layer 1 (BatchNorm2d) lets the records of a batch affect each other" in Engine().explain(normalised)
     assert "as --backend loop asks for" in Engine(choice=BackendChoice.LOOP).explain(plain)
+    assert Engine(choice=BackendChoice.VMAP).explain(plain).endswith("through vmap, as --backend vmap asks for")
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
         with pytest.raises(InputError, match="body mobilenet-v2"):
             Engine(choice=choice).explain(normalised)
@@ -276,8 +277,62 @@ class _Passed(torch.autograd.Function):
 def test_a_body_whose_gradients_stacking_would_miss_is_not_stacked(kind: str, why: str) -> None:
     body = build_body("mine", lambda: _Untraced(kind), (4,))
     assert why in Engine().explain(body)
-    with pytest.raises(InputError, match="body mine has"):
+    with pytest.raises(InputError, match="body mine has no block network: blocks would gain nothing, or do not give"):
         Engine(choice=BackendChoice.BLOCK).explain(body)
+
+
+class _Recurrent(nn.Module):
+    """An LSTM, which no block covers and `vmap` cannot run, before a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.last(self.cells(inputs.unflatten(1, (2, 2)))[0][:, -1])
+        return found
+
+
+class _Attentive(nn.Module):
+    """Attention, which `vmap` runs client by client, before a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(2, 1, batch_first=True), nn.Linear(2, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        steps = inputs.unflatten(1, (2, 2))
+        found: Tensor = self.last(self.attention(steps, steps, steps, need_weights=False)[0].mean(1))
+        return found
+
+
+class _Data(nn.Module):
+    """An operation that `vmap` refuses while it runs what `torch.fx` has traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.last(self.first(inputs).data)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (_Recurrent, "cells (LSTM), unflatten, getitem and 1 more"),
+        (_Attentive, "attention (MultiheadAttention), unflatten, getitem and 1 more"),
+        (_Data, "getattr_1"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.PReLU(), nn.Linear(6, 3)), "1 (PReLU)"),
+    ],
+)
+def test_layers_without_a_block_are_named_and_tried_without_a_word(
+    make: Callable[[], nn.Module], named: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = Engine().explain(build_body("mine", make, (4,)))
+    assert said == f"body mine: stacked clients in specialised blocks, except for {named}: not every layer has a block"
+    assert not "".join(capfd.readouterr())
 
 
 def test_a_frozen_layer_without_autograd_keeps_its_block() -> None:

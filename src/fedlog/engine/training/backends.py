@@ -196,18 +196,15 @@ def _list_stacked_backends(body: Body, choice: BackendChoice) -> dict[BackendCho
     """The backends that can train stacked clients with this body, probably fastest first, each with its description."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
-    without = _list_layers_without_block(network)
+    without, why = _list_layers_without_block(network), _explain_layers_without_block(body, network)
     if network is not None and not without:
         ways[BackendChoice.BLOCK] = "stacked clients in specialised blocks"
     elif network is not None:
-        ways[BackendChoice.MIXED] = (
-            f"stacked clients in specialised blocks, except for {without}: {_explain_layers_without_block(body)}"
-        )
+        ways[BackendChoice.MIXED] = f"stacked clients in specialised blocks, except for {without}: {why}"
     if choice in (BackendChoice.AUTO, BackendChoice.VMAP) and find_vmap_obstacle(body) is None:
-        whole = BackendChoice.BLOCK in ways
-        ways[BackendChoice.VMAP] = "stacked clients through vmap" + (
-            "" if whole else f": {_explain_layers_without_block(body)}"
-        )
+        asked, whole = choice is BackendChoice.VMAP, BackendChoice.BLOCK in ways
+        ending = ", as --backend vmap asks for" if asked else "" if whole else f": {why}"
+        ways[BackendChoice.VMAP] = f"stacked clients through vmap{ending}"
     return ways
 
 
@@ -217,15 +214,17 @@ def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> s
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
-    sharing, without = describe_tied_parameters(body), _list_layers_without_block(_compile_once(body))
-    if choice is BackendChoice.MIXED and sharing is None and not without:
-        return "has a block for every layer, or for none"
-    return f"has no block network: {sharing}" if sharing else f"has a layer without a block: {without or 'all of it'}"
+    network = _compile_once(body)
+    if network is None:
+        return f"has no block network: {_explain_layers_without_block(body, network)}"
+    without = _list_layers_without_block(network)
+    return f"has a layer without a block: {without}" if without else "has a block for every layer"
 
 
 def _list_layers_without_block(network: StackedBody | None) -> str:
-    """The names of the layers without a stacked version (block) as text: three, and how many more."""
-    names = network.training.without_block or network.evaluating.without_block if network is not None else ()
+    """The layers, then functions, without a stacked version (block) as text: three, and how many more."""
+    found = network.training.without_block or network.evaluating.without_block if network is not None else ()
+    names = sorted(found, key=lambda name: "(" not in name)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -240,10 +239,12 @@ def _compile_once(body: Body) -> StackedBody | None:
     return compile_stacked(body)
 
 
-def _explain_layers_without_block(body: Body) -> str:
-    """Why some layers of the body have no stacked version (block)."""
+def _explain_layers_without_block(body: Body, network: StackedBody | None) -> str:
+    """Why some layers of the body, or all of them, are not computed by stacked versions (blocks)."""
     if not library.AVAILABLE and any(
         isinstance(layer, nn.Conv1d | nn.Conv2d) for layer in body.training_module.modules()
     ):
         return "the compiled convolutions are missing (install fedlog where there is a C compiler)"
-    return describe_tied_parameters(body) or "not every layer has a block"
+    if network is not None:
+        return "not every layer has a block"
+    return describe_tied_parameters(body) or "blocks would gain nothing, or do not give its features and gradients"

@@ -158,7 +158,7 @@ class _Compiler:
             return
         region = extract_region(self.root, self.waiting, self.operations)
         stage = make_region_stage(region, [one.shape for one in region.inputs if one.shape is not None])
-        self.without_block += [one.name or one.node.name for one in self.waiting]
+        self.without_block += region.names
         reads = tuple(self.slots[one] for one in region.inputs)
         for one in self.waiting:
             self.slots[one] = len(self.slots)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,10 +39,17 @@ class VmapNetwork:
         """The features (clients, batch, width)."""
         own = {name: params[name] for layer in self.body.layers for name in layer}
         if masks is None:
-            found: Tensor = torch.func.vmap(lambda p, x: self.body.compute_features(p, x, None))(own, batch)
+            found: Tensor = call_stacked(lambda p, x: self.body.compute_features(p, x, None), own, batch)
         else:
-            found = torch.func.vmap(self.body.compute_features)(own, batch, dict(masks))
+            found = call_stacked(self.body.compute_features, own, batch, dict(masks))
         return found
+
+
+def call_stacked(function: Callable[..., Any], *stacked: Any) -> Any:
+    """Call a function for all clients by `vmap`; without its warning of slow operations, which a speed trial times."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        return torch.func.vmap(function)(*stacked)
 
 
 def find_vmap_obstacle(body: Body) -> str | None:

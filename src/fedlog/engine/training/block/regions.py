@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 
+from fedlog.engine.training.block.generic import call_stacked
 from fedlog.engine.training.block.network import Masks, Params, Shape
 from fedlog.engine.training.block.trace import Operation
 from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
@@ -20,6 +23,8 @@ class Region:
     module: fx.GraphModule
     inputs: tuple[Operation, ...]
     outputs: tuple[Operation, ...]
+    names: tuple[str, ...]
+    """What it computes: layers with their types, and functions; for the user to read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +45,7 @@ class RegionStage:
         if masks is not None:
             own |= {f"{site}.mask": masks[site] for site in self.sites}
         if self.stacked:
-            found = torch.func.vmap(self._run_one_client)(own, inputs)
+            found = call_stacked(self._run_one_client, own, inputs)
         else:
             each = [
                 self._run_one_client({name: value[at] for name, value in own.items()}, [value[at] for value in inputs])
@@ -68,7 +73,18 @@ def extract_region(root: nn.Module, part: list[Operation], everything: list[Oper
         if one.node not in copies:
             copies[one.node] = graph.node_copy(one.node, _make_copy_lookup(one, copies))
     graph.output(tuple(copies[one.node] for one in outputs))
-    return Region(fx.GraphModule(root, graph), tuple(inputs), tuple(outputs))
+    # Besides `part`, layers whose output is not a tensor of records, such as that of an LSTM.
+    named = [one for one in needed if one in inside or (one.node.op == "call_module" and one not in inputs)]
+    return Region(
+        fx.GraphModule(root, graph), tuple(inputs), tuple(outputs), tuple(_describe(root, one) for one in named)
+    )
+
+
+def _describe(root: nn.Module, one: Operation) -> str:
+    """The operation as the user knows it: a layer's name and type, or the function."""
+    if one.node.op != "call_module":
+        return one.node.name
+    return f"{one.node.target} ({type(root.get_submodule(str(one.node.target))).__name__})"
 
 
 def _make_copy_lookup(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callable[[fx.Node], fx.Node]:
@@ -99,7 +115,8 @@ def make_region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     sizes = [(2, 3, *shape) if len(shape) == 1 else (2, *shape, 3) for shape in input_shapes]
     inputs = [torch.rand(size, generator=generator) for size in sizes]
     try:
-        with torch.no_grad():
+        # A module made by torch.fx prints the line that fails.
+        with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             pairs = zip(stacked(params, None, *inputs), one_by_one(params, None, *inputs), strict=True)
             same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in pairs)
     except (RuntimeError, ValueError):
