@@ -136,9 +136,12 @@ def networks(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
         layer = _layer(draw, now)
         outputs = nn.Sequential(*layers)(torch.rand(2, *shape, requires_grad=True) * 1)
         try:
+            layer(outputs[:1] * 1)
             outputs = layer(outputs)
             outputs.sum().backward()
-        except RuntimeError:  # a window larger than its map, or an in-place layer after one that needs its outputs
+        # A window larger than its map, an in-place layer after one that needs its outputs, or a norm of single values:
+        # PyTorch refuses to normalise one record of them.
+        except (RuntimeError, ValueError):
             continue
         layers.append(layer)
         now = tuple(outputs.shape[1:])
