@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.core.clip import Clamp, Clip, L2Clip, clip_message
+from fedlog.core.clip import Clamp, Clip, L2Clip, clip_client_sums
 from fedlog.core.keys import Key
 from fedlog.core.stats import add_constant
 from fedlog.errors import InputError
@@ -45,7 +45,7 @@ def test_no_row_is_longer_than_the_radius_and_short_rows_stay(
 def test_a_row_well_inside_the_radius_is_not_touched() -> None:
     rows = drawn_rows(1, 6, 9, 1.0, torch.float32)
     assert torch.equal(L2Clip(100.0)(rows), rows)
-    assert torch.equal(clip_message(rows, 100.0), rows)
+    assert torch.equal(clip_client_sums(rows, 100.0), rows)
 
 
 @settings(deadline=None, max_examples=40)
@@ -71,7 +71,7 @@ def test_sensitivities_are_those_of_the_paper_and_are_reached() -> None:
 @given(st.integers(0, 2**32), st.floats(1e-2, 1e2), st.floats(1e-2, 1e2), dtypes)
 def test_a_message_is_clipped_as_one_vector(seed: int, scale: float, norm: float, dtype: torch.dtype) -> None:
     sums = drawn_rows(seed, 4, 5, scale, dtype)
-    clipped = clip_message(sums, norm)
+    clipped = clip_client_sums(sums, norm)
     assert clipped.shape == sums.shape
     assert squared_length(clipped.reshape(-1)) <= Fraction(norm) ** 2 or torch.equal(clipped, sums)
     shortened = sums.double() * min(1.0, norm / float(sums.double().norm()))
@@ -95,4 +95,4 @@ def test_a_bound_that_bounds_nothing_is_refused(bound: float) -> None:
     with pytest.raises(InputError, match="clip radius must be a finite number above 0"):
         L2Clip(bound)
     with pytest.raises(InputError, match="message norm must be a finite number above 0"):
-        clip_message(torch.ones(3), bound)
+        clip_client_sums(torch.ones(3), bound)

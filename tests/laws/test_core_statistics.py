@@ -65,12 +65,12 @@ def test_column_0_carries_the_counts_and_means_are_means(drawn: Records) -> None
     statistics = Statistics.from_records(features, labels, n_class)
     assert torch.equal(statistics.counts, torch.bincount(labels, minlength=n_class).double())
     assert statistics.total == len(labels)
-    assert (statistics.n_class, statistics.width) == (n_class, features.shape[1] + 1)
+    assert (statistics.n_class, statistics.n_columns) == (n_class, features.shape[1] + 1)
     means, present = statistics.means()
     for label in range(n_class):
         own = add_constant(features.double())[labels == label]
         assert bool(present[label]) == (len(own) > 0)
-        expected = own.mean(dim=0) if len(own) else torch.zeros(statistics.width, dtype=torch.float64)
+        expected = own.mean(dim=0) if len(own) else torch.zeros(statistics.n_columns, dtype=torch.float64)
         torch.testing.assert_close(means[label], expected, rtol=1e-13, atol=0)
 
 

@@ -103,7 +103,7 @@ def _an_exact_count_beside(patch: pytest.MonkeyPatch) -> None:
 
 def _nothing_is_clipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Clamp, "__call__", lambda self, features: features)
-    patch.setattr(mechanisms, "clip_message", lambda sums, norm: sums)
+    patch.setattr(mechanisms, "clip_client_sums", lambda sums, norm: sums)
 
 
 DEFECTS = [

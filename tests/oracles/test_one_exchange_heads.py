@@ -14,7 +14,6 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.heads import mixtures as mixtures_module
-from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
     solve_linear_discriminant,
@@ -23,6 +22,7 @@ from fedlog.core.heads.gaussian import (
     solve_quadratic_discriminant,
 )
 from fedlog.core.heads.logistic import fit_logistic
+from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
 from fedlog.core.heads.personal import solve_personal_fedlog_head
 from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
@@ -218,7 +218,7 @@ def test_one_gaussian_a_class_has_its_mean_and_variance_and_more_fit_no_worse() 
     far = torch.cat([torch.randn(100, 2, generator=Key(4).torch()) + 20, torch.randn(100, 2, generator=Key(5).torch())])
     two = fit_mixtures(far, torch.zeros(200, dtype=torch.int64), 1, 2, Key(7))
     assert sorted(round(float(mean)) for mean in two.means[:, 0]) == [0, 20]
-    assert float(two.records.sum()) == pytest.approx(200)
+    assert float(two.counts.sum()) == pytest.approx(200)
 
 
 def test_joined_gaussians_have_the_moments_of_all_their_records_and_none_is_small() -> None:
@@ -229,29 +229,29 @@ def test_joined_gaussians_have_the_moments_of_all_their_records_and_none_is_smal
         sizes.double(), torch.stack([g.mean(0) for g in groups]), torch.stack([g.var(0, correction=0) for g in groups])
     )
     joined = join_small_gaussians(apart, 10)
-    assert len(joined.records) > 1
-    assert float(joined.records.min()) >= 10
+    assert len(joined.counts) > 1
+    assert float(joined.counts.min()) >= 10
     # The records lie on a line, so the neighbours of each joined Gaussian are known: 3 + 40, and 1 + 12 + 7.
     expected = [torch.cat(groups[:2]), torch.cat(groups[2:])]
     for at, every in zip(joined.means[:, 0].argsort().tolist(), expected, strict=True):
-        assert float(joined.records[at]) == len(every)
+        assert float(joined.counts[at]) == len(every)
         torch.testing.assert_close(joined.means[at], every.mean(0))
         torch.testing.assert_close(joined.variances[at], every.var(0, correction=0))
-    (alone,) = join_small_gaussians(apart, 1000).records.tolist()
+    (alone,) = join_small_gaussians(apart, 1000).counts.tolist()
     assert alone == 63
 
 
 def test_a_mixture_with_a_bound_has_no_small_gaussian_and_all_records() -> None:
     features, labels = records(200)
     found = fit_mixtures(features, labels, N_CLASS, 6, Key(1), fewest=10)
-    of_class = found.records.reshape(N_CLASS, 6)
+    of_class = found.counts.reshape(N_CLASS, 6)
     counts = torch.bincount(labels, minlength=N_CLASS)
     torch.testing.assert_close(of_class.sum(1), counts.double())
     for row in of_class:
         used = row[row > 0]
         assert len(used) == 1 or float(used.min()) >= 10
     assert int((of_class > 0).sum()) > N_CLASS
-    assert float(fit_mixtures(features, labels, N_CLASS, 40, Key(1)).records[:40].clamp_min(1e-9).min()) < 10
+    assert float(fit_mixtures(features, labels, N_CLASS, 40, Key(1)).counts[:40].clamp_min(1e-9).min()) < 10
 
 
 def test_whoever_states_a_billion_records_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import OneExchange
 from fedlog.algorithms.shape import BodySummary, ModelPlan, Work, WorkResult
-from fedlog.core.heads.class_means import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.gaussian import ABSENT
-from fedlog.core.heads.logistic import fit_logistic_around
+from fedlog.core.heads.logistic import fit_logistic_near_head
+from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_unit_ridge
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.keys import Key
@@ -165,7 +165,7 @@ def test_a_softmax_head_around_another_is_the_minimum_that_scipy_finds() -> None
     x, y = sites()[0]
     head = torch.randn(N_CLASS, 1 + WIDTH, dtype=torch.float64, generator=Key(5).torch())
     pull = 0.05
-    found = fit_logistic_around(x, y, head, pull)
+    found = fit_logistic_near_head(x, y, head, pull)
     raw, labels = x.numpy(), y.numpy()
     centre, spread = raw.mean(0), raw.std(0)
 
@@ -187,7 +187,7 @@ def test_a_class_that_nobody_had_wins_only_where_it_has_records() -> None:
     x, y = sites()[0]
     head = torch.zeros(N_CLASS, 1 + WIDTH, dtype=torch.float64)
     head[1:, 0] = ABSENT
-    found = fit_logistic_around(x, y, head, 1e-3)
+    found = fit_logistic_near_head(x, y, head, 1e-3)
     assert (found[:, 0] == ABSENT).tolist() == [False, False, True]
     assert float(((x @ found[:, 1:].mT + found[:, 0]).argmax(1) == y).double().mean()) > 0.8
 

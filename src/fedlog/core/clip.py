@@ -1,7 +1,7 @@
 """Clipping: bounds on what one record, or one client, can add to the statistics, and the sensitivity that follows.
 
 Clips act on features without the constant, (..., m - 1). They are differentiable, so a body can be trained with the
-same clip that its statistics use. What a bound is worth as a privacy guarantee depends on how the body was trained;
+same clip that its statistics use. Which privacy guarantee a bound gives also depends on how the body was trained;
 `fedlog.privacy` decides that.
 """
 
@@ -24,8 +24,8 @@ class Clip(Protocol):
     def __call__(self, features: Tensor) -> Tensor:
         """The clipped features, same shape (..., m - 1)."""
 
-    def sensitivity(self, width: int) -> float:
-        """The largest L2 norm of one record's statistic, the constant included; `width` is m."""
+    def sensitivity(self, n_columns: int) -> float:
+        """The largest L2 norm of one record's statistic; `n_columns` is m, the number of features with the constant."""
 
     def count_fewest_records(self, sums: Tensor) -> Tensor:
         """A lower bound (...,) on the number of clipped records that can have these sums of features (..., m - 1)."""
@@ -44,9 +44,9 @@ class Clamp:
         """The clamped features, same shape (..., m - 1)."""
         return features.clamp(-self.bound, self.bound)
 
-    def sensitivity(self, width: int) -> float:
-        """The largest L2 norm of one record's statistic: sqrt(1 + (m - 1) * bound^2), where m is `width`."""
-        return math.sqrt(1 + (width - 1) * self.bound**2)
+    def sensitivity(self, n_columns: int) -> float:
+        """The largest L2 norm of one record's statistic: sqrt(1 + (m - 1) * bound^2), where m is `n_columns`."""
+        return math.sqrt(1 + (n_columns - 1) * self.bound**2)
 
     def count_fewest_records(self, sums: Tensor) -> Tensor:
         """The fewest records that can have these sums: the largest |sum| of a feature, divided by the bound."""
@@ -66,8 +66,8 @@ class L2Clip:
         """The clipped features, same shape (..., m - 1); no row has an L2 norm above the radius, rounding included."""
         return clip_row_norms(features, self.radius)
 
-    def sensitivity(self, width: int) -> float:
-        """The largest L2 norm of one record's statistic: sqrt(1 + radius^2), for any `width`."""
+    def sensitivity(self, n_columns: int) -> float:
+        """The largest L2 norm of one record's statistic: sqrt(1 + radius^2), for any number of features."""
         return math.sqrt(1 + self.radius**2)
 
     def count_fewest_records(self, sums: Tensor) -> Tensor:
@@ -99,10 +99,10 @@ def extend_clip_to_target(clip: Clip) -> L2Clip:
     return L2Clip(math.hypot(clip.radius, 1.0))
 
 
-def clip_message(sums: Tensor, norm: float) -> Tensor:
-    """Scale a client's whole message down to L2 norm `norm` if its norm is larger; `sums` is taken as one vector.
+def clip_client_sums(sums: Tensor, norm: float) -> Tensor:
+    """Scale a client's `sums`, taken as one vector, down to L2 norm `norm` if their norm is larger.
 
-    Adding or removing a client then moves the sum of all messages by at most `norm`; replacing a client's data moves
+    Adding or removing a client then changes the sum over clients by at most `norm`; replacing a client's data changes
     it by at most 2 * `norm`.
     """
     _require_positive("message norm", norm)
@@ -110,7 +110,7 @@ def clip_message(sums: Tensor, norm: float) -> Tensor:
 
 
 def clip_row_norms(rows: Tensor, radius: float) -> Tensor:
-    """Scale rows (..., d) down to L2 norm `radius` if their norm is larger; rounding cannot bring a norm above it."""
+    """Scale each row of (..., d) down to L2 norm `radius` if its norm is larger; rounding leaves no norm above it."""
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
     # A sum of d squares may be rounded down d times; without this margin a row that is too long could pass.
     length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)

@@ -33,14 +33,16 @@ class Statistics:
 
     def __post_init__(self) -> None:
         if self.sums.ndim != 2 or self.sums.shape[1] == 0:
-            raise InputError(f"statistics must be a (classes, width) matrix, found shape: {tuple(self.sums.shape)}")
+            raise InputError(
+                f"statistics must be a (classes, 1 + features) matrix, found shape: {tuple(self.sums.shape)}"
+            )
         # float32 would lose whole counts above 2^24 and make the sum depend on the order of the clients.
         object.__setattr__(self, "sums", self.sums.detach().to(torch.float64))
 
     @staticmethod
-    def zeros(n_class: int, width: int) -> Statistics:
-        """The statistics of zero records; `width` is m, the number of features with the constant."""
-        return Statistics(torch.zeros((n_class, width), dtype=torch.float64))
+    def zeros(n_class: int, n_columns: int) -> Statistics:
+        """The statistics of zero records; `n_columns` is m, the number of features with the constant."""
+        return Statistics(torch.zeros((n_class, n_columns), dtype=torch.float64))
 
     @staticmethod
     def from_records(features: Tensor, labels: Tensor, n_class: int) -> Statistics:
@@ -82,8 +84,8 @@ class Statistics:
         return self.sums.shape[0]
 
     @property
-    def width(self) -> int:
-        """m: the number of features, the constant included."""
+    def n_columns(self) -> int:
+        """m: the number of features with the constant, one more than the body's width."""
         return self.sums.shape[1]
 
     def means(self, count_above: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -100,7 +102,7 @@ class Statistics:
 def measure_spread_of_means(statistics: Statistics, count_above: float = 0.0) -> float:
     """The root-mean-square distance of the class means from their common centre; 0 with fewer than two means.
 
-    Only classes with a count above `count_above` have a mean, see `Statistics.means`. The spread is recorded each
+    Only classes with a count above `count_above` have a mean, see `Statistics.means`. Runs record this distance in each
     round, because under FedLog-C it can grow without bound.
     """
     means, present = statistics.means(count_above)
@@ -125,7 +127,10 @@ def find_least_count_for_mean(std: float) -> float:
 
 
 class Detail(StrEnum):
-    """Which second moments are summed, besides the counts and sums of each class; w is the number of features."""
+    """How detailed the summed second moments are; w is the number of features.
+
+    Counts and sums of each class are always summed.
+    """
 
     MEANS = "means"
     """Counts and class sums alone."""
@@ -139,7 +144,7 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Summed first and second moments of a set of records; `detail` says which second moments, and their shape."""
+    """The summed first and second moments of a set of records; `detail` says which second moments these are."""
 
     statistics: Statistics
     detail: Detail = Detail.MEANS
@@ -193,7 +198,7 @@ class Moments:
     @property
     def width(self) -> int:
         """The number of features without the constant."""
-        return self.statistics.width - 1
+        return self.statistics.n_columns - 1
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
@@ -202,7 +207,7 @@ class Moments:
 
     @staticmethod
     def from_arrays(arrays: tuple[Tensor, ...], detail: Detail) -> Moments:
-        """The moments with these arrays, which the property `arrays` returned."""
+        """The moments with these arrays, as the property `arrays` returns them."""
         return Moments(Statistics(arrays[0]), detail, arrays[1] if len(arrays) > 1 else None)
 
     def gram(self) -> Tensor:
@@ -230,7 +235,10 @@ class Moments:
     def _require_detail(self, *details: Detail) -> Tensor:
         """The second moments; InputError if their `detail` is not one of these."""
         if self.second is None or self.detail not in details:
-            raise InputError(f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}")
+            raise InputError(
+                f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}",
+                hint="give this detail where the moments are summed; a method states it as its attribute `detail`",
+            )
         return self.second
 
 
@@ -244,11 +252,11 @@ def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple
 
 
 def compute_moment_sensitivity(radius: float, detail: Detail) -> float:
-    """The L2 distance by which one record with |phi| <= radius moves counts, sums and second moments together.
+    """The largest L2 change of counts, sums and second moments together by one record with |phi| <= radius.
 
-    With R = radius: counts move by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and sums of
+    With R = radius: counts change by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and sums of
     squared features by at most R^2 (if all of phi is in one feature).
-    Together they move by at most sqrt(1 + R^2 + R^4).
+    Together they change by at most sqrt(1 + R^2 + R^4).
     """
     second = 0.0 if detail is Detail.MEANS else radius**4
     return math.sqrt(1 + radius**2 + second)

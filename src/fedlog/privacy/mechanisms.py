@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedlog.core.clip import Clip, clip_message
+from fedlog.core.clip import Clip, clip_client_sums
 from fedlog.core.keys import Key
 from fedlog.core.packed_matrix import pack_triangle
 from fedlog.core.stats import Detail, Moments, Statistics, find_second_moments_shape
@@ -223,7 +223,7 @@ def sum_clipped_moments(
 
 def clip_client_message(sums: Tensor, norm: float, grid: float) -> Tensor:
     """Clip a client's whole message to L2 norm `norm`, and round it towards zero to the grid."""
-    return round_towards_zero(clip_message(_replace_not_finite_by_zero(sums), norm), grid)
+    return round_towards_zero(clip_client_sums(_replace_not_finite_by_zero(sums), norm), grid)
 
 
 def _replace_not_finite_by_zero(values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.class_means import MeanScatter
+from fedlog.core.heads.mean_scatter import MeanScatter
 from fedlog.errors import InputError
 
 

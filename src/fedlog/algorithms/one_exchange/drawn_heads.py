@@ -126,8 +126,8 @@ class FedPFT(HeadFromDrawnFeatures):
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
         """Send the mixtures; keep the body, and a copy of the mixtures if the client trains a personal head."""
         found = trained.mixtures
-        arrays = (found.records, found.means, found.variances)
-        counts = found.records.reshape(self.plan.n_class, -1).sum(1)
+        arrays = (found.counts, found.means, found.variances)
+        counts = found.counts.reshape(self.plan.n_class, -1).sum(1)
         kept = dict(zip(OWN_MIXTURES, arrays, strict=True)) if self.personal else {}
         return {**self.join(trained.params), **kept, **self.mark_own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
@@ -145,7 +145,7 @@ class FedPFT(HeadFromDrawnFeatures):
         """Features (n, w) drawn from the mixtures, one for each record, and their labels (n,)."""
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
-        labels = of_one.repeat(len(mixtures.records) // len(of_one))
+        labels = of_one.repeat(len(mixtures.counts) // len(of_one))
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:

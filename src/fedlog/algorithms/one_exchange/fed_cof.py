@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
 from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkResult
-from fedlog.core.heads.class_means import MeanScatter, estimate_gram, estimate_gram_of_site, solve_unit_ridge
+from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, estimate_gram_of_client, solve_unit_ridge
 from fedlog.core.heads.personal import mix_moments
 from fedlog.core.packed_matrix import pack_triangle
 from fedlog.core.stats import Detail, Moments, Statistics
@@ -74,6 +74,6 @@ class FedCOF(OneExchange):
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
             return None
-        gram = pack_triangle(estimate_gram_of_site(own, self.gamma))[None]
+        gram = pack_triangle(estimate_gram_of_client(own, self.gamma))[None]
         everyone = self._read_moments(heard, (SUMS, SECOND))
         return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength))

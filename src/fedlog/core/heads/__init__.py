@@ -1,1 +1,1 @@
-"""Heads that are solved from sums: each is a pure function of moments, which sites can add up."""
+"""Heads that are solved from sums: each is a pure function of moments, and the moments of clients can be added."""

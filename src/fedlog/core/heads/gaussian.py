@@ -36,8 +36,8 @@ class QuadraticHead:
 def solve_nearest_mean_head(statistics: Statistics, count_above: float = 0.0) -> Tensor:
     """The head that chooses the nearest class mean; its logits are |phi|^2 - |phi - mu|^2.
 
-    Classes with at most `count_above` records are never predicted. FedNCM (Legate et al. 2023) divides means by their
-    norm; to divide features by their norm, add `+unit` to the body's name.
+    Classes with at most `count_above` records are never predicted. Unlike in FedNCM (Legate et al. 2023), means are not
+    divided by their norm; to divide features by their norm, add `+unit` to the body's name.
     """
     means, present = statistics.means(count_above)
     return make_nearest_mean_head(means[:, 1:], present)
@@ -92,8 +92,8 @@ def solve_quadratic_discriminant(
 ) -> QuadraticHead:
     """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.
 
-    First towards the pooled covariance by the share `towards_pooled`, and more in classes with fewer records; then
-    towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
+    It is first shrunk towards the pooled covariance by the share `towards_pooled`, and more in classes with fewer
+    records; then towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
     """
     _require_share(towards_pooled)
     if moments.n_class * moments.width**2 > MAX_QUADRATIC:
@@ -121,7 +121,7 @@ def solve_quadratic_discriminant(
 
 
 def find_needed_detail(head: str) -> Detail:
-    """Which second moments the head of this name is computed from; InputError for an unknown name."""
+    """The second moments that the head of this name is computed from; InputError for an unknown name."""
     details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
     if head not in details:
         raise InputError(f"unknown head: {head}", hint=f"one of {', '.join(details)}")

@@ -27,24 +27,24 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
     return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
 
-def fit_logistic_around(features: Tensor, labels: Tensor, head: Tensor, pull: float) -> Tensor:
-    """The head (n_class, 1 + w) that minimises mean cross-entropy + pull / 2 * |W - head|^2, biases included.
+def fit_logistic_near_head(features: Tensor, labels: Tensor, head: Tensor, penalty: float) -> Tensor:
+    """The head W (n_class, 1 + w) that minimises mean cross-entropy + penalty / 2 * |W - head|^2, biases included.
 
-    The distance is between the heads for standardised features. A class that `head` never predicts is predicted only if
-    it has records here.
+    The penalty is on the difference of the heads for standardised features. A class that `head` never predicts is
+    predicted only if `labels` has it.
     """
     x, centre, spread = _standardise(features)
     known = head[:, 0] > ABSENT
     before = torch.where(known[:, None], head.to(torch.float64), 0.0)
     start = torch.cat([before[:, :1] + (before[:, 1:] @ centre)[:, None], before[:, 1:] * spread], dim=1)
     present = known | (torch.bincount(labels, minlength=len(head)) > 0)
-    solved = _minimise(x, labels, present, start, lambda moved: pull / 2 * (moved - start).square().sum())
+    solved = _minimise(x, labels, present, start, lambda moved: penalty / 2 * (moved - start).square().sum())
     slope = solved[:, 1:] / spread
     return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
 
 def _standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The features with mean 0 and spread 1, and the mean and spread that they had."""
+    """The features scaled to mean 0 and std 1, and their mean and std before."""
     x = features.to(torch.float64)
     centre, spread = x.mean(0), x.std(0, correction=0)
     # A spread that is only rounding counts as none: dividing by it would turn the last bits into features.

@@ -17,10 +17,12 @@ MOST_ENTRIES = 2**27  # limit on all drawn features together, a gigabyte: a clie
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """The Gaussians of all classes, `parts` for each: record counts (n_class * parts,), means, variances (.., w)."""
+    """Gaussians, the same number for each class."""
 
-    records: Tensor
+    counts: Tensor
+    """How many records each Gaussian stands for, (n_class * parts,)."""
     means: Tensor
+    """(n_class * parts, w), as the variances."""
     variances: Tensor
 
 
@@ -29,65 +31,65 @@ def fit_mixtures(
 ) -> Mixtures:
     """A mixture of `parts` Gaussians for each class, fitted by expectation maximisation.
 
-    A class without records gets Gaussians with 0 records. With `fewest`, Gaussians of one class are joined until each
-    has at least that many records, or only one is left.
+    A class without records gets Gaussians with a count of 0. With `fewest`, Gaussians of one class are joined until
+    each stands for at least that many records, or only one is left.
     """
     width = features.shape[1]
-    records = torch.zeros(n_class, parts, dtype=torch.float64)
+    counts = torch.zeros(n_class, parts, dtype=torch.float64)
     means, variances = torch.zeros(2, n_class, parts, width, dtype=torch.float64)
     x = features.to(torch.float64)
     for label in sorted(set(labels.tolist())):
         own = x[labels == label]
         found = join_small_gaussians(_fit_class(own, min(parts, len(own)), key.child("class", label)), fewest or 0)
-        used = len(found.records)
-        records[label, :used], means[label, :used] = found.records, found.means
+        used = len(found.counts)
+        counts[label, :used], means[label, :used] = found.counts, found.means
         variances[label, :used] = found.variances
-    return Mixtures(records.reshape(-1), means.reshape(-1, width), variances.reshape(-1, width))
+    return Mixtures(counts.reshape(-1), means.reshape(-1, width), variances.reshape(-1, width))
 
 
 def join_small_gaussians(mixture: Mixtures, fewest: int) -> Mixtures:
-    """The Gaussians of one class; those with fewer than `fewest` records are joined to the nearest, smallest first.
+    """The Gaussians of one class; those of fewer than `fewest` records are joined to the nearest, smallest first.
 
     A joined Gaussian has the mean, the variance and the count of the two together. At least one Gaussian is left.
     """
-    records, means, variances = mixture.records, mixture.means, mixture.variances
-    while len(records) > 1 and float(records.min()) < fewest:
-        small = int(records.argmin())
+    counts, means, variances = mixture.counts, mixture.means, mixture.variances
+    while len(counts) > 1 and float(counts.min()) < fewest:
+        small = int(counts.argmin())
         distances = (means - means[small]).square().sum(1)
         distances[small] = torch.inf
         pair = torch.tensor([small, int(distances.argmin())])
-        others = torch.ones(len(records), dtype=torch.bool).index_fill(0, pair, False)
-        number = records[pair].sum()
-        mean = (records[pair, None] * means[pair]).sum(0) / number
+        others = torch.ones(len(counts), dtype=torch.bool).index_fill(0, pair, False)
+        number = counts[pair].sum()
+        mean = (counts[pair, None] * means[pair]).sum(0) / number
         around = variances[pair] + (means[pair] - mean).square()
-        variance = (records[pair, None] * around).sum(0) / number
-        records = torch.cat([records[others], number[None]])
+        variance = (counts[pair, None] * around).sum(0) / number
+        counts = torch.cat([counts[others], number[None]])
         means, variances = torch.cat([means[others], mean[None]]), torch.cat([variances[others], variance[None]])
-    return Mixtures(records, means, variances)
+    return Mixtures(counts, means, variances)
 
 
-def draw_features(mixtures: Mixtures, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Random features (n, w), drawn from each Gaussian as often as it has records, and their labels (n,).
+def draw_features(mixtures: Mixtures, classes: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """Random features (n, w) and their labels (n,): for each record that a Gaussian stands for, one draw from it.
 
-    `labels` has the class of each Gaussian. If more than `MOST_ENTRIES` numbers would be drawn, fewer are drawn from
-    each Gaussian, in proportion, but at least one.
+    `classes` has the class of each Gaussian. If more than `MOST_ENTRIES` numbers would be drawn, fewer features are
+    drawn from each Gaussian, in proportion, but at least one.
     """
-    mixtures, labels = _sort_by_content(mixtures, labels)
-    counts, width = mixtures.records.round().clamp_min(0), mixtures.means.shape[1]
+    mixtures, classes = _sort_by_content(mixtures, classes)
+    counts, width = mixtures.counts.round().clamp_min(0), mixtures.means.shape[1]
     if float(counts.sum()) * width > MOST_ENTRIES:
         counts = (counts * (MOST_ENTRIES / width / float(counts.sum()))).ceil()
     counts = counts.to(torch.int64)
     which = torch.repeat_interleave(torch.arange(len(counts)), counts)
     noise = torch.randn(len(which), mixtures.means.shape[1], dtype=torch.float64, generator=key.torch())
-    return mixtures.means[which] + noise * mixtures.variances[which].sqrt(), labels[which]
+    return mixtures.means[which] + noise * mixtures.variances[which].sqrt(), classes[which]
 
 
-def _sort_by_content(mixtures: Mixtures, labels: Tensor) -> tuple[Mixtures, Tensor]:
-    """The Gaussians that have records, sorted by content, so that the order of clients does not matter."""
-    used = (mixtures.records > 0).nonzero()[:, 0].tolist()
-    order = sorted(used, key=lambda at: (int(labels[at]), *mixtures.means[at].tolist(), float(mixtures.records[at])))
+def _sort_by_content(mixtures: Mixtures, classes: Tensor) -> tuple[Mixtures, Tensor]:
+    """The Gaussians with a count above 0, sorted by their values, so that the order of clients does not matter."""
+    used = (mixtures.counts > 0).nonzero()[:, 0].tolist()
+    order = sorted(used, key=lambda at: (int(classes[at]), *mixtures.means[at].tolist(), float(mixtures.counts[at])))
     at = torch.tensor(order, dtype=torch.int64)
-    return Mixtures(mixtures.records[at], mixtures.means[at], mixtures.variances[at]), labels[at]
+    return Mixtures(mixtures.counts[at], mixtures.means[at], mixtures.variances[at]), classes[at]
 
 
 def _fit_class(x: Tensor, parts: int, key: Key) -> Mixtures:

@@ -2,7 +2,7 @@
 
     W = argmin sum_i |W phi_i - onehot(y_i)|^2 + strength * (mean variance of a feature) * n * |W|^2
 
-with an intercept that is not penalised. Both sources have no intercept; it needs no further sums.
+with an intercept that is not penalised. The two papers have no intercept; adding it needs no further sums.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def solve_ridge_head(
 
 
 def solve_personal_ridge_head(own: Moments, head: Tensor, strength: float) -> Tensor:
-    """A site's own ridge head: it minimises the site's squared error + strength * t * |W - W_global|^2.
+    """A client's own ridge head: it minimises the client's squared error + strength * t * |W - head|^2.
 
-    t is the mean diagonal entry of the site's second moments (constant included), so that the strength has no unit.
-    Classes that the global head never predicts are not predicted either.
+    `head` is the global head. t is the mean diagonal entry of the client's second moments (constant included), so that
+    the strength has no unit. Classes that the global head never predicts are not predicted either.
     """
     sums = own.statistics.sums
     gram = torch.zeros(own.width + 1, own.width + 1, dtype=torch.float64)

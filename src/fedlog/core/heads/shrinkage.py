@@ -11,7 +11,7 @@ from fedlog.errors import InputError
 
 
 def find_oracle_shrinkage(covariance: Tensor, degrees: float) -> float:
-    """How far to shrink a covariance (w, w) towards the identity, 0 to 1 (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
+    """The share by which to shrink a covariance (w, w) towards the identity (Chen, Wiesel, Eldar, Hero 2010, eq. 23).
 
     Oracle-approximating shrinkage needs only the covariance and its degrees of freedom, so sums are enough.
     """
@@ -40,10 +40,10 @@ def shrink_covariance(covariance: Tensor, degrees: float, share: float | None) -
 
 
 def raise_eigenvalues_to_noise(scatter: Tensor, noise_std: float) -> Tensor:
-    """A noisy scatter (w, w) with its eigenvalues raised to at least the size of the noise.
+    """A noisy scatter (w, w), with its eigenvalues raised to at least the size of the noise.
 
-    Noise of std s in every packed entry is a symmetric matrix of spectral norm about s * sqrt(2 w). Eigenvalues below
-    that are only noise, and a scatter has no negative eigenvalues.
+    Noise of std s in every packed entry is a symmetric matrix with a spectral norm of about s * sqrt(2 w), so smaller
+    eigenvalues are only noise. Without noise, a scatter has no negative eigenvalues.
     """
     if not noise_std:
         return scatter

@@ -1,12 +1,12 @@
-"""FedCOF (Goswami et al. 2024): covariances estimated from the clients' class means alone, and a ridge head from them.
+"""FedCOF (Goswami et al. 2024): covariances are estimated from how class means scatter, and give a ridge head.
 
 The class means of clients that hold n_cy records of class y scatter around mu_y with covariance Sigma_y / n_cy, so
 
     S_y = sum_c n_cy (mu_cy - mu_y)(mu_cy - mu_y)^T / (C_y - 1),    over the C_y clients that hold class y,
 
 is an unbiased estimate of Sigma_y if all clients' records come from one distribution; S_y + gamma * I is used. The head
-is the ridge with the Gram matrix sum_y (n_y - 1)(S_y + gamma * I) + n m m^T, where m is the mean of all records. As in
-the source, this matrix leaves out the scatter between classes.
+is a ridge head with the Gram matrix sum_y (n_y - 1)(S_y + gamma * I) + n m m^T, where m is the mean of all records. As
+in the paper, this matrix leaves out the scatter between classes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from fedlog.core.stats import Moments, Statistics
 
 @dataclass(frozen=True, eq=False)
 class MeanScatter:
-    """Sums over clients: class sums, n_c mu_c mu_c^T of class means, and the number of clients that hold each class."""
+    """Sums over clients, from which the scatter of their class means is computed."""
 
-    sums: Tensor  # (n_class, 1 + w), column 0 the counts
-    outer: Tensor  # (n_class, w (w + 1) / 2)
-    holders: Tensor  # (n_class,), how many clients hold records of the class
+    sums: Tensor
+    """The class sums (n_class, 1 + w), with the counts in column 0."""
+    outer: Tensor
+    """For each class y the sum of n_cy mu_cy mu_cy^T over clients c, packed, (n_class, w (w + 1) / 2)."""
+    holders: Tensor
+    """How many clients hold records of each class, (n_class,)."""
 
     @staticmethod
     def from_means(means: Tensor, counts: Tensor) -> MeanScatter:
-        """The sums of one client, from its class means (n_class, w) and counts (n_class,)."""
+        """The sums for a single client, from its class means (n_class, w) and counts (n_class,)."""
         means, counts = means.to(torch.float64), counts.to(torch.float64)
         outer = pack_triangle(means[:, :, None] * means[:, None, :]) * counts[:, None]
         sums = torch.cat([counts[:, None], means * counts[:, None]], dim=1)
@@ -42,7 +45,7 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
     """The Gram matrix (w, w), estimated from the class means of all clients."""
     statistics = Statistics(scatter.sums)
     means, present = statistics.means()
-    mu, counts, width = means[:, 1:], statistics.counts, statistics.width - 1
+    mu, counts, width = means[:, 1:], statistics.counts, statistics.n_columns - 1
     eye = torch.eye(width, dtype=torch.float64)
     centre = scatter.sums[:, 1:].sum(0) / statistics.total
     gram = statistics.total * torch.outer(centre, centre)
@@ -53,8 +56,8 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
     return gram
 
 
-def estimate_gram_of_site(own: Moments, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w) of a site's records, by FedCOF's formula with each record counted as one client."""
+def estimate_gram_of_client(own: Moments, gamma: float = 1.0) -> Tensor:
+    """The Gram matrix (w, w) of one client's records, by FedCOF's formula as if each record were a client."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
     ridge = gamma * float((counts - 1).clamp_min(0).sum())
@@ -66,7 +69,7 @@ def estimate_gram_of_site(own: Moments, gamma: float = 1.0) -> Tensor:
 
 
 def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
-    """The ridge head (n_class, 1 + w) from class sums and a Gram matrix; its biases are 0, its rows have norm 1."""
+    """The ridge head (n_class, 1 + w) from class sums and a Gram matrix, with biases of 0 and rows of norm 1."""
     present = statistics.counts > 0
     weights = solve_positive_definite(gram, statistics.sums[:, 1:].mT).mT
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
