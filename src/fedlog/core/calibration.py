@@ -57,7 +57,7 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The number to divide logits by: it maximises the likelihood of these validation records.
+    """The number to divide logits by, so that these validation records become most likely.
 
     As in Platt (1999), one imagined record of each class is added, so that a few records without a mistake do not make
     the model certain. Classes that the logits rule out get no imagined record.
@@ -83,10 +83,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def compute_novelty_scores(logits: Tensor, features: Tensor) -> Tensor:
-    """How unlikely each record is under FedLog's density, (n,): |phi|^2 - logsumexp_y(eta_y . phi).
+    """How unlikely each record is under FedLog's density, (n,): |features|^2 - logsumexp(logits).
 
-    A large score means that the record is unlike the training records. `features` (n, m - 1) come without the
-    constant 1, which would add the same number to every record.
+    A large score means that the record is unlike the training records. `features` (n, w) come without the constant 1,
+    which would add the same number to every score.
     """
     length = features.to(torch.float64).square().sum(1)
     return length - torch.logsumexp(logits.to(torch.float64), dim=1)

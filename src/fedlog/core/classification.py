@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities: accuracy, and further ones for unbalanced classes."""
+"""Metrics of predicted probabilities: accuracy, and others that suit classes of different sizes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def compute_wilson_interval(share: float, records: int) -> tuple[float, float]:
 def choose_nearly_best(correct: Sequence[int], records: int) -> int:
     """The index of the first model whose accuracy is within one standard error of the best (Breiman et al. 1984).
 
-    `correct` says how many of the same records each model classifies correctly. A difference of one record is always
-    accepted. List preferred models first: on few records, the best of many is best by chance.
+    `correct` says how many of the same `records` records each model classifies correctly. On few records the best of
+    many models is best by chance, so the first model that is nearly as good is taken: list preferred models first. A
+    model with one correct record less than the best is always nearly as good.
     """
     best = max(correct)
     share = (best + 1) / (records + 2)

@@ -1,7 +1,7 @@
-"""Keys for randomness: a key is a seed and a path, and names one stream of random numbers for one purpose.
+"""Keys for randomness: a key is a seed and a path, which name one stream of random numbers for one purpose.
 
-`Key(7).child("client", 3, "round", 12, "order")` names one stream. No two purposes share a stream, so the order of
-clients, the choice of a backend and a resume from a checkpoint change no random number.
+`Key(7).child("client", 3, "round", 12, "order")` names one stream. No two purposes share a stream, so random numbers
+do not depend on the order of clients, on the backend, or on a resume from a checkpoint.
 """
 
 from __future__ import annotations

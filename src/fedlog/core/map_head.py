@@ -1,7 +1,8 @@
 """The head that maximises the posterior, solved exactly, with a certificate.
 
-At the maximum chi_y = nu * p_y * eta_y / 2 with p = softmax(|eta_y|^2 / 4), so each row of the head is parallel to
-its row of chi and only its length r_y is unknown. With s_y = |chi_y| / nu, w_y = r_y^2 / 2, t = ln sum_y exp(w_y / 2)
+core/posterior.py explains eta (the head), chi, nu and A. At the maximum chi_y = nu * p_y * eta_y / 2 with
+p = softmax(|eta_y|^2 / 4), so each row of the head is parallel to its row of chi and only its length r_y is unknown.
+With s_y = |chi_y| / nu, w_y = r_y^2 / 2, t = ln sum_y exp(w_y / 2)
 
     w_y + ln w_y = ln 2 + 2 ln s_y + 2 t          (w is Wright's omega: Lambert's W in log form, nothing overflows)
 
@@ -40,20 +41,20 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Certificate:
-    """How well a head maximises the posterior, computed from the finished head and not from the solver's variables.
+    """How well a head maximises the posterior, computed from the finished head instead of the solver's variables.
 
-    It holds if `relative_gradient` and `scalar_residual` are at most `tolerance`, and `tolerance` is at most 1e-3.
+    It holds if `relative_gradient` and `log_partition_error` are at most `tolerance`, and `tolerance` is at most 1e-3.
     """
 
     relative_gradient: float  # |gradient of the log posterior| / |chi|
-    scalar_residual: float  # |A(eta) - t|, the error of the equation for t
+    log_partition_error: float  # |A(eta) - t|: the solver's t should be A of the head
     iterations: int  # Newton steps on t
     tolerance: float  # what float64 can resolve; it grows with the largest |eta_y|^2
 
     @property
     def holds(self) -> bool:
         """Whether the head is certified, by the rule in the class's docstring; False if a number is NaN."""
-        within = self.relative_gradient <= self.tolerance and self.scalar_residual <= self.tolerance
+        within = self.relative_gradient <= self.tolerance and self.log_partition_error <= self.tolerance
         return within and self.tolerance <= _MAX_TOLERANCE
 
 
@@ -71,7 +72,7 @@ class MapHead:
 def solve_head(posterior: Posterior) -> MapHead:
     """The head that maximises `posterior`, with its certificate; a zero row of chi gives a zero row of the head.
 
-    Noisy statistics (negative counts, any rows) can be solved too, as long as nu + n > 0.
+    Noisy statistics can be solved too, even with negative counts, or with sums that no records could have.
     Raises RunError if the certificate does not hold, so every returned head is certified.
     """
     chi: _Array = posterior.chi.detach().cpu().numpy()
@@ -87,12 +88,11 @@ def solve_head(posterior: Posterior) -> MapHead:
     certificate = _certify(posterior, weights, t, iterations)
     if not certificate.holds:
         raise RunError(
-            "the head could not be solved precisely enough: expected a tolerance of at most "
-            f"{_MAX_TOLERANCE:g}, and a relative gradient and a scalar residual of at most the tolerance, found: "
-            f"tolerance {certificate.tolerance:.3g}, relative gradient {certificate.relative_gradient:.3g}, scalar "
-            f"residual {certificate.scalar_residual:.3g} (sum of |chi_y| / nu: "
-            f"1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f})",
-            hint="the features are too large for float64: clip or normalise them",
+            "the head could not be solved precisely enough, because the features are too large for float64, found: "
+            f"relative gradient {certificate.relative_gradient:.3g} and log partition error "
+            f"{certificate.log_partition_error:.3g} (at most {certificate.tolerance:.3g}, which may be at most "
+            f"{_MAX_TOLERANCE:g}), sum of |chi_y| / nu 1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f}",
+            hint="clip or normalise the features",
         )
     return MapHead(weights, certificate)
 
@@ -127,7 +127,7 @@ def _logsumexp(values: _Array) -> float:
 
 
 def _certify(posterior: Posterior, weights: Tensor, t: float, iterations: int) -> Certificate:
-    """The certificate of the head `weights` (n_class, m), for which the solver found ln Z = `t`."""
+    """The certificate of the head `weights` (n_class, m), for which the solver found A(eta) = `t`."""
     # In units of chi's largest entry, so that squares neither overflow nor underflow to zero.
     unit = posterior.chi.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     scale = float(torch.linalg.vector_norm(posterior.chi / unit))
@@ -135,7 +135,7 @@ def _certify(posterior: Posterior, weights: Tensor, t: float, iterations: int) -
     largest_energy = float(weights.square().sum(dim=1).max()) / 4
     return Certificate(
         relative_gradient=gradient / scale if scale > 0 else gradient,
-        scalar_residual=abs(float(log_partition(weights)) - t),
+        log_partition_error=abs(float(log_partition(weights)) - t),
         iterations=iterations,
         tolerance=1e-9 + 10 * _EPS * largest_energy,
     )

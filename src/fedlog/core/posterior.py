@@ -45,8 +45,8 @@ def _energies(eta: Tensor) -> Tensor:
 class Prior:
     """The belief about the head before any record: `nu` imagined records with summed statistics `chi`.
 
-    `chi` is (n_class, m) or None for zeros. `nu` may be 0 (the head of maximum likelihood). That is no proper prior, so
-    `posterior` then needs records.
+    `chi` is (n_class, m) or None for zeros. With `nu` = 0 the prior is not a density, and the head is that of maximum
+    likelihood; `posterior` then needs records.
     """
 
     chi: Tensor | None = None
@@ -59,7 +59,7 @@ class Prior:
             raise InputError("the prior's chi must be finite, found: NaN or infinity")
 
     def posterior(self, statistics: Statistics) -> Posterior:
-        """The posterior after the records summed in `statistics`.
+        """The posterior, given the records that are summed in `statistics`.
 
         Raises InputError if chi has another shape, or if nu plus the number of records is not above 0: the posterior
         then has no maximum.
@@ -85,7 +85,10 @@ class Posterior:
                 hint="there are no records, or noise is larger than the counts: keep the old head or raise nu",
             )
         if not bool(torch.isfinite(self.chi).all()):
-            raise InputError("the posterior's chi must be finite, found: NaN or infinity")
+            raise InputError(
+                "the posterior's chi must be finite, found: NaN or infinity",
+                hint="chi is the prior's chi plus the summed features: clip features, or lower the learning rate",
+            )
         object.__setattr__(self, "chi", self.chi.detach().to(torch.float64))
 
     def log_kernel(self, eta: Tensor) -> Tensor:

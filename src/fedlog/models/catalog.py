@@ -108,7 +108,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
     if not callable(given):
         raise InputError(
             f"expected a body's name, an nn.Module or a function that makes one, found: {type(given).__name__}",
-            hint="for example mlp:64,64",
+            hint="--body mlp:64,64",
         )
     name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
     if "<" not in name and not name.startswith(("given:", "__main__:")):

@@ -2,9 +2,9 @@
 
     y = c + w . phi + noise,   noise ~ N(0, s^2),   w_j | s^2 ~ N(0, s^2 / (strength * n * var(phi_j)))
 
-with a flat prior on c, and for s^2 the prior of one imagined record with almost no residual. It needs only counts, sums
-and second moments of (phi, y), so it is solved from `Moments` with one class and y as the last feature. If no strength
-is given, the one with the largest evidence is chosen, also from the sums; no record has to be held out.
+with a flat prior on c, and for s^2 the prior of one imagined record with almost no residual. The posterior needs only
+counts, sums and second moments of (phi, y), so it is solved from `Moments` with one class and y as the last feature. If
+no strength is given, the one with the largest evidence is chosen, also from the sums; no record has to be held out.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def sum_regression_moments(features: Tensor, targets: Tensor) -> Moments:
 
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
-    """The posterior of the weights (w,), the constant and the noise; new targets have a Student distribution."""
+    """The posterior of the weights, the constant and the noise; new targets then have a Student distribution."""
 
-    weights: Tensor
+    weights: Tensor  # (w,): the mean of the weights
     centre: Tensor  # (w,): the mean of the features
-    level: float  # the mean of the targets: the prediction for features at the centre
+    target_mean: float  # the mean of the targets: the prediction for features at the centre
     precision_factor: Tensor  # lower triangular L; L L^T / s^2 is the precision of the weights
     records: float
     degrees: float
@@ -52,14 +52,14 @@ class LinearPosterior:
     @property
     def intercept(self) -> float:
         """The prediction for features of zeros."""
-        return self.level - float(self.weights @ self.centre)
+        return self.target_mean - float(self.weights @ self.centre)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The location and scale, (n,) each, of new targets' Student distributions, which have `degrees` of freedom."""
         phi = torch.where(self.varies, features.to(torch.float64) - self.centre, 0.0)
         half = torch.linalg.solve_triangular(self.precision_factor, phi.mT, upper=False)
         spread = (1 + 1 / self.records + half.square().sum(0)).sqrt()
-        return self.level + phi @ self.weights, self.noise * spread
+        return self.target_mean + phi @ self.weights, self.noise * spread
 
     def predict_interval(self, features: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The low and the high ends, (n,) each, of the central predictive intervals of that level."""
@@ -73,16 +73,18 @@ class LinearPosterior:
 
 @dataclass(frozen=True, eq=False)
 class NumberHead:
-    """The posterior in the form that is sent and used at a site: three arrays for which float32 is precise enough.
+    """The posterior in the form that is sent and used by clients: three arrays for which float32 is precise enough.
 
-    `linear` (1, 1 + w) holds the constant and the weights; `spread` (1 + w, w) the centre of the features and a matrix
-    A; `noise` (1, 2) the scale at the centre and the degrees of freedom. A new target is Student distributed around
-    `linear`, with the squared scale noise^2 + |A (phi - centre)|^2.
+    A new target has a Student distribution around c + w . phi, with the squared scale
+    scale_at_centre^2 + |A (phi - centre)|^2.
     """
 
     linear: Tensor
+    """(1, 1 + w): the constant c, then the weights w."""
     spread: Tensor
+    """(1 + w, w): the centre of the features in row 0, the matrix A in the other rows."""
     noise: Tensor
+    """(1, 2): the scale at the centre, and the degrees of freedom of the Student distribution."""
 
     @staticmethod
     def from_posterior(posterior: LinearPosterior) -> NumberHead:
@@ -136,7 +138,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
     if not total > 0:
         raise InputError(
             f"a regression needs a number of records above 0, found: {total:g}",
-            hint="there are no records, or the privacy noise is larger than their number",
+            hint="add records, or with privacy allow a larger epsilon: noise may be larger than the number of records",
         )
     mean = moments.statistics.sums[0, 1:] / total
     scatter = raise_eigenvalues_to_noise(moments.gram() - total * torch.outer(mean, mean), noise_std)
@@ -171,7 +173,7 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
 
 
 def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The residual sum of squares plus the penalty, at the weights that minimise this sum for that strength."""
+    """The smallest residual sum of squares plus penalty that weights can have for that strength."""
     return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
 
 
@@ -185,18 +187,22 @@ def _log_evidence(
 
 @dataclass(frozen=True)
 class NumberMetrics:
-    """The metrics of one regression model on one set of records; `rmse` and `inside` are None without records."""
+    """The metrics of one regression model on one set of records.
+
+    `rmse` is the root mean squared error in the unit of the number, and `inside` the share of numbers inside their
+    predicted 90 % intervals. Both are None without records.
+    """
 
     records: int
-    rmse: float | None  # root mean squared error, in the unit of the number
-    inside: float | None  # the share of numbers inside their 90 % intervals
+    rmse: float | None
+    inside: float | None
 
 
 def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
     """The metrics of a regression head on records with `features` (n, w) and scaled `targets` (n,).
 
-    A scaled target of 1 is `unit` in the users' unit, in which errors are given. If `head` is None, the prediction is 0
-    for every record.
+    `unit` is the size of a scaled target of 1 in the user's unit, such as years; errors are in the user's unit. If
+    `head` is None, the prediction is 0 for every record.
     """
     truth = targets.to(torch.float64)
     if not len(truth):
