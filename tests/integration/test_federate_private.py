@@ -275,7 +275,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
     assert "does not cover another release: round 2" in report["ended_early"]
     # After round 1 the last head alone went out: the broadcast of the round that was not begun is not counted.
     head = find_codec("f32").encode(plan(LOCAL).build_algorithm(3, 8).broadcast(state.values))
-    assert state.ledger.bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
+    assert state.ledger.sum_bits(Direction.DOWN, round_number=1) == 8 * len(BODIES) * len(head)
     print_private_report(report)
     said = capsys.readouterr().out
     assert "1 of 2 rounds" in said

@@ -108,7 +108,7 @@ def test_a_federation_computes_what_the_simulator_computes(
         if name != "relative_gradient":  # rounding itself
             torch.testing.assert_close(found.values[name], value, rtol=1e-6, atol=1e-7)
     for direction in Direction:
-        assert found.ledger.bits(direction) == simulated.server.ledger.bits(direction)
+        assert found.ledger.sum_bits(direction) == simulated.server.ledger.sum_bits(direction)
     report = RunFolder.of_run(server, plan.name).read_report()
     assert report is not None
     for at, (name, folder) in enumerate(post.sites.items()):

@@ -116,7 +116,7 @@ def test_a_secure_sum_gives_the_head_of_the_plain_one_and_shows_no_sites_part(
     # Keys come with the work, so that a round has five questions.
     turns = [frame for name, frame in post.asked if name == "east" and frame.round_number == 1]
     assert [frame.kind for frame in turns] == [FrameKind.WORK] + [FrameKind.SECURE] * 4
-    kinds = found.ledger.bits_by_kind(1)
+    kinds = found.ledger.sum_bits_by_kind(1)
     assert {"secure keys up", "secure shares down", "secure masked up", "secure unmask up"} <= set(kinds)
     assert "statistics up" not in kinds
 

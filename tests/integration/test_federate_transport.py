@@ -143,7 +143,9 @@ def test_some_of_the_messages_say_that_nothing_is_new(post: InProcess, server: S
     """Or the comparison with the simulator above would show nothing."""
     run(post, server, Plan("trial", options=OPTIONS, rounds=4, seed=4, **SKIPPING)).conduct()
     ledger = state_of(server).ledger
-    same = {(number, way) for number in range(5) for way in Direction if ledger.bits_by_kind(number).get(f"same {way}")}
+    same = {
+        (number, way) for number in range(5) for way in Direction if ledger.sum_bits_by_kind(number).get(f"same {way}")
+    }
     assert {way for _, way in same} == set(Direction)
 
 

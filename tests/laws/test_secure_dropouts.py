@@ -63,7 +63,7 @@ def test_below_the_honest_survivors_nothing_is_unmasked(step: Step) -> None:
     ledger = Ledger()
     with pytest.raises(RoundFailedError, match="too few clients"):
         sums.sum_uploads(1, _uploads(7), ledger)
-    kinds = ledger.bits_by_kind(1)
+    kinds = ledger.sum_bits_by_kind(1)
     assert not any("unmask" in kind or "agree" in kind for kind in kinds)
 
 
@@ -75,7 +75,7 @@ def test_keys_that_came_early_save_a_turn_and_are_asked_for_where_they_did_not()
         ledger = Ledger()
         sums.sum_uploads(number, _uploads(5), ledger, everyone if number < 4 else [])
         turns.append(int(sums.read_and_reset_counts()["secure_sum_turns"]))
-        sent = ledger.bits_by_kind(number).get("secure keys up", 0) > 0
+        sent = ledger.sum_bits_by_kind(number).get("secure keys up", 0) > 0
         assert sent == (number < 4)
     # Client 2 was not there to reply in the second sum, so the third asks it for its keys.
     assert turns == [5, 4, 5, 4]
@@ -132,8 +132,8 @@ def test_what_the_server_sends_to_the_silent_is_counted_and_what_they_never_sent
     for silent in ({}, {3: Step.MASKED}):
         ledger = Ledger()
         SecureSums(dropouts=Chosen([silent])).sum_uploads(1, _uploads(5), ledger)
-        counted.append(ledger.bits_by_kind(1))
+        counted.append(ledger.sum_bits_by_kind(1))
     whole, without = counted
     assert whole["secure masked down"] == without["secure masked down"]
     assert without["secure masked up"] == whole["secure masked up"] * 4 // 5
-    assert Ledger().bits(Direction.UP) == 0
+    assert Ledger().sum_bits(Direction.UP) == 0

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.wire.codec import Float32, WireError, find_codec
+from fedlog.wire.codec import Float32Codec, WireError, find_codec
 from fedlog.wire.frame import MAX_ARRAYS, MAX_DIMENSIONS
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, add_contributions, make_contribution
 
-CODEC = Float32()
+CODEC = Float32Codec()
 # kind -> the kinds of array in it: f float, i whole, b truth value; `*` any number of the first
 ARRAYS = {
     Kind.SEED: "i",
@@ -177,11 +177,13 @@ def test_the_ledger_counts_eight_times_the_length_and_nothing_else(
         ledger.count(at, way, message.kind, blob, copies)
         expected[at, way] = expected.get((at, way), 0) + 8 * len(blob) * copies
     for way in Direction:
-        assert ledger.bits(way) == sum(bits for (_, direction), bits in expected.items() if direction is way)
+        assert ledger.sum_bits(way) == sum(bits for (_, direction), bits in expected.items() if direction is way)
         for at in range(4):
-            assert ledger.bits(way, round_number=at) == expected.get((at, way), 0)
+            assert ledger.sum_bits(way, round_number=at) == expected.get((at, way), 0)
     for at in range(4):
-        assert sum(ledger.bits_by_kind(at).values()) == sum(bits for (when, _), bits in expected.items() if when == at)
+        assert sum(ledger.sum_bits_by_kind(at).values()) == sum(
+            bits for (when, _), bits in expected.items() if when == at
+        )
     assert Ledger.from_rows(ledger.as_rows()).entries == ledger.entries
 
 

@@ -21,14 +21,14 @@ from fedlog.errors import RunError
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.training import RunSettings
-from fedlog.wire.codec import Float32
+from fedlog.wire.codec import Float32Codec
 from fedlog.wire.ledger import Direction
 from fedlog.wire.message import Kind, Message
 
 MakeFederation = Callable[..., Federation]
 Begin = Callable[..., tuple[Server, Exchange]]
 
-CODEC = Float32()
+CODEC = Float32Codec()
 
 
 def _simulation(
@@ -53,7 +53,7 @@ def test_a_round_of_fedlog_on_mnist_costs_the_papers_count_and_at_most_two_per_c
         for bits in (record.bits_up, record.bits_down):
             assert 1 <= bits / (10 * 51 * 32 * 50) < 1.02
         assert 1 <= (record.bits_up + record.bits_down) / 1_632_000 < 1.02
-    opening = simulation.server.ledger.bits_by_kind(0)
+    opening = simulation.server.ledger.sum_bits_by_kind(0)
     assert opening.keys() == {"seed down"}
     assert sum(opening.values()) / 1_632_000 < 0.01
 
@@ -89,7 +89,7 @@ def test_a_broadcast_goes_to_the_next_participants_and_the_last_one_to_everyone(
     assert [record.participants for record in records] == [3] * rounds
     assert [record.bits_up for record in records] == [3 * table] * rounds
     assert [record.bits_down for record in records] == [3 * table] * (rounds - 1) + [10 * table]
-    assert simulation.server.ledger.bits_by_kind(0) == {
+    assert simulation.server.ledger.sum_bits_by_kind(0) == {
         "seed down": 10 * _bits(Message(Kind.SEED, (torch.tensor([0]),)))
     }
 
@@ -101,7 +101,7 @@ def test_an_opening_exchange_is_counted_as_round_0(make_federation: MakeFederati
     table, seed = (
         _bits(Message(k, (t,))) for k, t in ((Kind.STATISTICS, torch.zeros(3, 6)), (Kind.SEED, torch.tensor([0])))
     )
-    assert simulation.server.ledger.bits_by_kind(0) == {
+    assert simulation.server.ledger.sum_bits_by_kind(0) == {
         "seed down": 10 * seed,
         "statistics up": 10 * table,
         "statistics down": 3 * table,
@@ -217,7 +217,7 @@ def test_where_refusals_are_allowed_the_others_go_on_and_the_refusal_is_noted(be
     assert torch.equal(server.state[HEAD], clean.state[HEAD])
     assert [(at, refusal.client) for at, refusal in server.refusals] == [(1, "south")]
     # What crossed has crossed, whether it could be used or not.
-    assert server.ledger.bits(Direction.UP) == 2 * _bits(_good())
+    assert server.ledger.sum_bits(Direction.UP) == 2 * _bits(_good())
 
 
 def test_an_upload_in_an_exchange_that_has_none_is_refused(begin: Begin) -> None:
@@ -231,7 +231,7 @@ def test_records_add_up_to_the_ledger(make_federation: MakeFederation) -> None:
     records: list[RoundRecord] = list(simulation.rounds())
     ledger = simulation.server.ledger
     for way, of_records in ((Direction.UP, "bits_up"), (Direction.DOWN, "bits_down")):
-        opening = ledger.bits(way, round_number=0)
+        opening = ledger.sum_bits(way, round_number=0)
         assert opening > 0
-        assert ledger.bits(way) == opening + sum(getattr(record, of_records) for record in records)
+        assert ledger.sum_bits(way) == opening + sum(getattr(record, of_records) for record in records)
     assert all(sum(r.bits_by_kind.values()) == r.bits_up + r.bits_down for r in records)

@@ -124,7 +124,7 @@ class Progress(LiveBar, Callback):
 
     def round_ended(self, record: RoundRecord) -> None:
         """Update the progress bar of rounds; where no bar can be drawn, print a line every few seconds."""
-        bits = self._ledger.bits(Direction.UP) + self._ledger.bits(Direction.DOWN)
+        bits = self._ledger.sum_bits(Direction.UP) + self._ledger.sum_bits(Direction.DOWN)
         self._seconds.append(record.seconds)
         recent = self._seconds[-10:]
         left = (self._rounds - record.round) * sum(recent) / len(recent)

@@ -26,23 +26,23 @@ class Ledger:
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
     def count(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
-        """Count the bits of an encoded message, `copies` times; in a secure sum, `kind` is the name of a step."""
+        """Count the bits of an encoded message that was sent `copies` times; in a secure sum, `kind` names a step."""
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
 
-    def bits(self, direction: Direction, *, round_number: int | None = None) -> int:
-        """The number of bits in one direction, in one round or in all."""
+    def sum_bits(self, direction: Direction, *, round_number: int | None = None) -> int:
+        """The number of bits in one direction: of one round, or of all rounds and the opening."""
         return sum(
             bits
             for (at, way, _), bits in self.entries.items()
             if way is direction and (round_number is None or at == round_number)
         )
 
-    def bits_by_kind(self, round_number: int) -> dict[str, int]:
+    def sum_bits_by_kind(self, round_number: int) -> dict[str, int]:
         """The bits of one round as `{"statistics up": ..., "head down": ...}`."""
         return {f"{kind} {way.value}": bits for (at, way, kind), bits in self.entries.items() if at == round_number}
 
-    def bits_by_kind_of_all_rounds(self) -> dict[str, int]:
+    def sum_bits_by_kind_after_opening(self) -> dict[str, int]:
         """The bits of all rounds except the opening as `{"statistics up": ..., "head down": ...}`."""
         found: Counter[str] = Counter()
         for (at, way, kind), bits in self.entries.items():
@@ -55,5 +55,5 @@ class Ledger:
 
     @staticmethod
     def from_rows(rows: list[tuple[int, str, str, int]]) -> Ledger:
-        """The ledger with these rows, which `as_rows` returned."""
+        """The ledger with these rows, as `as_rows` returns them."""
         return Ledger(Counter({(at, Direction(way), kind): bits for at, way, kind, bits in rows}))

@@ -309,9 +309,9 @@ class Simulation:
             correct_per_client=[score.correct for score in scores],
             records_per_client=[score.records for score in scores],
             participants=len(participants),
-            bits_up=ledger.bits(Direction.UP, round_number=number),
-            bits_down=ledger.bits(Direction.DOWN, round_number=number),
-            bits_by_kind=ledger.bits_by_kind(number),
+            bits_up=ledger.sum_bits(Direction.UP, round_number=number),
+            bits_down=ledger.sum_bits(Direction.DOWN, round_number=number),
+            bits_by_kind=ledger.sum_bits_by_kind(number),
             observed=self._collect_observed_numbers(),
             # The opening exchange is recorded with round 1.
             refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},

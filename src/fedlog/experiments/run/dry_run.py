@@ -73,7 +73,7 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
         records, last = list(simulation.rounds()), 0
     seconds = (time.perf_counter() - start) / len(records)
     at_once = simulation.workers.count_clients_trained_together()
-    opening = sum(simulation.server.ledger.bits_by_kind(0).values())
+    opening = sum(simulation.server.ledger.sum_bits_by_kind(0).values())
     simulation.stop()
     record = records[len(records) // 2]
     bits = [each.bits_up + each.bits_down for each in records]

@@ -99,7 +99,7 @@ def run_one_round(spec: RunSpec, federation: Federation) -> RoundModels:
     )
     ledger = server.ledger
     after = _read_models(cohort, clients)
-    return RoundModels(clients, before, after, heads, ledger.bits(Direction.UP), ledger.bits(Direction.DOWN))
+    return RoundModels(clients, before, after, heads, ledger.sum_bits(Direction.UP), ledger.sum_bits(Direction.DOWN))
 
 
 def _find_local_head(upload: Message, model: Params) -> Tensor:
