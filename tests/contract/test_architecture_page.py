@@ -54,10 +54,10 @@ STATIONS = (
         "Statistics.from_records",
         "FedLog.close",
         "Protection.protect",
-        "Float32.encode",
+        "Float32Codec.encode",
     ),
     ("make_contribution", "Protection.add_server_noise", "FedLog.step", "solve_head"),
-    ("Float32.decode", "FedLog.deploy", "BlockBackend.features", "Cohort._score", "append_round", "render_run"),
+    ("Float32Codec.decode", "FedLog.deploy", "BlockBackend.features", "Cohort._score", "append_round", "render_run"),
 )
 
 

@@ -8,11 +8,19 @@ from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.wire import compact, frame
 from fedlog.wire.compact import CompactCodec
-from fedlog.wire.frame import MAGIC, Float32, WireError
+from fedlog.wire.frame import MAGIC, Float32Codec, WireError
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Float16Numbers, Float32Numbers, QuantisedNumbers
 
-__all__ = ["CODECS", "Codec", "Float32", "WireError", "find_codec", "is_unchanged_message", "refuse_revealing_codec"]
+__all__ = [
+    "CODECS",
+    "Codec",
+    "Float32Codec",
+    "WireError",
+    "find_codec",
+    "is_unchanged_message",
+    "refuse_revealing_codec",
+]
 
 
 class Codec(Protocol):
@@ -27,12 +35,12 @@ class Codec(Protocol):
         """The number that stands for the codec in a message. It is part of the wire format: never reuse a number."""
 
     @property
-    def hides_content(self) -> bool:
-        """Whether a message's length and layout reveal nothing about the classes in it."""
+    def hides_classes(self) -> bool:
+        """Whether a message's length and layout reveal nothing about which classes it is about."""
 
     @property
-    def differences(self) -> bool:
-        """Whether a message can be sent as the difference to an earlier one that the receiver has."""
+    def supports_differences(self) -> bool:
+        """Whether the codec can send a message as the difference to an earlier one that the receiver has."""
 
     @property
     def rounding(self) -> float:
@@ -41,7 +49,8 @@ class Codec(Protocol):
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message. Codecs that round at random need a key; equal keys give equal bytes.
 
-        `known` is a message that the receiver has; a codec with `differences` sends the difference to it if possible.
+        `known` is a message that the receiver has; a codec that supports differences then sends the difference to it,
+        if kind and shapes are the same.
         """
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
@@ -49,7 +58,7 @@ class Codec(Protocol):
 
 
 _ALL: tuple[Codec, ...] = (
-    Float32(),
+    Float32Codec(),
     CompactCodec(2, Float32Numbers(), rows=True),
     CompactCodec(3, Float16Numbers()),
     CompactCodec(4, QuantisedNumbers(8)),
@@ -70,9 +79,9 @@ CODECS: dict[str, Codec] = {each.name: each for each in _ALL}
 
 def refuse_revealing_codec(name: str, where: str) -> None:
     """Raise an InputError if a codec's messages show which classes a client holds; `where` names the kind of run."""
-    if not find_codec(name).hides_content:
+    if not find_codec(name).hides_classes:
         shown = "the rows it sends show" if "rows" in name.split("+") else "the length of its messages shows"
-        dense = ", ".join(each.name for each in _ALL if each.hides_content)
+        dense = ", ".join(each.name for each in _ALL if each.hides_classes)
         raise InputError(
             f"codec {name} cannot be used in {where}: {shown} which classes a client holds", hint=f"one of {dense}"
         )

@@ -1,12 +1,12 @@
 """The compact frame, used by every codec except `f32`. `docs/wire.md` describes each byte.
 
-    frame   = magic(2) version(1) codec(1) kind(1) flags(1) | body | crc32(4)
-    body    = arrays(varint) | array...
+    frame   = magic(2) version(1) codec(1) kind(1) flags(1) | payload | crc32(4)
+    payload    = arrays(varint) | array...
     array   = layout(1) dimensions(varint) sizes(varint each) | [row bitmap] | [counts] | entries
 
 Statistics are sent as class means with their counts, because sums overflow small number formats. A frame can carry the
 difference to an earlier message that the receiver has, or only say that this message is unchanged (kind SAME). The
-frame's checksum then also covers the earlier message, so a receiver that has another one refuses the frame.
+frame's checksum then also covers the earlier message, so a receiver that does not have it refuses the frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # flags in the same byte as the
 
 
 def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Statistics as counts and class means; None if that is impossible (negative counts, sums with a count of 0)."""
+    """Statistics as counts and class means; None if that is impossible: a count is negative, or 0 with other sums."""
     if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
         return None
     entries = sums.to(torch.float64).numpy()
@@ -47,7 +47,7 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether some counts are fractions (if a method lets old counts decay)."""
+    """The bytes of the counts, and whether some counts are fractions (if a method keeps a share of old counts)."""
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
@@ -68,23 +68,23 @@ def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.flo
     return counts
 
 
-def compress(body: bytes) -> bytes:
-    """The body compressed with zstandard, as one frame without zstandard's magic number."""
+def compress(payload: bytes) -> bytes:
+    """The payload compressed with zstandard, as one frame without zstandard's magic number."""
     settings = zstandard.ZstdCompressionParameters(
         compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
     )
-    return zstandard.ZstdCompressor(compression_params=settings).compress(body)
+    return zstandard.ZstdCompressor(compression_params=settings).compress(payload)
 
 
-def decompress(body: bytes) -> bytes:
-    """The body that `compress` compressed; `WireError` if it cannot be decompressed or would become too large."""
-    limit = frame.compute_max_decoded_size(len(body))
+def decompress(payload: bytes) -> bytes:
+    """The payload that `compress` compressed; `WireError` if it cannot be decompressed or would become too large."""
+    limit = frame.compute_max_decoded_size(len(payload))
     try:
-        size = zstandard.get_frame_parameters(body, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
+        size = zstandard.get_frame_parameters(payload, format=zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if size > limit:  # zstandard gives an unknown size as the largest possible number
             raise WireError(f"a decompressed message must have at most {limit} bytes, found: more")
         opener = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=2**23)
-        return opener.decompress(body, max_output_size=limit, allow_extra_data=False)
+        return opener.decompress(payload, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise WireError(f"zstandard cannot decompress the message: {error}") from None
 
@@ -93,7 +93,7 @@ def decompress(body: bytes) -> bytes:
 class CompactCodec:
     """A codec that writes floats in the format `numbers`.
 
-    With `rows` it leaves out rows of zeros; with `compressed` it compresses the body with zstandard.
+    With `rows` it leaves out rows of zeros; with `compressed` it compresses the payload with zstandard.
     """
 
     number: int
@@ -109,13 +109,13 @@ class CompactCodec:
         return "+".join([*parts, *(["zstd"] if self.compressed else [])])
 
     @property
-    def hides_content(self) -> bool:
-        """Whether a message's length and layout reveal nothing about the classes in it."""
+    def hides_classes(self) -> bool:
+        """Whether a message's length and layout reveal nothing about which classes it is about."""
         return not self.rows and not self.compressed
 
     @property
-    def differences(self) -> bool:
-        """Whether a message can be sent as the difference to an earlier one. f32 must be exact, so it cannot."""
+    def supports_differences(self) -> bool:
+        """Whether the codec can send a message as the difference to an earlier one; f32 cannot, as it must be exact."""
         return not isinstance(self.numbers, Float32Numbers)
 
     @property
@@ -132,46 +132,48 @@ class CompactCodec:
         frame.check_arrays(message)
         writer = self._choose_codec(message.kind)
         unchanged = message.kind is Kind.SAME  # the checksum then covers `known`, the message that is unchanged
-        as_difference = writer.differences and known is not None and frame.can_send_difference(message, known)
+        as_difference = writer.supports_differences and known is not None and frame.can_send_difference(message, known)
         known = known if unchanged or as_difference else None
-        body = encode_varint(len(message.arrays))
+        payload = encode_varint(len(message.arrays))
         for at, array in enumerate(message.arrays):
             old = None if known is None else known.arrays[at]
-            body += writer._pack_array(message.kind, array, old, None if key is None else key.child(at))
+            payload += writer._pack_array(message.kind, array, old, None if key is None else key.child(at))
         flags = 0 if known is None or unchanged else _DIFFERENCE
         if self.compressed:
-            smaller = compress(body)
-            if len(smaller) < len(body) <= frame.compute_max_decoded_size(len(smaller)):
-                body, flags = smaller, flags | _COMPRESSED
+            smaller = compress(payload)
+            if len(smaller) < len(payload) <= frame.compute_max_decoded_size(len(smaller)):
+                payload, flags = smaller, flags | _COMPRESSED
         header = _HEADER.pack(frame.MAGIC, VERSION, self.number, message.kind, flags)
-        return frame.add_checksum(header + body, compute_starting_checksum(known))
+        return frame.add_checksum(header + payload, compute_starting_checksum(known))
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not a message. A difference is added to `known`."""
         codec, number, flags = frame.read_header(_HEADER, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"expected a message in codec {self.number} ({self.name}), found: codec {codec}")
+            raise WireError(
+                f"expected a message in codec {self.number} ({self.name}), found: codec {codec}", hint=frame.SAME_CODEC
+            )
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
         old = self._require_known(number, known) if flags & _DIFFERENCE else None
-        kind, body = frame.open_frame(
+        kind, payload = frame.open_frame(
             _HEADER, blob, number, compute_starting_checksum(known if number == Kind.SAME else old)
         )
         return self._choose_codec(kind)._read_message(
-            kind, decompress(bytes(body)) if flags & _COMPRESSED else body, old
+            kind, decompress(bytes(payload)) if flags & _COMPRESSED else payload, old
         )
 
     def _require_known(self, kind: int, known: Message | None) -> Message:
-        if not self._choose_codec(kind).differences or known is None or known.kind != kind:
+        if not self._choose_codec(kind).supports_differences or known is None or known.kind != kind:
             raise WireError(
                 "the message is a difference to an earlier message that the receiver does not have",
                 hint="the sender must send the whole message once",
             )
         return known
 
-    def _read_message(self, kind: Kind, body: bytes | memoryview, known: Message | None) -> Message:
-        reader, arrays = Reader(body), []
-        allowance = frame.compute_max_decoded_size(len(body))
+    def _read_message(self, kind: Kind, payload: bytes | memoryview, known: Message | None) -> Message:
+        reader, arrays = Reader(payload), []
+        allowance = frame.compute_max_decoded_size(len(payload))
         count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
@@ -184,8 +186,8 @@ class CompactCodec:
         return Message(kind, tuple(arrays))
 
     def _pack_array(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> bytes:
-        layout, body = self._pack_entries(kind, array.detach().cpu(), known, key)
-        return bytes([layout]) + b"".join(encode_varint(size) for size in (array.ndim, *array.shape)) + body
+        layout, payload = self._pack_entries(kind, array.detach().cpu(), known, key)
+        return bytes([layout]) + b"".join(encode_varint(size) for size in (array.ndim, *array.shape)) + payload
 
     def _pack_entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
         if array.dtype == torch.bool:

@@ -36,11 +36,12 @@ MAX_ENTRIES = 2**31  # refuses a forged size before anything is allocated
 # Limits for a forged frame: empty rows and zstandard let a few bytes stand for many entries.
 _FREE, _PER_BYTE = 2**22, 64
 _CRC = struct.Struct("<I")
+SAME_CODEC = "sender and receiver need the same codec, in the table of codecs in docs/wire.md"
 _LONGEST_VARINT = 10  # bytes of a 64-bit number, 7 bits in each
 
 
 def can_send_difference(message: Message, known: Message) -> bool:
-    """Whether a message can be sent as a difference to another: both have the same kind, shapes and entry types."""
+    """Whether a message can be sent as the difference to `known`: both have the same kind, shapes and entry types."""
     found, expected = (
         [(array.shape, array.is_floating_point(), array.dtype == torch.bool) for array in each.arrays]
         for each in (message, known)
@@ -49,7 +50,7 @@ def can_send_difference(message: Message, known: Message) -> bool:
 
 
 def compute_starting_checksum(known: Message | None) -> int:
-    """The start value of a frame's checksum: 0, or the checksum of the earlier message that the frame refers to."""
+    """The start value of a frame's checksum: the checksum of `known`, the message that the frame refers to, or 0."""
     found = 0
     for array in () if known is None else known.arrays:
         exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
@@ -58,16 +59,16 @@ def compute_starting_checksum(known: Message | None) -> int:
 
 
 class WireError(InputError):
-    """Bytes that are not a message of this version of the protocol."""
+    """A message that cannot be encoded, or bytes that are not a message of this version of the protocol."""
 
 
 def compute_max_decoded_size(size: int) -> int:
-    """The limit on entries, or on decompressed bytes, of a message whose body has `size` bytes."""
+    """The limit on entries, or on decompressed bytes, of a message whose payload has `size` bytes."""
     return _FREE + _PER_BYTE * size
 
 
 def add_checksum(framed: bytes, start: int) -> bytes:
-    """Append the CRC-32 to a frame's header and body (`framed`); the checksum starts from the value `start`."""
+    """Append the CRC-32 of a frame's header and payload (`framed`), computed from the start value `start`."""
     return framed + _CRC.pack(zlib.crc32(framed, start))
 
 
@@ -86,10 +87,13 @@ def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
 
 
 def open_frame(header: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the body of a frame; `WireError` if its checksum, started from `start`, is wrong."""
+    """The kind and the payload of a frame; `WireError` if its checksum, from the start value `start`, is wrong."""
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
-        raise WireError("the message's checksum does not match its content, or the earlier message that it refers to")
+        raise WireError(
+            "wrong checksum: the message is damaged, or refers to an earlier message that the receiver does not have",
+            hint="the sender must send the whole message again",
+        )
     if kind not in Kind._value2member_map_:
         raise WireError(f"the message has an unknown kind: {kind}")
     return Kind(kind), framed[header.size :]
@@ -108,7 +112,7 @@ def check_arrays(message: Message) -> None:
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape that a frame states for an array; `WireError` if it has too many dimensions or entries."""
+    """Return a shape that was read from a frame; `WireError` if it has too many dimensions or entries."""
     if len(shape) > MAX_DIMENSIONS:
         raise WireError(f"an array of a message must have at most {MAX_DIMENSIONS} dimensions, found: {len(shape)}")
     # Zeros are left out of the product, so that they hide no huge size: strides are products of the other sizes.
@@ -118,7 +122,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def encode_varint(number: int) -> bytes:
-    """Write a whole number, 0 or more, as LEB128: 7 bits a byte, lowest first; a top bit of 1: more bytes follow."""
+    """Write a whole number, 0 or more, as LEB128: 7 bits in each byte, lowest first; a top bit of 1 if more follow."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -133,10 +137,10 @@ def encode_zigzag(number: int) -> int:
 
 
 class Reader:
-    """Reads a message body from front to back."""
+    """Reads a message payload from front to back."""
 
-    def __init__(self, body: bytes | memoryview) -> None:
-        self._view = memoryview(body)
+    def __init__(self, payload: bytes | memoryview) -> None:
+        self._view = memoryview(payload)
         self._at = 0
 
     @property
@@ -192,12 +196,12 @@ def pack_bits(values: NDArray[np.bool_]) -> bytes:
 
 def _pack_array(array: Tensor) -> bytes:
     if array.dtype == torch.bool:
-        code, body = _BIT, pack_bits(array.flatten().numpy())
+        code, payload = _BIT, pack_bits(array.flatten().numpy())
     elif not array.is_floating_point():
-        code, body = _INT64, array.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()
+        code, payload = _INT64, array.to(torch.int64).contiguous().numpy().astype("<i8").tobytes()
     else:
-        code, body = _FLOAT32, array.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
-    return bytes([code, array.ndim]) + struct.pack(f"<{array.ndim}I", *array.shape) + body
+        code, payload = _FLOAT32, array.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    return bytes([code, array.ndim]) + struct.pack(f"<{array.ndim}I", *array.shape) + payload
 
 
 def _unpack_array(reader: Reader) -> Tensor:
@@ -212,29 +216,33 @@ def _unpack_array(reader: Reader) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Float32:
+class Float32Codec:
     """The dense codec: every float as 4 bytes, a truth value as one bit, a whole number as 8 bytes."""
 
     name: str = "f32"
     number: int = 1
-    hides_content = True
-    differences = False
+    hides_classes = True
+    supports_differences = False
     rounding = 2.0**-24
 
     def encode(self, message: Message, key: Key | None = None, known: Message | None = None) -> bytes:
         """The bytes of a message; `WireError` if it has more arrays, dimensions or entries than a frame can carry."""
         check_arrays(message)
         header = _HEADER.pack(MAGIC, VERSION, message.kind, self.number, len(message.arrays))
-        body = b"".join(_pack_array(array) for array in message.arrays)
-        return add_checksum(header + body, compute_starting_checksum(known) if message.kind is Kind.SAME else 0)
+        payload = b"".join(_pack_array(array) for array in message.arrays)
+        return add_checksum(header + payload, compute_starting_checksum(known) if message.kind is Kind.SAME else 0)
 
     def decode(self, blob: bytes, known: Message | None = None) -> Message:
         """The message in these bytes; `WireError` if they are not a message."""
         number, codec, count = read_header(_HEADER, VERSION, blob)
         if codec != self.number:
-            raise WireError(f"expected a message in codec {self.number} ({self.name}), found: codec {codec}")
-        kind, body = open_frame(_HEADER, blob, number, compute_starting_checksum(known) if number == Kind.SAME else 0)
-        reader = Reader(body)
+            raise WireError(
+                f"expected a message in codec {self.number} ({self.name}), found: codec {codec}", hint=SAME_CODEC
+            )
+        kind, payload = open_frame(
+            _HEADER, blob, number, compute_starting_checksum(known) if number == Kind.SAME else 0
+        )
+        reader = Reader(payload)
         arrays = tuple(_unpack_array(reader) for _ in range(count))
         reader.require_end()
         return Message(kind, arrays)

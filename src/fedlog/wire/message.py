@@ -1,7 +1,8 @@
 """The messages between clients and server, and how the server adds them up.
 
 A message is a kind and a few arrays. The kind says what each array means, so no names are sent. `make_contribution`
-turns a client's upload into a contribution that can be added to those of others; the server's step sees only the sum.
+turns a client's upload into a contribution that can be added to other clients' contributions. The server's step sees
+only the sum.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """An upload, or a sum of uploads, in a form that can be added: float64 arrays, and how many clients are in it."""
+    """An upload, or a sum of uploads, as float64 arrays that can be added, and the number of clients in it."""
 
     arrays: tuple[Tensor, ...]
     clients: int = 1
@@ -56,8 +57,9 @@ class Contribution:
     def __add__(self, other: Contribution) -> Contribution:
         if [a.shape for a in self.arrays] != [b.shape for b in other.arrays]:
             raise InputError(
-                f"contributions of different shapes cannot be added: {[tuple(a.shape) for a in self.arrays]} "
-                f"and {[tuple(b.shape) for b in other.arrays]}"
+                f"uploads of different shapes cannot be added: {[tuple(a.shape) for a in self.arrays]} "
+                f"and {[tuple(b.shape) for b in other.arrays]}",
+                hint="all clients need the same classes and the same number of features, or the same body",
             )
         summed = tuple(a + b for a, b in zip(self.arrays, other.arrays, strict=True))
         return Contribution(summed, self.clients + other.clients, math.hypot(self.noise_std, other.noise_std))
@@ -65,7 +67,7 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class JoinedContribution(Contribution):
-    """A contribution whose arrays are appended instead of summed when it is added; not for secure sums."""
+    """A contribution whose `+` joins arrays end to end instead of summing them, so secure sums cannot be used."""
 
     def __add__(self, other: Contribution) -> Contribution:
         joined = tuple(torch.cat([a, b]) for a, b in zip(self.arrays, other.arrays, strict=True))
@@ -118,7 +120,10 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
 def make_contribution(message: Message) -> Contribution:
     """Convert an upload so that it can be added up: parameters times records, means to sums, signs to votes."""
     if message.kind not in _LIFTS:
-        raise InputError(f"expected an upload that can be summed, found a message of kind: {message.kind.name}")
+        raise InputError(
+            f"expected an upload that can be summed, found a message of kind: {message.kind.name}",
+            hint=f"a method's `close` must return a message of kind {', '.join(kind.name for kind in _LIFTS)}",
+        )
     make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution
     return make(_LIFTS[message.kind](message))
 

@@ -1,4 +1,4 @@
-"""Formats of floats: 4 bytes each, 2 bytes each, or codes of a few bits in blocks that share a scale.
+"""Formats of floats: 4 bytes each, 2 bytes each, or codes of a few bits, with one scale for each block of codes.
 
 An array is treated as a matrix: its first dimension gives the rows, all others together the columns. A block lies
 within one row, since entries of different rows (classes, channels) differ more in size than those of one row.
@@ -59,7 +59,7 @@ class Float16Numbers:
     rounding: float = 2.0**-10
 
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
-        """The bytes of the exponents that scale each row's largest entry into [0.5, 1), then of the scaled entries."""
+        """The bytes of the rows' exponents, then of the entries, scaled so that a row's largest is in [0.5, 1)."""
         sent = matrix[present].astype(np.float64)
         largest = np.abs(sent).max(axis=1, initial=0.0)
         exponents = np.clip(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1], -126, 127)
@@ -77,7 +77,7 @@ class Float16Numbers:
 class QuantisedNumbers:
     """Codes of a few bits in blocks of up to 128 entries, with a scale of 2 bytes (bfloat16) for each block.
 
-    Entries are rounded up or down at random, so that each is right on average and the errors of many clients cancel.
+    Entries are rounded up or down at random, so that each is right on average, and errors of many clients cancel out.
     If no entry is negative (as in class means after a ReLU), no bit is spent on the sign.
     """
 
@@ -90,7 +90,11 @@ class QuantisedNumbers:
 
     @property
     def rounding(self) -> float:
-        """The bound on the error: sqrt(128) steps, since each of a block's 128 entries is off by less than one step."""
+        """An upper bound on |rounding error| / |row| in L2 norms.
+
+        Each of the 128 entries of a block is off by less than one step between codes, so a block's error is at most
+        sqrt(128) steps. The step is the block's largest entry divided by the largest code.
+        """
         return float(np.sqrt(BLOCK)) / self._find_largest_code(signed=True)
 
     def _find_largest_code(self, signed: bool) -> int:
@@ -131,7 +135,7 @@ class QuantisedNumbers:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32; those marked `finite` are clipped: a scale that was rounded up may exceed the range."""
+    """The values as float32. Those marked `finite` are clipped to its range, as rounding scales up may leave it."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)

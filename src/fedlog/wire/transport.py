@@ -1,4 +1,4 @@
-"""How a run sends its messages: the codec in each direction, and what is not sent because the receiver has it."""
+"""How a run sends its messages: the codec in each direction, and what is left out because the receiver has it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Transport:
     def __post_init__(self) -> None:
         find_codec(self.codec)
         down = self.broadcast_codec
-        if self.differences and not down.differences:
-            able = ", ".join(name for name, each in CODECS.items() if each.differences)
+        if self.differences and not down.supports_differences:
+            able = ", ".join(name for name, each in CODECS.items() if each.supports_differences)
             raise InputError(
-                f"codec {down.name} cannot send a broadcast as the difference to the last one",
+                f"--down differences sends broadcasts as differences, but codec {down.name} cannot do that",
                 hint=f"--codec-down with one of {able}",
             )
         if self.closed_world and "rows" not in down.name.split("+"):
@@ -43,7 +43,7 @@ class Transport:
                 hint="--codec-down with a codec of rows, such as rows or rows+q8",
             )
         if self.skip_below is not None and not 0 <= self.skip_below < math.inf:
-            raise InputError(f"skip_below must be a finite number, 0 or more, found: {self.skip_below}")
+            raise InputError(f"--skip-below must be a finite number, 0 or more, found: {self.skip_below}")
 
     @cached_property
     def upload_codec(self) -> Codec:
@@ -94,7 +94,7 @@ def compute_relative_change(message: Message, known: Message) -> float:
 
 
 def zero_classes_except(message: Message, classes: frozenset[int]) -> Message:
-    """Set the rows of all classes except these to zero in a head or in statistics; return other messages unchanged."""
+    """A head or statistics with zeros in the rows of all classes except these; any other message unchanged."""
     if message.kind not in (Kind.HEAD, Kind.STATISTICS):
         return message
     rows = torch.zeros(message.arrays[0].shape[0], dtype=torch.bool)
