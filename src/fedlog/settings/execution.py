@@ -16,7 +16,7 @@ class BackendChoice(StrEnum):
     BLOCK = "block"
     """Many at once: their tensors are stacked, and each layer has a stacked version (a block)."""
     MIXED = "mixed"
-    """Many at once, with blocks for the layers that have one and `torch.func.vmap` for the others."""
+    """Many at once, with blocks for the layers that have one, and `vmap` or the loop for the others."""
     VMAP = "vmap"
     """Many at once, with `torch.func.vmap` for the whole body."""
     LOOP = "loop"
