@@ -147,7 +147,7 @@ def test_methods_and_labels_must_fit(tmp_path: Path) -> None:
 def test_a_schema_keeps_its_ranges() -> None:
     text = dump_schema(SCHEMA)
     assert parse_schema(text, "test") == SCHEMA
-    other = replace(SCHEMA, number=(0.0, 400.0))
+    other = replace(SCHEMA, target_range=(0.0, 400.0))
     assert other.digest != SCHEMA.digest
     broken = {
         "other = 3": "neither",
@@ -166,7 +166,7 @@ def test_a_draft_for_a_number_has_ranges(tmp_path: Path, capsys: pytest.CaptureF
     pl.DataFrame(NUMBER_TABLES["diabetes"].read()).write_csv(tmp_path / "d.csv")
     assert main(["federate", "schema", str(tmp_path / "d.csv"), "--label", "progression", "--number"]) == 0
     drafted: Schema = parse_schema(capsys.readouterr().out, "draft")
-    assert drafted.number == (25.0, 346.0)
+    assert drafted.target_range == (25.0, 346.0)
     assert drafted.features[0].range == (19.0, 79.0)
 
 
@@ -247,5 +247,5 @@ def test_over_flowers_messages_in_private(tmp_path: Path) -> None:
 
 def test_the_contracts_federation_has_numbers(make_federation: Any) -> None:
     federation = replace_classes_by_numbers(make_federation([4, 5]))
-    assert federation.number == (-4.0, 4.0)
+    assert federation.target_range == (-4.0, 4.0)
     assert federation.content_digest() != make_federation([4, 5]).content_digest()

@@ -52,7 +52,7 @@ def predict_and_export(args: argparse.Namespace) -> None:
         print(f"wrote {args.onnx}; onnxruntime and PyTorch differ by at most {worst:.1e}", file=sys.stderr)
     if args.data is None:
         return
-    if model.schema.number is not None:
+    if model.schema.target_range is not None:
         _print_predicted_numbers(model, args)
         return
     if args.level is not None:

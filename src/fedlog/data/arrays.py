@@ -92,7 +92,7 @@ def check_arrays(
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         row = int(np.flatnonzero(bad)[0])
         raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
-    targets = None if schema.number is None else convert_labels_to_targets(labels, schema.number, where)
+    targets = None if schema.target_range is None else convert_labels_to_targets(labels, schema.target_range, where)
     codes = _find_label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
     numbers, names = (None, ()) if groups is None else find_group_codes(groups)
     return Arrays(to_tensor(inputs), codes, numbers, names, targets)
@@ -123,12 +123,14 @@ def check_usable_arrays(
     return read_usable_rows(read, len(labels), bad_rows)
 
 
-def convert_labels_to_targets(labels: NDArray[Any], number: tuple[float, float], where: str) -> NDArray[np.float32]:
+def convert_labels_to_targets(
+    labels: NDArray[Any], target_range: tuple[float, float], where: str
+) -> NDArray[np.float32]:
     """The labels as numbers to predict, scaled so that the agreed range is -1..1; InputError if one is not finite."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
     refuse_bad_rows(~np.isfinite(labels), labels, "a finite label", where)
-    return scale_targets(labels, number)
+    return scale_targets(labels, target_range)
 
 
 def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:

@@ -292,17 +292,19 @@ def _make_schema(
         if len(shape) == 1:
             features, shape = tuple(Feature(f"x{at}", FeatureKind.NUMERIC) for at in range(shape[0])), ()
     ends = None if number is None else check_range(number, "the call")
-    schema = Schema(label, (label,) if number else names, features, shape, number=ends)
+    schema = Schema(label, (label,) if number else names, features, shape, target_range=ends)
     return check_schema(schema, "the records of the sites"), notes
 
 
 def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabels) -> Table | Arrays:
     """The rows of these parts, one after the other: a table if the schema has features, else arrays."""
-    if schema.number is None:
+    if schema.target_range is None:
         targets = None
         codes = np.concatenate([classes.codes(part.labels, part.where) for part in parts])
     else:
-        targets = np.concatenate([convert_labels_to_targets(part.labels, schema.number, part.where) for part in parts])
+        targets = np.concatenate(
+            [convert_labels_to_targets(part.labels, schema.target_range, part.where) for part in parts]
+        )
         codes = np.zeros(len(targets), dtype=np.int64)
     groups = [part.groups for part in parts if part.groups is not None]
     numbers, names = find_group_codes(np.concatenate(groups)) if len(groups) == len(parts) else (None, ())

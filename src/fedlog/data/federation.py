@@ -236,9 +236,9 @@ class Federation:
             return load_federation(DataSpec(name, **{**division, **paths}))
 
     @property
-    def number(self) -> tuple[float, float] | None:
+    def target_range(self) -> tuple[float, float] | None:
         """The agreed range of the number to predict; None if classes are predicted."""
-        return None if self.schema is None else self.schema.number
+        return None if self.schema is None else self.schema.target_range
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -247,8 +247,8 @@ class Federation:
 
     def __repr__(self) -> str:
         target = f"{self.n_class} classes"
-        if self.number is not None:
-            target = f"a number from {self.number[0]:g} to {self.number[1]:g}"
+        if self.target_range is not None:
+            target = f"a number from {self.target_range[0]:g} to {self.target_range[1]:g}"
         lines = [f"Federation {self.name}: {len(self.shards)} clients, {target}, records of shape {self.input_shape}"]
         for shard in self.shards[:10]:
             held = f"{len(shard.validation)} validation, {len(shard.test)} test"
@@ -339,7 +339,7 @@ def _check_records(records: Records, federation: Federation) -> None:
         raise InputError(f"inputs must have shape {expected}, found: {_describe_tensor(records.inputs)}")
     if records.inputs.dtype not in (torch.uint8, torch.float32):
         raise InputError(f"inputs must be uint8 or float32, found: {_describe_tensor(records.inputs)}")
-    if (records.targets is None) is not (federation.number is None):
+    if (records.targets is None) is not (federation.target_range is None):
         found = "only a range" if records.targets is None else "only numbers"
         raise InputError(f"expected numbers to predict and a schema with their range, or neither, found: {found}")
     for name, values in (("users", records.users), ("targets", records.targets)):

@@ -40,8 +40,8 @@ class PublicTable:
         features = (
             Feature(name, FeatureKind.NUMERIC, range=ends) for name, ends in self.ranges.items() if name != self.target
         )
-        number = None if self.classes else self.ranges[self.target]
-        return Schema(self.target, self.classes or (self.target,), tuple(features), number=number)
+        target_range = None if self.classes else self.ranges[self.target]
+        return Schema(self.target, self.classes or (self.target,), tuple(features), target_range=target_range)
 
 
 def _read_diabetes() -> Columns:

@@ -65,8 +65,8 @@ class Feature:
 class Schema:
     """The format of every site's data: `features` for a table, `input_shape` for images and arrays.
 
-    If a number is predicted, `number` is its range, on which all sites agree. There are no classes then: `label_values`
-    has a single entry, the name of the label column.
+    If a number is predicted, `target_range` is the range in which it lies, on which all sites agree. There are no
+    classes then: `label_values` has a single entry, the name of the label column.
     """
 
     label_column: str
@@ -75,7 +75,7 @@ class Schema:
     input_shape: tuple[int, ...] = ()
     group_column: str | None = None
     time_column: str | None = None
-    number: Range | None = None
+    target_range: Range | None = None
     input_range: Range | None = None  # of images and arrays: agreed by all sites, and scaled to -1..1
 
     @property
@@ -99,7 +99,7 @@ class Schema:
                 for f in self.features
             ],
             "input_shape": list(self.input_shape),
-            **({"number": list(self.number)} if self.number else {}),
+            **({"number": list(self.target_range)} if self.target_range else {}),
             **({"input_range": list(self.input_range)} if self.input_range else {}),
         }
         return hashlib.sha256(json.dumps(agreed, ensure_ascii=True).encode()).hexdigest()[:16]
@@ -107,7 +107,7 @@ class Schema:
 
 @add_default_hint(DRAFT_HINT)
 def load_schema(path: Path) -> Schema:
-    """The schema in a file; InputError with the file and the entry that is wrong."""
+    """The schema in a file; InputErrors name the file and the wrong entry."""
     return _read_schema(read_toml(path, "the schema", DRAFT_HINT), str(path))
 
 
@@ -178,7 +178,7 @@ def _read_schema(document: dict[str, Any], where: str) -> Schema:
         input_range=inputs.get("range"),
         group_column=split.get("group"),
         time_column=split.get("time"),
-        number=label.get("range"),
+        target_range=label.get("range"),
     )
     return check_schema(schema, where)
 
@@ -196,7 +196,7 @@ def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
 
 def check_schema(schema: Schema, where: str) -> Schema:
     """Return the schema unchanged; InputError if its entries contradict each other, or a needed one is missing."""
-    if schema.n_class < 2 and schema.number is None:
+    if schema.n_class < 2 and schema.target_range is None:
         raise InputError(
             f"expected at least 2 label values in {where}, found: {schema.n_class}",
             hint="a classifier needs at least two classes: is it the right label column?",
@@ -223,9 +223,9 @@ def check_schema(schema: Schema, where: str) -> Schema:
 
 def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
     """The TOML text of a schema, with comments at the top; `parse_schema` reads it back."""
-    values = schema.label_values if schema.number is None else None
+    values = schema.label_values if schema.target_range is None else None
     sections: list[tuple[str, dict[str, Any]]] = [
-        ("[label]", {"column": schema.label_column, "values": values, "range": schema.number}),
+        ("[label]", {"column": schema.label_column, "values": values, "range": schema.target_range}),
         ("[split]", {"group": schema.group_column, "time": schema.time_column}),
         ("[input]", {"shape": schema.input_shape or None, "range": schema.input_range}),
     ]
@@ -255,18 +255,18 @@ def _check_distinct(values: tuple[str, ...], what: str, where: str) -> None:
         raise InputError(f"expected distinct {what} in {where}, found more than once: {', '.join(repeated)}")
 
 
-def compute_half_width(number: Range) -> float:
+def compute_half_width(target_range: Range) -> float:
     """Half the width of the range: multiply a scaled distance by it to get the distance in the original unit."""
-    return (number[1] - number[0]) / 2
+    return (target_range[1] - target_range[0]) / 2
 
 
-def scale_targets(values: NDArray[Any], number: Range) -> NDArray[np.float32]:
+def scale_targets(values: NDArray[Any], target_range: Range) -> NDArray[np.float32]:
     """Scale the numbers so that the range becomes -1 to 1."""
-    scaled = (values.astype(np.float64) - sum(number) / 2) / compute_half_width(number)
+    scaled = (values.astype(np.float64) - sum(target_range) / 2) / compute_half_width(target_range)
     return scaled.astype(np.float32)
 
 
-def unscale_targets(scaled: NDArray[Any], number: Range) -> NDArray[np.float64]:
+def unscale_targets(scaled: NDArray[Any], target_range: Range) -> NDArray[np.float64]:
     """Scale numbers from -1..1 back to the range in original units."""
-    own: NDArray[np.float64] = scaled.astype(np.float64) * compute_half_width(number) + sum(number) / 2
+    own: NDArray[np.float64] = scaled.astype(np.float64) * compute_half_width(target_range) + sum(target_range) / 2
     return own

@@ -110,7 +110,7 @@ def make_empty_site(schema: Schema, name: str) -> Site:
     inputs = _convert_by_schema(torch.zeros((0, *schema.shape)), schema)
     numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
     encoder = TableEncoder(schema, (0.0,) * numeric, (0.0,) * numeric, (1.0,) * numeric) if schema.features else None
-    targets = None if schema.number is None else none.astype(np.float32)
+    targets = None if schema.target_range is None else none.astype(np.float32)
     arrays = Arrays(inputs, none.astype(np.int64), targets=targets)
     return Site(
         _make_federation(name, schema, arrays, Split(none, none, none), _make_fixed_transform(inputs, schema)), encoder
@@ -211,7 +211,7 @@ def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, tr
         shards=(shard,),
         transform=transform,
         class_names=schema.label_values,
-        schema=None if schema.number is None else schema,
+        schema=None if schema.target_range is None else schema,
     )
 
 

@@ -102,7 +102,9 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The rows of a data frame with labels, checked against the schema; `where` names the frame in errors."""
     wanted = _list_other_columns(schema)
     columns = select_features(frame, schema, where, tuple(wanted))
-    targets = None if schema.number is None else _read_targets(frame[schema.label_column], schema.number, where)
+    targets = (
+        None if schema.target_range is None else _read_targets(frame[schema.label_column], schema.target_range, where)
+    )
     labels = (
         _read_labels(frame[schema.label_column], schema, where)
         if targets is None
@@ -277,10 +279,10 @@ def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.in
     return find_codes(texts.to_list(), schema.label_values)
 
 
-def _read_targets(series: pl.Series, number: tuple[float, float], where: str) -> NDArray[np.float32]:
+def _read_targets(series: pl.Series, target_range: tuple[float, float], where: str) -> NDArray[np.float32]:
     values = _read_numbers(series, where)
     _refuse_bad_rows(values.is_nan(), series, "a number", where)
-    return scale_targets(values.to_numpy(), number)
+    return scale_targets(values.to_numpy(), target_range)
 
 
 def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:

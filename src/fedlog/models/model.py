@@ -59,7 +59,7 @@ class Model:
             One label for each record, a whole number or a text as in the training data; or one number.
 
         """
-        if self.schema.number is not None:
+        if self.schema.target_range is not None:
             head, features, number = self._prepare_regression(records)
             return unscale_targets(head.predict(features)[0].numpy(), number)
         found: NDArray[Any] = self.classes[self.predict_proba(records).argmax(axis=1)]
@@ -83,12 +83,12 @@ class Model:
     def _prepare_regression(self, records: Any) -> tuple[NumberHead, Tensor, Range]:
         """The model's head, the records' features and the number's range; InputError if the model predicts classes."""
         head = find_number_head(self.params)
-        if self.schema.number is None or head is None:
+        if self.schema.target_range is None or head is None:
             raise InputError(
                 f"this model predicts classes, not a number: {self!r}", hint="use predict or predict_proba"
             )
         with torch.no_grad():
-            return head, self.body.compute_features(self.params, self.inputs(records), None), self.schema.number
+            return head, self.body.compute_features(self.params, self.inputs(records), None), self.schema.target_range
 
     def predict_proba(self, records: Any) -> NDArray[np.float64]:
         """The probability of each class for each record.
@@ -100,7 +100,7 @@ class Model:
             An array (records, classes) with rows that sum to 1, and columns in the order of `classes`.
 
         """
-        if self.schema.number is not None:
+        if self.schema.target_range is not None:
             raise InputError(
                 f"this model predicts a number, not classes: {self!r}", hint="use predict or predict_interval"
             )
@@ -153,7 +153,7 @@ class Model:
             return logits(features, self.params).softmax(1)
 
     def __repr__(self) -> str:
-        if self.schema.number is not None:
+        if self.schema.target_range is not None:
             return f"Model with body {self.body.name} for the number {self.schema.label_column}"
         classes = ", ".join(str(label) for label in self.classes[:10].tolist())
         more = ", ..." if self.schema.n_class > 10 else ""

@@ -24,7 +24,7 @@ def export_onnx(model: Model, path: Path) -> float:
 
     The graph goes from encoded inputs (`Model.inputs`) to probabilities, with any number of records.
     """
-    if model.schema.number is not None:
+    if model.schema.target_range is not None:
         raise InputError(
             f"a model that predicts a number cannot be exported as ONNX: {model!r}",
             hint="use `fedlog predict`, or Model.predict in Python",

@@ -72,7 +72,7 @@ def replace_classes_by_numbers(federation: Federation) -> Federation:
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
         for pool in (federation.train, federation.test)
     )
-    schema = Schema("number", ("number",), input_shape=federation.input_shape, number=(-4.0, 4.0))
+    schema = Schema("number", ("number",), input_shape=federation.input_shape, target_range=(-4.0, 4.0))
     return replace(federation, n_class=1, class_names=("number",), train=train, test=test, schema=schema)
 
 

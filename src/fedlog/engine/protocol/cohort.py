@@ -70,7 +70,7 @@ class Cohort:
         self._algorithm = algorithm
         self._protection = protection
         self._federation = federation
-        self._range = federation.number
+        self._range = federation.target_range
         self._clients = {client.index: client for client in clients}
         self._backends = engine.adapt_to_protection(protection).make_backends(federation, self._clients.values())
         self._transport = transport

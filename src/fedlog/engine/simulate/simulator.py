@@ -146,7 +146,7 @@ class Simulation:
                     f"no client has a {judge.value} record to measure accuracy on",
                     hint=hint if judge is HeldOutRecords.VALIDATION else f"{hint} --judge validation",
                 )
-        check_method_fits_labels(self.algorithm, numbers=self.federation.number is not None)
+        check_method_fits_labels(self.algorithm, numbers=self.federation.target_range is not None)
         self._check_bodies()
         check_transport_fits_method(self.algorithm, self.settings.transport)
 
@@ -318,7 +318,7 @@ class Simulation:
             capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
             seconds=seconds,
             seconds_by_part=self._read_and_reset_times(seconds) if self.profiles else {},
-            rmse_per_client=[score.rmse for score in scores] if self.federation.number is not None else [],
+            rmse_per_client=[score.rmse for score in scores] if self.federation.target_range is not None else [],
             validation_per_client=[score.share_correct for held_out in validated for score in held_out],
         )
 

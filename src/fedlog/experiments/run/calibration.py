@@ -73,7 +73,7 @@ def write_calibration(folder: Path, models: Path, simulation: Simulation) -> Non
     number.
     """
     federation = simulation.federation
-    if simulation.protection is not None or federation.number is not None:
+    if simulation.protection is not None or federation.target_range is not None:
         return
     found = _measure_calibration(simulation, models)
     if found is not None:

@@ -82,7 +82,7 @@ def write_class_means(folder: Path, models: Path, simulation: Simulation) -> Non
     Write nothing for a private run, because its guarantee would not cover the means, nor if the run predicts a number.
     """
     federation = simulation.federation
-    if simulation.protection is not None or federation.number is not None:
+    if simulation.protection is not None or federation.target_range is not None:
         return
     every = -(-len(federation.shards) // MOST_CLIENTS)
     means = [

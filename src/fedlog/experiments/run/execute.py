@@ -333,7 +333,7 @@ def _finish_run(
         privacy=privacy.summarise_privacy(folder, lines, ended_early),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
-        regression=_describe_regression(lines[-1], simulation.federation.number),
+        regression=_describe_regression(lines[-1], simulation.federation.target_range),
         accuracy_at_chosen_rounds=records.compute_accuracy_at_chosen_rounds(lines),
     )
     # The path is put in when the summary is read: a folder may be moved, or committed from someone's machine.

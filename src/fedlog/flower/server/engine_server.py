@@ -31,7 +31,7 @@ def create_engine_server(plan: Plan, schema: Schema, width: int, refused_share: 
     """Create the engine's server; it stops the run if over `refused_share` of a round's uploads are unusable."""
     key, transport = Key(plan.seed), plan.transport
     algorithm = plan.build_algorithm(schema.n_class, width)
-    check_method_fits_labels(algorithm, numbers=schema.number is not None)
+    check_method_fits_labels(algorithm, numbers=schema.target_range is not None)
     initial = {HEAD: draw_initial_head(width, schema.n_class, key)}
     shape = Plan.make_model_plan(schema.n_class, width)
     guard = plan.build_protection(schema.n_class, width)

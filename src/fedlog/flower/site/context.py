@@ -131,7 +131,7 @@ class SiteContext:
             # The shape of the head does not matter here, so the body need not be loaded yet.
             algorithm = self.plan.build_algorithm(2, 2)
             check_caps(self.config.caps, self.plan, algorithm, self.config)
-            check_method_fits_labels(algorithm, numbers=self.schema.number is not None)
+            check_method_fits_labels(algorithm, numbers=self.schema.target_range is not None)
         except InputError as error:
             return error
         return None

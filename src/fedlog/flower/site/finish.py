@@ -95,7 +95,7 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
 
 def _find_unseen_classes(context: SiteContext) -> list[str]:
     """Return the schema's classes that do not occur in this site's training rows."""
-    if context.schema.number is not None:
+    if context.schema.target_range is not None:
         return []
     federation, shard = context.data.federation, context.data.shard
     seen = set(federation.train.labels[shard.train].tolist())
@@ -139,7 +139,7 @@ def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[s
     if context.plan.promise is not None:
         provenance["privacy"] = _describe_protection(context.plan.promise, name, context.protects_records)
     if not context.protects_records:  # a figure about the records would leave with the model, and no budget counts it
-        figure = "validation_accuracy" if context.schema.number is None else "validation_minus_rmse"
+        figure = "validation_accuracy" if context.schema.target_range is None else "validation_minus_rmse"
         provenance[figure] = {name: found.validation_score for name, found in models.items()}
         provenance[UNSEEN] = _find_unseen_classes(context)
     site, params = context.data, models[name].params
@@ -160,7 +160,7 @@ def _describe_protection(promise: Promise, name: str, protects_records: bool) ->
 
 def _score_model(context: SiteContext, params: Params) -> ScoredModel:
     """Evaluate the model with these parameters on the site's validation and test rows."""
-    federation, shard, number = context.data.federation, context.data.shard, context.schema.number
+    federation, shard, number = context.data.federation, context.data.shard, context.schema.target_range
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found: list[Metrics | NumberMetrics] = []
     for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
@@ -184,7 +184,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
     In a private run, training that diverges raises no error, because an error would reveal something about the rows.
     """
-    if context.schema.number is not None:
+    if context.schema.target_range is not None:
         return _solve_alone(context)
     cohort = context.make_cohort(context.local_only_method, context.protection)
     for number in range(1, rounds + 1):
