@@ -60,7 +60,7 @@ def make_federation_from_arrays(
             f"expected a dict with the records of each site by name, found: {found}",
             hint=EXAMPLE,
         )
-    parts = {site: _read_part(given, f"site {site}") for site, given in sorted(train.items())}
+    parts = {site: _read_site_arrays(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_test_records(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
     classes = _ClassLabels((), ())
@@ -156,7 +156,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 
-def _read_part(given: Sequence[Any], where: str) -> SiteArrays:
+def _read_site_arrays(given: Sequence[Any], where: str) -> SiteArrays:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=EXAMPLE)
     inputs, labels = convert_inputs(given[0], where), _read_column(given[1], where, "label")
@@ -204,14 +204,14 @@ def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArray
     if test is None or isinstance(test, int | float):
         return {}
     if not isinstance(test, Mapping):
-        common = _read_part(test, "the common test records")
+        common = _read_site_arrays(test, "the common test records")
         return dict.fromkeys(sites, common)
     if set(test) != set(sites):
         raise InputError(
             f"expected test records of the sites {', '.join(sites)}, found those of: {', '.join(sorted(test))}",
             hint="give test records for the same sites as in train, one (X, y) for all, or a share such as 0.2",
         )
-    return {site: _read_part(test[site], f"site {site}, test records") for site in sites}
+    return {site: _read_site_arrays(test[site], f"site {site}, test records") for site in sites}
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class _ClassLabels:
         given = tuple(str(name) for name in names)
         return cls(given, tuple(range(len(given))) if kinds == {"number"} else ())
 
-    def codes(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
+    def encode(self, labels: NDArray[Any], where: str) -> NDArray[np.int64]:
         """The position of each label's class; InputError for a label that is not one of the classes."""
         codes = find_codes(labels.tolist(), self.numbers or self.names)
         if (codes < 0).any():
@@ -297,10 +297,10 @@ def _make_schema(
 
 
 def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabels) -> Table | Arrays:
-    """The rows of these parts, one after the other: a table if the schema has features, else arrays."""
+    """The records of these parts, one part after the other: a table if the schema has features, else arrays."""
     if schema.target_range is None:
         targets = None
-        codes = np.concatenate([classes.codes(part.labels, part.where) for part in parts])
+        codes = np.concatenate([classes.encode(part.labels, part.where) for part in parts])
     else:
         targets = np.concatenate(
             [convert_labels_to_targets(part.labels, schema.target_range, part.where) for part in parts]

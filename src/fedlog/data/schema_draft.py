@@ -90,7 +90,7 @@ def draft_table_schema(
                 hint=did_you_mean(name, frame.columns, "name one of these columns"),
             )
     taken = [name for name in (label, options.group, options.time) if name]
-    features, notes = _draft_columns(frame, taken, options, sites)
+    features, notes = _choose_features(frame, taken, options, sites)
     if not options.predicts_number:
         values = sort_naturally(frame[label].drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
         if len(values) > MOST_CLASSES:
@@ -114,7 +114,7 @@ def draft_table_schema(
     return Schema(label, (label,), ranged, (), options.group, options.time, number), (advice, *notes)
 
 
-def _draft_columns(
+def _choose_features(
     frame: pl.DataFrame, taken: list[str], options: DraftOptions, sites: int
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """The features of a table, and notes on columns left out: all usable columns, or only a given column of text."""

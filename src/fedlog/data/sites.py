@@ -54,20 +54,22 @@ class SiteSources:
             source = source.split(",")
         if not isinstance(source, str | Path):
             _refuse_site_column(site_column, "a list of files")
-            return cls("files", _name_sites([Path(path) for path in source], "the list of sites"))
+            return cls("files", _find_site_paths([Path(path) for path in source], "the list of sites"))
         folder = Path(source)
         if folder.is_file() and folder.suffix in TABLE_SUFFIXES:
             return cls(folder.stem, {}, None, _split_table_by_site(folder, site_column))
         _refuse_site_column(site_column, str(folder))
         if not folder.is_dir():
-            raise InputError(f"expected a folder with {SITE_FILES}, found: {folder}", hint=_explain_missing(folder))
+            raise InputError(
+                f"expected a folder with {SITE_FILES}, found: {folder}", hint=_hint_at_unusable_path(folder)
+            )
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        paths = _name_sites([path for path in found if path.name != SCHEMA_FILE], str(folder))
+        paths = _find_site_paths([path for path in found if path.name != SCHEMA_FILE], str(folder))
         schema = folder / SCHEMA_FILE
         return cls(folder.name, paths, schema if schema.exists() else None)
 
 
-def _explain_missing(path: Path) -> str:
+def _hint_at_unusable_path(path: Path) -> str:
     """A hint for a path that does not exist, or is neither a folder nor a table."""
     if path.exists():
         return "give a folder, or one table with --site-column COLUMN"
@@ -106,12 +108,12 @@ def _split_table_by_site(path: Path, column: str | None) -> dict[str, pl.DataFra
     return {name: frame.filter(names == name).drop(column) for name in found}
 
 
-def _name_sites(paths: Sequence[Path], where: str) -> dict[str, Path]:
+def _find_site_paths(paths: Sequence[Path], where: str) -> dict[str, Path]:
     """The path of each site by the site's name, sorted; InputError for an unknown type of file or a repeated name."""
     sites: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
-            raise InputError(f"expected {SITE_FILES}, found no such file: {path}", hint=_explain_missing(path))
+            raise InputError(f"expected {SITE_FILES}, found no such file: {path}", hint=_hint_at_unusable_path(path))
         if not path.is_dir() and path.suffix not in (*TABLE_SUFFIXES, ".npz"):
             raise InputError(
                 f"expected {SITE_FILES} in {where}, found: {path.name}", hint="move it elsewhere, or convert it"
@@ -170,7 +172,7 @@ def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int,
 def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema, tuple[str, ...]]:
     """A schema for all sites, and notes: columns that were left out, and class names that look mistyped."""
     if sources.frames:
-        return _draft_tables(sources.frames, label)
+        return _draft_schema_of_tables(sources.frames, label)
     paths = list(sources.paths.values())
     kinds = {"folders" if path.is_dir() else "npz" if path.suffix == ".npz" else "tables" for path in paths}
     if len(kinds) > 1:
@@ -179,7 +181,7 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
             hint="use only tables, only .npz files, or only folders of images",
         )
     if kinds == {"tables"}:
-        return _draft_tables({path.name: read_frame(path) for path in paths}, label)
+        return _draft_schema_of_tables({path.name: read_frame(path) for path in paths}, label)
     if label is not None:
         raise InputError(f"--label is only for tables, found: {paths[0].name}", hint="leave out --label")
     drafts = [draft_image_schema(path) if path.is_dir() else draft_array_schema(path) for path in paths]
@@ -200,7 +202,7 @@ def _find_mistyped_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _draft_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tuple[Schema, tuple[str, ...]]:
+def _draft_schema_of_tables(tables: Mapping[str, pl.DataFrame], label: str | None) -> tuple[Schema, tuple[str, ...]]:
     (first, *_), frames = tables, list(tables.values())
     columns = frames[0].columns
     for name, frame in tables.items():

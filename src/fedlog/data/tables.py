@@ -100,7 +100,7 @@ def read_table(path: Path, schema: Schema, bad_rows: BadRowPolicy = BadRowPolicy
 
 def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     """The rows of a data frame with labels, checked against the schema; `where` names the frame in errors."""
-    wanted = _list_other_columns(schema)
+    wanted = _list_label_and_split_columns(schema)
     columns = select_features(frame, schema, where, tuple(wanted))
     targets = (
         None if schema.target_range is None else _read_targets(frame[schema.label_column], schema.target_range, where)
@@ -120,12 +120,12 @@ def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
     return select_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
-def _list_other_columns(schema: Schema) -> list[str]:
+def _list_label_and_split_columns(schema: Schema) -> list[str]:
     return [schema.label_column, *(name for name in (schema.group_column, schema.time_column) if name)]
 
 
 def _list_columns(schema: Schema) -> set[str]:
-    return {*_list_other_columns(schema), *(feature.column for feature in schema.features)}
+    return {*_list_label_and_split_columns(schema), *(feature.column for feature in schema.features)}
 
 
 @dataclass(frozen=True)

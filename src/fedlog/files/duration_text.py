@@ -1,10 +1,10 @@
-"""Write durations as text: the one place that chooses the unit and the number of digits."""
+"""Durations as text: the one place that chooses their unit and their number of digits."""
 
 from __future__ import annotations
 
 
 def describe_duration(seconds: float) -> str:
-    """Write the duration as a short text, such as 0.35 s, 4.1 s, 85 s, 12 min or 2.5 h."""
+    """Return the duration as a short text, such as 0.35 s, 4.1 s, 85 s, 12 min or 2.5 h."""
     if seconds < 9.95:
         return f"{seconds:.2g} s"
     if seconds < 119.5:

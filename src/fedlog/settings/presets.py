@@ -14,7 +14,7 @@ from fedlog.settings.privacy import BodyTraining
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, Recipe
 
-METHOD_OPTIONS = Mapping[str, Any]
+MethodOptions = Mapping[str, Any]
 PAPERS_DATA = ("circle", "mnist", "mnist-selection", "cifar10", "cifar100", "leaf")
 _OPTIMISER = ("moments", "decay", "weight_decay")
 
@@ -28,12 +28,12 @@ class Preset:
     epochs: int
     learning_rate: float
     body: str
-    methods: Mapping[str, METHOD_OPTIONS] = field(default_factory=dict)
+    method_options: Mapping[str, MethodOptions] = field(default_factory=dict)
     batch_sizes: Mapping[str, int] = field(default_factory=dict)  # of methods whose table has another batch size
 
     def find_options(self, method: str) -> dict[str, Any]:
         """Return the default options of this method on the preset's data set."""
-        return {"epochs": self.epochs, "learning_rate": self.learning_rate, **self.methods.get(method, {})}
+        return {"epochs": self.epochs, "learning_rate": self.learning_rate, **self.method_options.get(method, {})}
 
     def find_batch_size(self, method: str) -> int:
         """Return the default batch size of this method on the preset's data set."""
@@ -48,7 +48,7 @@ NUMBER_DATA = Preset(rounds=1, batch_size=10, epochs=1, learning_rate=0.001, bod
 PRESETS: dict[str, Preset] = {
     "diabetes": NUMBER_DATA,
     "wine-alcohol": NUMBER_DATA,
-    "digits": replace(OWN_DATA, methods={"fedper": {"personal_layers": 1}, "fedrep": {"personal_layers": 1}}),
+    "digits": replace(OWN_DATA, method_options={"fedper": {"personal_layers": 1}, "fedrep": {"personal_layers": 1}}),
     "circle": Preset(rounds=1, batch_size=80, epochs=30, learning_rate=0.01, body="mlp-signed:16,2"),
     "mnist": Preset(
         rounds=100,
@@ -56,7 +56,7 @@ PRESETS: dict[str, Preset] = {
         epochs=5,
         learning_rate=0.001,
         body="cnn",
-        methods={
+        method_options={
             "feddbe": {"kappa": 1.0, "momentum": 1.0},  # by `select-feddbe-mnist`; the original has 50
             "fedrep": {"head_epochs": 10, "head_learning_rate": 0.005},
             "cs-fl": {"threshold": 0.005, "reduction": 0.1, "phase_1_rate": 0.001, "phase_2_rate": 0.001},
@@ -68,7 +68,7 @@ PRESETS: dict[str, Preset] = {
         epochs=1,
         learning_rate=0.0005,
         body="cnn",
-        methods={
+        method_options={
             "fedrep": {"head_epochs": 10, "head_learning_rate": 0.0025},
             "fedbabu": {"fine_tune_learning_rate": 0.0005},
             "fedproto": {"regularisation": 10.0},  # by `select-fedproto-cifar10`; the original has 0.1
@@ -82,7 +82,7 @@ PRESETS: dict[str, Preset] = {
         epochs=3,
         learning_rate=0.0005,
         body="cnn",
-        methods={
+        method_options={
             "fedlog-c": {"beta": 0.0001},  # the growth factor of the smaller sets at a hundred classes
             "fedproto": {"regularisation": 10.0},  # as on CIFAR-10
             "fedrep": {"head_epochs": 3, "head_learning_rate": 0.0025},
@@ -105,7 +105,7 @@ def find_preset(data: str) -> Preset:
 FEWEST_RECORDS = 10
 """The fewest records for each of several Gaussians of a class: one of fewer would reveal single records."""
 # The options that a deployment sets unless the user does, and so does a comparison on the files of sites.
-DEPLOYED_OPTIONS: dict[str, METHOD_OPTIONS] = {
+DEPLOYED_OPTIONS: dict[str, MethodOptions] = {
     # Sites choose their bodies, so their untrained features cannot be added up to a first head.
     "fedlog-c": {"first_head": "random"},
     "fedpft": {"fewest": FEWEST_RECORDS},

@@ -68,7 +68,7 @@ class DpSgd(Section):
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
     def plan_training(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
-        """Plan the DP-SGD of a whole run: noise, steps and sampler. A round has (epochs / sample rate) steps."""
+        """Plan the DP-SGD of a whole run: its noise, its steps and how noise is drawn. A round has epochs / rate steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.n_entries - plan.n_class * (1 + plan.width)
@@ -168,7 +168,7 @@ def check_noise_fits_sums(promise: Promise | None, secure: bool) -> None:
 
 
 def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
-    """Raise InputError for secure sums with a method that needs each client's upload separately."""
+    """Raise InputError if secure sums would hide uploads that the method needs one by one."""
     if secure and algorithm.sums_in_the_open:
         raise InputError(
             f"method {algorithm.name} cannot be used with secure sums: it needs each client's upload separately",
@@ -262,7 +262,7 @@ def make_upload_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
 
 
 def normalise_clip(clip: str | None) -> str | None:
-    """Write the clip in one standard form, so that `clamp:2` and `clamp:2.0` count as the same experiment."""
+    """Return the clip in one standard form, so that `clamp:2` and `clamp:2.0` count as the same experiment."""
     if clip is None:
         return None
     parse_clip(clip)

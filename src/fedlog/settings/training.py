@@ -183,7 +183,7 @@ class RoundSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(RoundSettings):
-    """All settings of a run except its method, data and models; every setting has a value."""
+    """The settings of a run's rounds, optimiser and computation, with every default filled in."""
 
     rounds: AtLeastOne = 10
     batch_size: AtLeastOne = 10
