@@ -14,7 +14,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.duration_text import describe_duration
 from fedlog.report.pages import page_top
 from fedlog.report.pages.run_facts import ClientFacts
-from fedlog.report.pages.run_plots import make_bits_bars, make_clients_plot
+from fedlog.report.pages.run_plots import make_bits_bar_chart, make_clients_plot
 from fedlog.report.pages.runs_page import RunRow
 from fedlog.report.parts.axes import make_linear_axis, make_rounds_axis
 from fedlog.report.parts.plots import Plot, Point, Series
@@ -117,7 +117,7 @@ def render_deployed(facts: DeployedRun, records_version: str | None = None) -> s
         style=find_style(facts.method),
         sites_plot=make_clients_plot(ranked, facts.method, facts.measure, "site"),
         round_plots=[_plot_bits_by_round(facts), _plot_seconds_by_round(facts)] if facts.rounds else [],
-        bits_bars=make_bits_bars(facts.bits_by_kind, len(facts.rounds), "site"),
+        bits_bars=make_bits_bar_chart(facts.bits_by_kind, len(facts.rounds), "site"),
         privacy=None if facts.budget is None else page_top.make_privacy_section(facts.budget, facts.spent or {}),
         records_version=records_version,
     )

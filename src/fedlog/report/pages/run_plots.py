@@ -10,7 +10,7 @@ from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.parts.axes import Axis, make_linear_axis
 from fedlog.report.parts.curves import make_curve, make_curve_plots
-from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, Bars, Plot, Point, Series
+from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, BarChart, Plot, Point, Series
 from fedlog.report.parts.render import format_percent, format_points
 from fedlog.report.parts.style import COLOURS, find_numbered_style, find_style
 from fedlog.wire.bits_text import describe_bits
@@ -123,7 +123,7 @@ def _make_client_axis(names: Sequence[str], who: str) -> Axis:
     return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
 
 
-def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> Bars | None:
+def make_bits_bar_chart(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> BarChart | None:
     """Make a bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in bits_by_kind))
     if not sum(bits_by_kind.values()):
@@ -139,7 +139,7 @@ def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who
         )
         bars.append(Bar(label, describe_bits(sum(part.amount for part in parts)), parts))
     said = [f"{bar.label}: {', '.join(f'{p.label} {p.text}' for p in bar.parts) or 'nothing'}" for bar in bars]
-    return Bars(
+    return BarChart(
         name="bits",
         title="Bits by direction and kind",
         alt_text=". ".join(said) + ".",
@@ -151,7 +151,7 @@ def make_bits_bars(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who
     )
 
 
-def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
+def make_time_bar_chart(parts: Sequence[tuple[str, float, float]]) -> BarChart | None:
     """Make a bar chart of the time that each part of a round took; None if `parts` is empty: the run was not profiled.
 
     `parts` has the name, the seconds and the share of the time of each part.
@@ -164,7 +164,7 @@ def make_time_bars(parts: Sequence[tuple[str, float, float]]) -> Bars | None:
         if seconds > 0
     )
     total = sum(part.amount for part in drawn)
-    return Bars(
+    return BarChart(
         name="time",
         title="Where the time of a round went",
         alt_text=", ".join(f"{part.label} {part.text}" for part in drawn) + ".",
@@ -205,7 +205,7 @@ def make_calibration_plot(facts: RunFacts) -> Plot | None:
     )
 
 
-def make_geometry_plot(facts: RunFacts) -> Plot | None:
+def make_class_means_plot(facts: RunFacts) -> Plot | None:
     """Plot the clients' class means and the common head, in the plane in which the means differ most.
 
     None if the run recorded no class means.

@@ -248,7 +248,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarChart:
     """A bar chart: several horizontal bars on one scale, one below the other."""
 
     name: str
