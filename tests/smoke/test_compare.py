@@ -167,9 +167,9 @@ def test_numbers_to_predict_have_no_accuracy_to_compare(tmp_path: Path, capsys: 
     regression = ["--method", "fed-regression", "--body", "identity"]
     for command in (["compare", "--quick"], ["run", "--seeds", "2", *regression]):
         assert main([*command, "--data", "diabetes", "--out", str(tmp_path / "out")]) == 2
-        assert "the label of the data is a number" in capsys.readouterr().err
+        assert "the label of diabetes is a number" in capsys.readouterr().err
     own = Federation.from_arrays({"a": (np.zeros((9, 2)), np.arange(9.0))}, number=(0.0, 8.0))
-    with pytest.raises(InputError, match="the label of the data is a number"):
+    with pytest.raises(InputError, match="a comparison needs a label with classes"):
         fedlog.compare(own, methods=["fed-regression"], seeds=1)
 
 

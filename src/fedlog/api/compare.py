@@ -246,7 +246,7 @@ def compare_seeds(spec: RunSpec, seeds: int | Iterable[int], out: Path, jobs: in
 
 @dataclass(frozen=True)
 class _ComparisonPlan:
-    """What a comparison runs: common settings, variants of methods and seeds; and how many runs it runs in parallel."""
+    """What a comparison runs: common settings, variants of methods, and seeds; and how many runs run in parallel."""
 
     common: RunSpec
     choices: variants.VariantChoices
@@ -284,11 +284,11 @@ class _ComparisonPlan:
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.jobs == 1 and self.executor == "processes"):
-                return running.run_one_by_one(runs, self._find_federation, bar.show, callbacks)
+                return running.run_one_by_one(runs, self._split_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
-                    "expected no callbacks, because runs in other processes cannot call them, found some",
-                    hint="use jobs=1, or leave out the callbacks",
+                    f"expected no callbacks, because other processes run the methods, found: {len(callbacks)}",
+                    hint="use jobs=1 without executor, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
             # On a cluster one task for each run, because workers may be lost; here one for each job, because a process
@@ -297,7 +297,7 @@ class _ComparisonPlan:
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
-    def _find_federation(self, seed: int) -> Federation | None:
+    def _split_federation(self, seed: int) -> Federation | None:
         """Return the user's `Federation`, with a split of its own for this seed if it can be split again.
 
         None if the data are given by name.
@@ -324,7 +324,7 @@ def _refuse_regression(spec: RunSpec, own: Federation | None) -> None:
     """Raise InputError if the label of the data is a number: a comparison is about the share of right classes."""
     if spec.data in NUMBER_TABLES or (own is not None and own.train.targets is not None):
         raise InputError(
-            "a comparison counts right classes, but the label of the data is a number",
+            f"a comparison needs a label with classes, but the label of {spec.data} is a number",
             hint="`fedlog run --method fed-regression` predicts numbers, one seed at a time",
         )
 
