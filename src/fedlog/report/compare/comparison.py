@@ -85,7 +85,7 @@ def make_comparison_json(findings: Findings, advice: Advice, notes: Sequence[str
 
 
 def make_spreadsheet_rows(findings: Findings) -> list[dict[str, Any]]:
-    """Return the rows of a spreadsheet: for each variant of a method, one row over all sites, and one for each site."""
+    """Return the rows of a spreadsheet: for each variant of a method, a row for all sites together and one per site."""
     rows = []
     for results in findings.results.values():
         beside = {name: None if value is None else value.value for name, value in results.other_measures.items()}
@@ -152,15 +152,15 @@ def draw_comparison(findings: Findings) -> Figure:
     figure = ShownFigure((9, 4 + 2.2 * rows))
     grid = figure.add_gridspec(rows + 2, columns)
     bits = {label: results.bits for label, results in findings.results.items()}
-    looks = choose_styles({label: findings.find_method(label) for label in findings.labels})
+    styles = choose_styles({label: findings.find_method(label) for label in findings.labels})
     whole = figure.add_subplot(grid[:2, :])
-    _draw_accuracies(whole, {label: results.accuracy for label, results in findings.results.items()}, bits, looks)
+    _draw_accuracies(whole, {label: results.accuracy for label, results in findings.results.items()}, bits, styles)
     whole.set(xlabel="bits up and down, all sites", ylabel="test accuracy, mean over sites (%)")
     whole.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     for at, site in enumerate(sites):
         axes = figure.add_subplot(grid[2 + at // columns, at % columns])
         _draw_accuracies(
-            axes, {label: results.sites[site].accuracy for label, results in findings.results.items()}, bits, looks
+            axes, {label: results.sites[site].accuracy for label, results in findings.results.items()}, bits, styles
         )
         axes.set_title(site, fontsize="small")
         axes.tick_params(labelsize="x-small")
@@ -168,7 +168,7 @@ def draw_comparison(findings: Findings) -> Figure:
 
 
 def _draw_accuracies(
-    axes: Any, accuracies: Mapping[str, Estimate | None], bits: Mapping[str, float], looks: Mapping[str, Style]
+    axes: Any, accuracies: Mapping[str, Estimate | None], bits: Mapping[str, float], styles: Mapping[str, Style]
 ) -> None:
     """Draw the accuracy of each variant against its bits, with its interval."""
     axes.set_xscale("symlog", linthresh=1e3)
@@ -181,7 +181,7 @@ def _draw_accuracies(
             [100 * accuracy.value],
             yerr=None if half is None else [100 * half],
             capsize=3,
-            label=looks[label].label,
-            **looks[label].matplotlib_point,
+            label=styles[label].label,
+            **styles[label].matplotlib_point,
         )
     axes.grid(alpha=0.3)

@@ -89,7 +89,7 @@ def shorten_run(run: RunResult, rounds: int) -> RunResult:
 def compute_share_of_bits(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> float | None:
-    """Divide the bits in `costs` by the bits that uncompressed runs need to reach the accuracy `threshold`.
+    """Return the bits in `costs` as a share of the bits that uncompressed runs need to reach the accuracy `threshold`.
 
     Only seeds that both have are counted; None if there are none.
     """
@@ -113,7 +113,7 @@ def compare_final_accuracy(runs: Sequence[RunResult], uncompressed: Mapping[int,
     return Mean.from_values(found) if len(found) > 1 else None
 
 
-def describe_difference(difference: Mean | None) -> str:
+def format_accuracy_difference(difference: Mean | None) -> str:
     """Format a mean difference in points with its 95 % interval, as `-0.12 (-0.30 to +0.06)`; blank for None."""
     if difference is None:
         return ""
@@ -161,7 +161,7 @@ def _make_bits_to_goal_row(
         else NOT_RUN,
         "the paper": parse_printed_rows(part.printed)[method].cost_text,
         "of f32": _format_share(share),
-        "final accuracy against f32": describe_difference(difference),
+        "final accuracy against f32": format_accuracy_difference(difference),
         "aim": judge_goal(share, None if difference is None else difference.interval[0]),
     }
 
@@ -209,7 +209,7 @@ def make_bits_and_accuracy_table(
                 rows.append(
                     _make_bits_and_accuracy_row(method, way, list(uncompressed.values()), uncompressed, threshold)
                 )
-                rows += _make_lossless_rows(method, uncompressed, short, threshold)
+                rows += _list_row_of_lossless_codec(method, uncompressed, short, threshold)
             elif runs:
                 rows.append(_make_bits_and_accuracy_row(method, way, runs, uncompressed, threshold))
     notes = (
@@ -229,21 +229,22 @@ def _make_bits_and_accuracy_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
     costs = {run.seed: run.compute_cost_to_reach(threshold) for run in runs}
+    difference = None if way == UNCOMPRESSED else compare_final_accuracy(runs, uncompressed)
     return {
         "way of sending": f"{LABELS[method]}, {way}",
         **_format_cost_cells(costs, uncompressed, threshold),
         "final accuracy": f"{100 * float(np.mean([run.summary.accuracy_mean_over_clients for run in runs])):.2f}",
-        "against f32": "" if way == UNCOMPRESSED else describe_difference(compare_final_accuracy(runs, uncompressed)),
+        "against f32": format_accuracy_difference(difference),
     }
 
 
-def _make_lossless_rows(
+def _list_row_of_lossless_codec(
     method: str, uncompressed: Mapping[int, RunResult], short: FinishedRuns, threshold: float
 ) -> list[dict[str, str]]:
     """Return the table row for the lossless codec `rows`, in a list; an empty list if it was not run.
 
-    This codec changes no model, so accuracies are those of `f32`. Bits are scaled up from runs of two rounds, because
-    every round costs the same.
+    This codec changes no model, so its accuracies are those of `f32`. Its bits are scaled up from runs of two rounds,
+    because every later round costs as much as round 2.
     """
     costs = {}
     for run in short.runs.get(f"{method}-rows", []):
@@ -260,7 +261,7 @@ def _make_lossless_rows(
 def _format_cost_cells(
     costs: Mapping[int, Cost], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
-    """Format the table cells for seeds, rounds, bits up, bits down, their sum, and its share of the bits of `f32`."""
+    """Format the table cells for seeds, rounds, bits up, bits down and bits both ways, also in per cent of `f32`."""
     return {
         "seeds": ", ".join(str(seed) for seed in costs),
         "rounds": ", ".join(str(cost.round) for cost in costs.values()) + _mark_missed_threshold(costs),

@@ -81,7 +81,7 @@ class DeployedRun:
 
     @property
     def measure(self) -> str:
-        """The measure of quality that the page names: accuracy or, for predicted numbers, the coverage of intervals."""
+        """The measure that the page names: accuracy or, for predicted numbers, the share inside their intervals."""
         number = any(site.error is not None for site in self.sites)
         return "share inside 90 % intervals" if number else "test accuracy"
 
@@ -227,7 +227,7 @@ def _list_notes(facts: DeployedRun) -> list[str]:
 
 
 def _plot_bits_by_round(facts: DeployedRun) -> Plot:
-    """Plot the bits sent by the end of each round, up and down."""
+    """Plot the bits sent from the start to the end of each round, up and down."""
     unit, size = choose_unit(facts.bits)
     last = facts.rounds[-1]
     return _plot_by_round(

@@ -25,9 +25,9 @@ class Tile:
 
 
 def describe_result(share: float | None, error: float | None) -> str:
-    """Describe a run's result: its accuracy `share` or, if it predicts numbers, their error.
+    """Describe a run's result: its accuracy or, if it predicts numbers, their error and the share inside intervals.
 
-    For predicted numbers, `share` is the share of them inside their intervals.
+    `share` is the accuracy or the share of numbers inside their intervals; `error` is None for an accuracy.
     """
     if share is None:
         return ""
@@ -49,9 +49,9 @@ def make_gain_tiles(gains: Sequence[float], who: str) -> list[Tile]:
 
 
 def make_bits_tile(bits: int, who: str, up: str) -> Tile:
-    """Make a tile with the bits that all clients or sites (`who`) sent and received.
+    """Make a tile with the bits that all clients or sites sent and received.
 
-    `up` is a text on the bits that they sent.
+    `who` is `client` or `site`; `up` is a text that says how many of the bits they sent.
     """
     return Tile("bits", describe_bits(bits), f"all {who}s, both ways; {up}")
 

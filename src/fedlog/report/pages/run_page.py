@@ -58,7 +58,7 @@ def render_run(facts: RunFacts, records_version: str | None = None) -> str:
 
 
 def make_headline(facts: RunFacts) -> dict[str, Any]:
-    """Return the texts of the headline by name: the accuracy, the bits, and the results of the run's baselines."""
+    """Return the texts of the headline by name: the accuracy, the bits, and the results of other methods."""
     others = []
     for method, summary in facts.baselines.items():
         bits = summary.bits_up + summary.bits_down

@@ -10,7 +10,7 @@ from fedlog.experiments.run.execute import RECORDS
 from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
 from fedlog.report.parts.axes import Axis, make_linear_axis
 from fedlog.report.parts.curves import make_curve, make_curve_plots
-from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarPart, BarChart, Plot, Point, Series
+from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarChart, BarPart, Plot, Point, Series
 from fedlog.report.parts.render import format_percent, format_points
 from fedlog.report.parts.style import COLOURS, find_numbered_style, find_style
 from fedlog.wire.bits_text import describe_bits
@@ -123,7 +123,9 @@ def _make_client_axis(names: Sequence[str], who: str) -> Axis:
     return Axis(f"{who}s, lowest first", 0.5, count + 0.5, tuple((float(at), str(at)) for at in marks))
 
 
-def make_bits_bar_chart(bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client") -> BarChart | None:
+def make_bits_bar_chart(
+    bits_by_kind: Mapping[tuple[str, str], int], rounds: int, who: str = "client"
+) -> BarChart | None:
     """Make a bar chart of the run's bits by direction and kind of message; None if nothing was sent."""
     kinds = list(dict.fromkeys(kind for _, kind in bits_by_kind))
     if not sum(bits_by_kind.values()):

@@ -26,12 +26,12 @@ def draw_method_curves(finished: FinishedRuns) -> str:
     """
     figure = ShownFigure((11, 4.5))
     by_round, by_bits = figure.subplots(1, 2, sharey=True)
-    looks = choose_styles({row.name: row.spec.method for row in finished.experiment.rows if finished.runs[row.name]})
+    styles = choose_styles({row.name: row.spec.method for row in finished.experiment.rows if finished.runs[row.name]})
     for row in finished.experiment.rows:
         runs = finished.runs[row.name]
         if not runs:
             continue
-        look = looks[row.name].matplotlib_line
+        look = styles[row.name].matplotlib_line
         accuracy = read_accuracy_curves(runs)
         megabits = np.array(runs[0].bits_by_round)[: accuracy.shape[1]] / 1e6
         mean, spread = accuracy.mean(0), accuracy.std(0)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """A matplotlib figure of this size in inches; a notebook shows it if it is the last value of a cell."""
+    """A matplotlib figure that a notebook shows if it is the last value of a cell; `size` is in inches."""
 
     def __init__(self, size: tuple[float, float]) -> None:
         super().__init__(figsize=size, layout="constrained")

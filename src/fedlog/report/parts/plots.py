@@ -172,7 +172,7 @@ def place_horizontal_lines(plot: Plot) -> list[PlacedHorizontalLine]:
 def _sample_name(line: HorizontalLine, placed: PlacedHorizontalLine) -> list[tuple[float, float]]:
     """Return positions all over the name of a line.
 
-    They are so many that a later name rather covers a curve than this name.
+    They are so many that a later name is placed over a curve rather than over this name.
     """
     wide = LETTER_WIDTH * len(line.label)
     start = placed.name_x - wide if placed.anchor == "end" else placed.name_x
