@@ -23,7 +23,7 @@ from fedlog.data.catalog import load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.block.compile import compile_stacked
+from fedlog.engine.training.block.compile import compile_stacked_body
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.tasks import Settings, Task
 from fedlog.models.body import HEAD, draw_initial_head
@@ -128,7 +128,7 @@ def test_the_bodies_of_the_pages(page: str, name: str, follow: Follow, capsys: p
 
 def test_the_layer_of_the_page_is_computed_by_its_block(follow: Follow) -> None:
     followed = follow("layer")
-    found = compile_stacked(make_body("learned_swish:swish_cnn", (1, 8, 8)))
+    found = compile_stacked_body(make_body("learned_swish:swish_cnn", (1, 8, 8)))
     assert found is not None
     assert found.training.without_block == ()
     assert followed.LearnedSwishStage in {type(step.stage) for step in found.training.steps}

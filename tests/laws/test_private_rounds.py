@@ -240,7 +240,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
         fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
         trained = [fit.params for fit in fits]
         requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
-        found.append([*(p["2.weight"] for p in trained), *backend.features(requests)])
+        found.append([*(p["2.weight"] for p in trained), *backend.compute_features(requests)])
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)

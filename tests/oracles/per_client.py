@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedlog.engine.training.block import compile_body
+from fedlog.engine.training.block import compile_module
 from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -47,7 +47,7 @@ def compare(
     """Assert that the stacked network and the per-client loop agree on features and gradients."""
     dtype, (clients, batch) = images.dtype, positions.shape
     shape = tuple(images.shape[1:])
-    network = compile_body(module, shape)
+    network = compile_module(module, shape)
     assert network is not None
     assert network.without_block == without_block
     params = {n: draw(clients, *value.shape, dtype=dtype) * 0.25 for n, value in collect_parameters(module).items()}
@@ -67,7 +67,7 @@ def compare(
     expected = torch.stack([one_client(at) for at in range(clients)])
     weights = torch.randn_like(expected)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), moving, allow_unused=True)
-    found = network.features(params, network.gather(network.arrange(images), positions), masks)
+    found = network.compute_features(params, network.gather(network.arrange(images), positions), masks)
     gradients = torch.autograd.grad((found * weights).sum(), moving, allow_unused=True)
 
     scale = TOLERANCE[dtype]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlog.engine.training.block import compile_body, library
+from fedlog.engine.training.block import compile_module, library
 from fedlog.engine.training.block.chain import ChainStage, Extent, Program
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
@@ -36,7 +36,7 @@ class Residual(nn.Module):
 
 
 def _network(module: nn.Module, shape: tuple[int, ...]) -> BlockNetwork:
-    network = compile_body(module, shape)
+    network = compile_module(module, shape)
     assert network is not None
     assert any(isinstance(step.stage, ChainStage) for step in network.chained)
     return network
@@ -44,7 +44,7 @@ def _network(module: nn.Module, shape: tuple[int, ...]) -> BlockNetwork:
 
 def _values_and_gradients(network: BlockNetwork, params: dict[str, Tensor], inputs: Tensor) -> list[Tensor]:
     leaves = [inputs, *(value for value in params.values() if value.requires_grad)]
-    found = network.features(params, inputs, None)
+    found = network.compute_features(params, inputs, None)
     torch.manual_seed(9)
     return [found, *torch.autograd.grad(found, leaves, torch.randn_like(found))]
 
@@ -65,7 +65,9 @@ def test_a_chain_agrees_with_its_stages(batch: int, frozen: str) -> None:
     for one, other in zip(chained, single, strict=True):
         assert (one - other).abs().max() <= 1e-12 * (1 + other.abs().max())
     with torch.no_grad():  # values are written over each other
-        assert (network.features(params, inputs, None) - single[0]).abs().max() <= 1e-12 * (1 + single[0].abs().max())
+        assert (network.compute_features(params, inputs, None) - single[0]).abs().max() <= 1e-12 * (
+            1 + single[0].abs().max()
+        )
 
 
 def test_a_value_that_is_read_outside_leaves_the_chain() -> None:

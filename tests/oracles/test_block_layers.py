@@ -13,7 +13,7 @@ from per_client import compare
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlog.engine.training.block import compile_body, convolve, library
+from fedlog.engine.training.block import compile_module, convolve, library
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.block.trace import Add, Concatenate, SpatialMean
 from fedlog.models.masked_dropout import MaskedDropout, replace_dropout
@@ -264,7 +264,7 @@ class OnTheSide(nn.Module):
 
 
 def test_a_network_that_computes_something_else_is_not_used() -> None:
-    assert compile_body(OnTheSide(), (4,)) is None
+    assert compile_module(OnTheSide(), (4,)) is None
 
 
 class Aside(nn.Module):

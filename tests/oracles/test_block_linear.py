@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from fedlog.engine.training.block import compile_body, library
+from fedlog.engine.training.block import compile_module, library
 from fedlog.engine.training.block.linear import CompiledLinear
 from fedlog.engine.training.block.stages import LinearStage
 
@@ -78,8 +78,8 @@ def test_an_infinite_weight_in_two_vectors_is_counted_once() -> None:
 
 
 def test_only_networks_that_are_not_plain_take_the_compiled_passes() -> None:
-    plain = compile_body(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), (4,))
-    normed = compile_body(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3)), (4,))
+    plain = compile_module(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), (4,))
+    normed = compile_module(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3)), (4,))
     assert plain is not None
     assert normed is not None
     stages = [network.steps[0].stage for network in (plain, normed)]

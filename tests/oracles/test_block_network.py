@@ -13,7 +13,7 @@ from per_client import compare
 from torch import Tensor, nn
 
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.block import BlockNetwork, compile_body, library
+from fedlog.engine.training.block import BlockNetwork, compile_module, library
 from fedlog.models.body import build_body
 from fedlog.models.masked_dropout import MaskedDropout
 from fedlog.models.networks import cifar_cnn, cifar_cnn_small, mnist_cnn, small_cnn
@@ -166,16 +166,20 @@ def test_a_value_that_is_no_number_stays_visible() -> None:
     for pixel in range(4):
         images = torch.zeros(1, 1, 2, 2)
         images.view(-1)[pixel] = torch.nan
-        assert network.features(params, network.gather(images.flatten(1), torch.zeros(1, 9).long()), None).isnan().all()
+        assert (
+            network.compute_features(params, network.gather(images.flatten(1), torch.zeros(1, 9).long()), None)
+            .isnan()
+            .all()
+        )
 
 
 def test_convolutions_have_no_block_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "AVAILABLE", False)
-    network = compile_body(masked(mnist_cnn()), (1, 28, 28))
+    network = compile_module(masked(mnist_cnn()), (1, 28, 28))
     assert network is not None
     assert network.without_block[0] == "0 (Conv2d)"
     assert "C compiler" in Engine().explain(build_body("cnn", mnist_cnn, (1, 28, 28)))
-    assert compile_body(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
+    assert compile_module(nn.Sequential(nn.Linear(4, 2)), (4,)) is not None
 
 
 def test_layers_for_units_take_vectors_and_flattened_images() -> None:
@@ -200,20 +204,20 @@ def test_parameters_shared_by_all_clients_count_once_and_collect_the_summed_grad
     shared = {name: value.detach()[None].double().requires_grad_() for name, value in module.named_parameters()}
     own = {name: value.detach().repeat(3, *(1,) * (value.ndim - 1)).requires_grad_() for name, value in shared.items()}
     batch = network.gather(network.arrange(torch.randn(5, 1, 8, 8, dtype=torch.float64)), torch.randint(0, 5, (3, 2)))
-    network.features(shared, batch, None).square().sum().backward()
-    network.features(own, batch, None).square().sum().backward()
+    network.compute_features(shared, batch, None).square().sum().backward()
+    network.compute_features(own, batch, None).square().sum().backward()
     for name, value in shared.items():
         torch.testing.assert_close(value.grad, own[name].grad.sum(0, keepdim=True))
 
 
 def test_what_blocks_cannot_compute_is_left_to_the_caller() -> None:
     shared = nn.Linear(64, 64)
-    assert compile_body(nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared), (1, 8, 8)) is None
-    assert compile_body(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()), (1, 8, 8)) is None  # ends in a map
-    assert compile_body(nn.Sequential(nn.Flatten(), nn.ReLU()), (1, 8, 8)) is None  # nothing to gain
+    assert compile_module(nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared), (1, 8, 8)) is None
+    assert compile_module(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU()), (1, 8, 8)) is None  # ends in a map
+    assert compile_module(nn.Sequential(nn.Flatten(), nn.ReLU()), (1, 8, 8)) is None  # nothing to gain
 
 
 def compiled(module: nn.Sequential, input_shape: tuple[int, ...]) -> BlockNetwork:
-    network = compile_body(module, input_shape)
+    network = compile_module(module, input_shape)
     assert network is not None
     return network

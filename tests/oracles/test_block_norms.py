@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from per_client import compare
 from torch import nn
 
-from fedlog.engine.training.block import compile_body, library
+from fedlog.engine.training.block import compile_module, library
 from fedlog.engine.training.block.map_stages import MapNormStage
 
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
@@ -55,10 +55,10 @@ def test_other_instruction_sets_agree_as_well(switch: str, batch: int) -> None:
 
 def test_pooling_with_gaps_or_padding_stays_a_stage_of_its_own() -> None:
     for pool in (nn.MaxPool2d(2, stride=3), nn.MaxPool2d(3, padding=1), nn.MaxPool2d(2, ceil_mode=True)):
-        network = compile_body(nn.Sequential(nn.GroupNorm(1, 2), nn.ReLU(), pool, nn.Flatten()), (2, 7, 7))
+        network = compile_module(nn.Sequential(nn.GroupNorm(1, 2), nn.ReLU(), pool, nn.Flatten()), (2, 7, 7))
         assert network is not None
         assert len(network.steps) == 3
-    fused = compile_body(nn.Sequential(nn.GroupNorm(1, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 7, 7))
+    fused = compile_module(nn.Sequential(nn.GroupNorm(1, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 7, 7))
     assert fused is not None
     (stage, *_) = (step.stage for step in fused.steps)
     assert isinstance(stage, MapNormStage)

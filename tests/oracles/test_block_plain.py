@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.shape import Batch, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.training.block import library
-from fedlog.engine.training.block.compile import compile_stacked
+from fedlog.engine.training.block.compile import compile_stacked_body
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.engine.training.block.plain import (
     _compute_product_gradients_compiled,
@@ -57,7 +57,7 @@ def _made(name: str) -> tuple[Body, BlockNetwork, dict[str, Tensor], dict[str, T
     """A body with its network, and parameters, multipliers and a batch for it."""
     make, shape, batch = BODIES[name]
     body = build_body(name, make, shape)
-    compiled = compile_stacked(body)
+    compiled = compile_stacked_body(body)
     assert compiled is not None
     generator = Key(5).child(name).torch()
     clients = [body.make_initial_params(Key(at).child(name)) for at in range(CLIENTS)]
@@ -86,10 +86,10 @@ def test_written_out_passes_have_the_bits_of_autograd(name: str, frozen: str) ->
         params[own].requires_grad_()
     with torch.no_grad():
         found, tape = passes.forward(params, inputs, masks)
-    features = network.features(params, inputs, masks)
+    features = network.compute_features(params, inputs, masks)
     assert torch.equal(found, features)
     with torch.no_grad():
-        assert torch.equal(passes.evaluate(params, inputs), network.features(params, inputs, None))
+        assert torch.equal(passes.evaluate(params, inputs), network.compute_features(params, inputs, None))
     gradient = torch.randn(features.shape, generator=Key(6).torch())
     expected = torch.autograd.grad(features, [params[own] for own in moving], gradient)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_bodies_that_end_a_chain_in_between_are_not_written_out() -> None:
             middle = torch.tanh(self.first(inputs))
             return torch.relu(middle + self.second(middle))
 
-    compiled = compile_stacked(build_body("residual", Residual, (6,)))
+    compiled = compile_stacked_body(build_body("residual", Residual, (6,)))
     assert compiled is not None
     assert make_passes(compiled.training) is None
 

@@ -128,7 +128,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) ->
     plan = SgdRoundPlan(1.0, 1e6, 1.0, 1)
     records = _records(5)
     backend, task = _task(records, plan)
-    backend.start_from(task.work.params)
+    backend.set_parameters(task.work.params)
     (phase,), body = task.phases, _body()
     phase = phase if loss is None else replace(phase, loss=loss)
     rows = backend.compute_record_gradients(task, phase, torch.arange(5), Key(4))
@@ -174,7 +174,7 @@ def test_one_record_moves_the_sum_of_a_step_by_the_clip_at_most(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(without, "make_batch", coupled)
         for backend, own in ((with_record, task), (without, task_without)):
-            backend.start_from(own.work.params)
+            backend.set_parameters(own.work.params)
             step = backend._compute_noisy_gradients(own, own.phases[0], Key(5))
             sums.append(torch.cat([part.reshape(-1) for part in step]).to(torch.float64) * 50)
     moved = sums[0] - sums[1]
@@ -197,7 +197,7 @@ def test_the_sample_dropout_and_crops_are_as_secret_as_the_noise(source: str, mo
     sampler = DiscreteSampler(0.5**10) if source == "system" else FloatSampler(Key(5))
     training = replace(backend._training, sampler=lambda key: sampler)
     monkeypatch.setattr(backend, "_training", training)
-    backend.start_from(task.work.params)
+    backend.set_parameters(task.work.params)
     steps: list[list[tuple[list[int], Key]]] = []
 
     def noted(task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
@@ -224,7 +224,7 @@ def test_a_whole_step_on_neighbouring_data_moves_by_the_clip_at_most_over_a_divi
     sums = []
     for count in (9, 8):
         backend, task = _task(Records(everyone.inputs[:count], everyone.labels[:count]), plan)
-        backend.start_from(task.work.params)
+        backend.set_parameters(task.work.params)
         backend._body = replace(backend._body, dropout=())  # dropout is drawn record by record, in order
         sums.append(torch.cat([g.reshape(-1) for g in backend._compute_noisy_gradients(task, task.phases[0], Key(5))]))
     moved = float((sums[0] - sums[1]).norm())
@@ -465,7 +465,7 @@ def _messages(records: int, plan: SgdRoundPlan, clip: Clip, sigma: float, trials
     for trial in range(trials):
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
-        (features,) = backend.features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
+        (features,) = backend.compute_features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
         sums = sum_clipped_moments(features, data.labels, 2, clip, 2.0**-20).statistics.sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)

@@ -85,8 +85,8 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
             FeatureRequest(t.client, model, pool, t.client.train if positions == "train" else t.client.tests[0])
             for t, model in zip(tasks, expected, strict=True)
         ]
-        seen = [f for start in (0, 3) for f in stacked.features(requests[start : start + 3])]
-        for one, other in zip(loop.features(requests), seen, strict=True):
+        seen = [f for start in (0, 3) for f in stacked.compute_features(requests[start : start + 3])]
+        for one, other in zip(loop.compute_features(requests), seen, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
 
 
@@ -419,5 +419,5 @@ def test_clients_evaluated_in_smaller_groups_have_the_same_features(
     )
     models = [{name: value * (1 + at) for name, value in t.work.params.items()} for at, t in enumerate(tasks)]
     requests = [FeatureRequest(t.client, m, Pool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)]
-    for one, other in zip(loop.features(requests), stacked.features(requests), strict=True):
+    for one, other in zip(loop.compute_features(requests), stacked.compute_features(requests), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)

@@ -329,7 +329,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
             moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
             assert (moved > 0) == (task.client.records > 0), f"{where}: training changed the model by {moved:g}"
         requests = [FeatureRequest(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
-        for ours, theirs in zip(loop.features(requests), other.features(requests), strict=True):
+        for ours, theirs in zip(loop.compute_features(requests), other.compute_features(requests), strict=True):
             assert ours.shape == theirs.shape
             assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
 

@@ -240,7 +240,7 @@ class Cohort:
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
         elif exchange.summary is BodySummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
-            for request, features in zip(requests, backend.features(requests), strict=True):
+            for request, features in zip(requests, backend.compute_features(requests), strict=True):
                 own = labels[request.positions]
                 # The key of round 1 in every round: other Gaussians of the same records would say more about them.
                 key = self._derive_work_key(request.client, 1, exchange)
@@ -272,12 +272,15 @@ class Cohort:
         """
         protection = self._protection
         if protection is None or protection.mechanism.unit is not Unit.RECORD:
-            yield from zip(requests, backend.features(requests), strict=True)
+            yield from zip(requests, backend.compute_features(requests), strict=True)
             return
         # One call for each record: rounding depends on the number of records in a call, so otherwise one more record
         # could change the features of the others.
         for request in requests:
-            alone = [backend.features([replace(request, positions=at)])[0] for at in torch.split(request.positions, 1)]
+            alone = [
+                backend.compute_features([replace(request, positions=at)])[0]
+                for at in torch.split(request.positions, 1)
+            ]
             yield request, torch.cat(alone) if alone else torch.zeros(0, request.client.body.width)
 
     def _derive_work_key(self, client: Client, round_number: int, exchange: Exchange, *purpose: str) -> Key:
@@ -309,7 +312,7 @@ class Cohort:
             if not candidates:
                 continue
             # One pass through the body is enough: candidates differ only in their heads.
-            (features,) = backend.features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
+            (features,) = backend.compute_features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
             right = [
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
@@ -326,7 +329,7 @@ class Cohort:
         held_out = {c.index: c.tests if judge is HeldOutRecords.TEST else c.validations for c in group}
         requests = [FeatureRequest(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
         scores = []
-        for request, features in zip(requests, backend.features(requests), strict=True):
+        for request, features in zip(requests, backend.compute_features(requests), strict=True):
             sizes = [len(part) for part in held_out[request.client.index]]
             if self._range is not None:
                 scores.append((request.client.index, self._score_numbers(request, features, sizes, self._range)))

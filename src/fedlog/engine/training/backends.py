@@ -12,7 +12,7 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client, group_by_body
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.block import library
-from fedlog.engine.training.block.compile import compile_stacked
+from fedlog.engine.training.block.compile import compile_stacked_body
 from fedlog.engine.training.block.generic import VmapNetwork, find_vmap_obstacle
 from fedlog.engine.training.block.network import Stacked, StackedBody
 from fedlog.engine.training.block.trainer import EVALUATION_RECORDS, BlockBackend
@@ -236,7 +236,7 @@ def _choose_loop_backend(reason: str) -> Decision:
 @lru_cache(maxsize=16)
 def _compile_once(body: Body) -> StackedBody | None:
     """The body's stacked network, compiled once for each body object."""
-    return compile_stacked(body)
+    return compile_stacked_body(body)
 
 
 def _explain_layers_without_block(body: Body, network: StackedBody | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedlog.algorithms.shape import Batch, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
-from fedlog.engine.training.loop import LoopBackend, StepwiseAdam
+from fedlog.engine.training.loop import FunctionalAdam, LoopBackend
 from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
@@ -75,15 +75,15 @@ class DpSgdBackend(LoopBackend):
 
     def _train_one(self, task: Task) -> Fit:
         (phase,) = task.phases
-        self.start_from(task.work.params)
-        optimiser = StepwiseAdam(list(self._values.values()), phase.learning_rate, Optimiser())
+        self.set_parameters(task.work.params)
+        optimiser = FunctionalAdam(list(self._values.values()), phase.learning_rate, Optimiser())
         for step in range(self._training.plan.steps):
             optimiser.step(self._compute_noisy_gradients(task, phase, task.key.child("step", step)))
         trained = {name: value.detach().clone() for name, value in self._values.items()}
         return Fit({name: trained.get(name, value).to(value.dtype) for name, value in task.work.params.items()})
 
     @torch.no_grad()
-    def start_from(self, params: Params) -> None:
+    def set_parameters(self, params: Params) -> None:
         """Set the parameters at which the next gradients are computed."""
         for name, value in self._all_values.items():
             value.copy_(params[name])

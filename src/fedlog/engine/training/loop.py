@@ -33,7 +33,7 @@ from fedlog.settings.training import AdamMoments, Optimiser
 EVALUATION_BATCH = 500
 
 
-class StepwiseAdam:
+class FunctionalAdam:
     """AdamW by PyTorch's function `adamw`, because importing the class `torch.optim.AdamW` takes seconds."""
 
     def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser, *, fused: bool = False) -> None:
@@ -99,8 +99,8 @@ class LoopBackend:
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
         return [self._train_one(task) for task in tasks]
 
-    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        return [self._compute_features(request) for request in requests]
+    def compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+        return [self._compute_one_request(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:
         params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
@@ -111,7 +111,7 @@ class LoopBackend:
             moving = [params[name] for name in list_trained_parameters(params, phase, self._body)]
             # Fused: all parameters in one call, four times faster; the last bits differ.
             fused = self._device.type == "cpu"
-            optimiser = StepwiseAdam(moving, phase.learning_rate, self._settings.optimiser, fused=fused)
+            optimiser = FunctionalAdam(moving, phase.learning_rate, self._settings.optimiser, fused=fused)
             if (before := read_moments(task.moments, number)) is not None:
                 optimiser.resume(*before)
             for epoch in range(phase.epochs):
@@ -128,7 +128,7 @@ class LoopBackend:
         self,
         task: Task,
         phase: Phase,
-        optimiser: StepwiseAdam,
+        optimiser: FunctionalAdam,
         params: Params,
         constants: Params,
         carry: Carry,
@@ -195,7 +195,7 @@ class LoopBackend:
         return self._make_drawn_batch(task, replace(draws, order=chosen), slice(None))
 
     @torch.no_grad()
-    def _compute_features(self, request: FeatureRequest) -> Tensor:
+    def _compute_one_request(self, request: FeatureRequest) -> Tensor:
         params = {name: self._to_device(value) for name, value in request.params.items()}
         inputs = request.pool.find_records(self._federation).inputs
         parts = [

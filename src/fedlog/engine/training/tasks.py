@@ -81,7 +81,7 @@ class Backend(Protocol):
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
         """Train, and return the result of each task, in order."""
 
-    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+    def compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """The features (n, width) of each request, in evaluation mode."""
 
 
@@ -146,12 +146,12 @@ def name_moments(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Pa
 def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: torch.dtype) -> EpochDraws:
     """Batch order, dropout multipliers and crops of one client's epoch."""
     uniform = {site.name: torch.empty(records, *site.shape) for site in body.dropout}
-    order, augmentation = draw_numbers(key, records, transform, uniform.values())
-    masks = {site.name: make_multipliers(uniform[site.name], site.p, dtype) for site in body.dropout}
+    order, augmentation = draw_order_and_crops(key, records, transform, uniform.values())
+    masks = {site.name: make_dropout_multipliers(uniform[site.name], site.p, dtype) for site in body.dropout}
     return EpochDraws(order, masks, augmentation)
 
 
-def draw_numbers(
+def draw_order_and_crops(
     key: Key, records: int, transform: Transform, uniform: Iterable[Tensor]
 ) -> tuple[Tensor, Augmentation | None]:
     """The order of the records and the crops of one client's epoch; the tensors `uniform` are filled on the way.
@@ -166,7 +166,7 @@ def draw_numbers(
     return order, draw_augmentation(transform, records, generator) if transform.augments else None
 
 
-def make_multipliers(uniform: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+def make_dropout_multipliers(uniform: Tensor, p: float, dtype: torch.dtype) -> Tensor:
     """The multipliers of a dropout layer: 0 where a number is below p, else 1 / (1 - p)."""
     return (uniform >= p).to(dtype) / (1 - p)
 

@@ -101,7 +101,7 @@ class FlatAdam:
                 view.copy_(gradient)
         step_fused(self._arguments, flat, *moved)
 
-    def take_steps(self, client: int, steps: int) -> AdamRow:
+    def reserve_steps(self, client: int, steps: int) -> AdamRow:
         """Add `steps` to a client's number of steps, and return its row, on which the caller does these steps."""
         age = int(self._steps[client])
         self._steps[client] = age + steps

@@ -96,7 +96,7 @@ class ChainTraining:
                 crops = None if draws.crops is None else draws.crops[:, *part].reshape(3, batches, length)
                 with CLOCK.time("gather"):
                     inputs = feed.gather(positions, crops)
-                CLOCK.add(self._train(adam.take_steps(client, batches), still, inputs, labels, weights))
+                CLOCK.add(self._train(adam.reserve_steps(client, batches), still, inputs, labels, weights))
 
     def _count_batches_per_call(self, size: int) -> int:
         numbers = self.stage.count_numbers(size)[self.stage.reads[0]]

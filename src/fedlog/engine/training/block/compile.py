@@ -35,17 +35,17 @@ from fedlog.models.masked_dropout import collect_parameters
 from fedlog.models.module_checks import make_trial_records
 
 
-def compile_stacked(body: Body) -> StackedBody | None:
+def compile_stacked_body(body: Body) -> StackedBody | None:
     """The body's stacked networks for training and evaluation; None if they would not be faster."""
-    training = compile_body(body.training_module, body.input_shape, body.untrained_params)
+    training = compile_module(body.training_module, body.input_shape, body.untrained_params)
     never_trained = {name for name, _ in body.evaluation_module.named_parameters()}
-    evaluating = compile_body(body.evaluation_module, body.input_shape, never_trained)
+    evaluating = compile_module(body.evaluation_module, body.input_shape, never_trained)
     if training is None or evaluating is None or training.takes_maps != evaluating.takes_maps:
         return None
     return StackedBody(training, evaluating)
 
 
-def compile_body(module: nn.Module, input_shape: Sequence[int], fixed: Collection[str] = ()) -> BlockNetwork | None:
+def compile_module(module: nn.Module, input_shape: Sequence[int], fixed: Collection[str] = ()) -> BlockNetwork | None:
     """The stacked network that computes the same as `module`; None if it cannot be traced or would not be faster.
 
     Callers must make sure that records do not affect each other in the module. Gradients of the parameters
@@ -209,7 +209,7 @@ def _computes_the_same(network: BlockNetwork, module: nn.Module, fixed: Collecti
 
     def compute_stacked(params: Params, inputs: Tensor) -> Tensor:
         batch = network.gather(network.arrange(inputs), torch.arange(len(inputs)).expand(len(clients), -1))
-        return network.features(params, batch, None)
+        return network.compute_features(params, batch, None)
 
     try:
         return have_same_features(compute_alone, compute_stacked, clients, records) and have_same_gradients(

@@ -35,7 +35,9 @@ class VmapNetwork:
         """The stacked batch (clients, batch, *input_shape) at these positions."""
         return arranged[positions]
 
-    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None) -> Tensor:
+    def compute_features(
+        self, params: Mapping[str, Tensor], batch: Tensor, masks: Mapping[str, Tensor] | None
+    ) -> Tensor:
         """The features (clients, batch, width)."""
         own = {name: params[name] for layer in self.body.layers for name in layer}
         if masks is None:
@@ -60,7 +62,7 @@ def find_vmap_obstacle(body: Body) -> str | None:
     modes: tuple[Mapping[str, Tensor] | None, ...] = (None, {})  # evaluation, and training, which may compute more
     for masks in modes:
         try:
-            found = VmapNetwork(body).features(params, torch.stack([inputs, inputs]), masks)
+            found = VmapNetwork(body).compute_features(params, torch.stack([inputs, inputs]), masks)
         except (RuntimeError, ValueError):
             return "vmap cannot run it"
         if not torch.allclose(found[1], body.compute_features(single, inputs, masks), atol=1e-5, equal_nan=True):

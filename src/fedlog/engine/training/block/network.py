@@ -1,4 +1,4 @@
-"""A body for stacked clients as a list of steps, which `compile_body` makes, and the feeds that give it batches.
+"""A body for stacked clients as a list of steps, which `compile_module` makes, and the feeds that give it batches.
 
 Records are arranged in memory once; batches are then gathered by position, with crops and flips.
 """
@@ -125,7 +125,7 @@ class BlockNetwork:
             found = move_batch_innermost(records)
         return found.view(clients, *self.input_shape, batch)
 
-    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
+    def compute_features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """The features (clients, batch, width), differentiable in `params`.
 
         Each parameter is (clients, *shape), or (1, *shape) if the clients share it. `masks` has each dropout layer's
@@ -147,10 +147,10 @@ class StackedBody:
     training: BlockNetwork
     evaluating: BlockNetwork
 
-    def features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
+    def compute_features(self, params: Mapping[str, Tensor], batch: Tensor, masks: Masks | None) -> Tensor:
         """The features (clients, batch, width)."""
         network = self.evaluating if masks is None else self.training
-        return network.features(params, batch, masks)
+        return network.compute_features(params, batch, masks)
 
 
 Stacked = StackedBody | VmapNetwork

@@ -29,9 +29,9 @@ from fedlog.engine.training.tasks import (
     Pool,
     Settings,
     Task,
-    draw_numbers,
+    draw_order_and_crops,
     list_trained_parameters,
-    make_multipliers,
+    make_dropout_multipliers,
     name_moments,
     read_moments,
 )
@@ -107,13 +107,13 @@ class BlockBackend:
         return fits
 
     @torch.inference_mode()
-    def features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+    def compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """The features (n, width) of each request, in evaluation mode."""
         size = self._requests_at_once or max(len(requests), 1)
         parts = [requests[at : at + size] for at in range(0, len(requests), size)]
-        return [found for part in parts for found in self._compute_features(part)]
+        return [found for part in parts for found in self._compute_stacked_features(part)]
 
-    def _compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
+    def _compute_stacked_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         order = sorted(range(len(requests)), key=lambda at: -len(requests[at].positions))
         params = _stack([requests[at].params for at in order], self._settings)
         sizes = [len(requests[at].positions) for at in order]
@@ -135,7 +135,7 @@ class BlockBackend:
         """The features of a batch in evaluation mode."""
         if self._evaluation is not None:
             return self._evaluation.evaluate(params, batch)
-        return self._network.features(params, batch, None)
+        return self._network.compute_features(params, batch, None)
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
         """Train these tasks together, largest client first; return stacked parameters, and Adam's moments by client."""
@@ -206,7 +206,7 @@ class BlockBackend:
         """The gradients of the parameters `moving`, in order, and the state that the loss carries to the next batch."""
         if self._passes is None or phase.reads_params:
             with CLOCK.time("forward"):
-                features = self._network.features(params, batch.inputs, batch.masks)
+                features = self._network.compute_features(params, batch.inputs, batch.masks)
                 losses, after = self._compute_loss(phase, params, features, batch, constants, carry)
             with CLOCK.time("backward"):
                 leaves = [params[name] for name in moving]
@@ -271,7 +271,7 @@ class BlockBackend:
             records = task.client.records
             own = [each[row, :records] for each in uniform.values()]
             key = task.key.child("phase", phase, "epoch", epoch)
-            order, augmentation = draw_numbers(key, records, self._transform, own)
+            order, augmentation = draw_order_and_crops(key, records, self._transform, own)
             torch.index_select(task.client.train, 0, order, out=positions[row, :records])
             if crops is not None and augmentation is not None:
                 for part, drawn in enumerate((augmentation.top, augmentation.left, augmentation.flips)):
@@ -281,7 +281,10 @@ class BlockBackend:
             self._labels[positions].to(device),
             weights,
             crops,
-            {site.name: make_multipliers(uniform[site.name], site.p, dtype).to(device) for site in self._body.dropout},
+            {
+                site.name: make_dropout_multipliers(uniform[site.name], site.p, dtype).to(device)
+                for site in self._body.dropout
+            },
         )
 
     def _compute_weights(self, tasks: list[Task]) -> Tensor:
