@@ -283,10 +283,10 @@ class Aside(nn.Module):
 
 
 def test_a_branch_that_nothing_reads_gets_no_gradient() -> None:
-    network = compile_body(Aside(), (1, 4, 4))
+    network = compile_module(Aside(), (1, 4, 4))
     assert network is not None
     params = {name: value.detach()[None].requires_grad_() for name, value in Aside().named_parameters()}
-    features = network.features(params, torch.randn(1, 1, 4, 4, 2), None)
+    features = network.compute_features(params, torch.randn(1, 1, 4, 4, 2), None)
     gradients = torch.autograd.grad(features.sum(), list(params.values()), allow_unused=True)
     reached = {name for name, gradient in zip(params, gradients, strict=True) if gradient is not None}
     assert reached == {name for name in params if not name.startswith("aside")}

@@ -1,1 +1,1 @@
-"""Local training: one client after another (the loop), many stacked clients at once (blocks), and DP-SGD."""
+"""Local training: one client after another (loop), many clients at once (block), or with noisy gradients (DP-SGD)."""

@@ -1,4 +1,4 @@
-"""Choose the backend that trains each body, once for a run."""
+"""Choose a backend (a way to train clients) for each body, once for a run."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class Decision:
 
 @dataclass(frozen=True)
 class Engine:
-    """How local training is computed: its settings, and the choice of backends."""
+    """How clients are trained: the settings of training, and the backend for each body."""
 
     settings: Settings = field(default_factory=Settings)
     choice: BackendChoice = BackendChoice.AUTO
     clients_at_once: int | None = None  # None: as many as are fastest
-    training: SgdTraining | None = None  # DP-SGD instead of ordinary training
+    dp_sgd: SgdTraining | None = None  # None: ordinary training
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    """The backends already chosen, by the body's name: by `decide`, or by the run that is resumed."""
+    """The backends already chosen, by the body's name: by `choose_backends`, or by the run that is resumed."""
     measures: bool = True  # whether a speed trial may choose if several backends can train a body
 
     def adapt_to_protection(self, protection: Protection | None) -> Engine:
-        """The engine for a run with this protection, in which rounding must not depend on private data.
+        """The engine for a run with this protection; in a private run, rounding must not depend on private data.
 
         Each backend rounds differently, and stacked clients affect each other's rounding. So a private run takes the
         first possible backend without a trial, and if whole clients are protected, each client is trained alone.
@@ -75,11 +75,11 @@ class Engine:
         return replace(self, decisions=made)
 
     def name_backends(self) -> dict[str, str]:
-        """The name of each body's backend; runs record it, so that a resumed or repeated run uses the same backend."""
+        """The name of the backend chosen for each body, to record it: a repeated run must use the same backends."""
         return {name: decision.backend.value for name, decision in self.decisions.items()}
 
     def make_backends(self, federation: Federation, clients: Iterable[Client]) -> dict[str, Backend]:
-        """Make a backend for each body, by the body's name."""
+        """Choose and make a backend for each body; return them by the body's name."""
         decided = self.choose_backends(federation, clients := list(clients))
         return {
             name: decided.make_backend(decided.decisions[name].backend, federation, group)
@@ -93,16 +93,16 @@ class Engine:
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
     def make_backend(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
-        """Make the chosen backend for clients of one body."""
+        """Make this backend for clients that all have the same body; with DP-SGD, its backend instead."""
         body = clients[0].body
-        if self.training is not None:
-            return DpSgdBackend(body, federation, self.settings, self.training)
+        if self.dp_sgd is not None:
+            return DpSgdBackend(body, federation, self.settings, self.dp_sgd)
         if backend is BackendChoice.LOOP:
             return LoopBackend(body, federation, self.settings)
         compiled = None if backend is BackendChoice.VMAP else _compile_once(body)
         if compiled is None and backend is not BackendChoice.VMAP:
             raise RunError(
-                f"backend {backend.value} cannot train body {body.name}: no layer has code for stacked clients",
+                f"backend {backend.value} cannot train body {body.name}: no layer has a stacked version (block)",
                 hint="use --backend auto",
             )
         network: Stacked = compiled or VmapNetwork(body)
@@ -111,7 +111,7 @@ class Engine:
         return BlockBackend(body, federation, clients, self.settings, network, at_once, *evaluated)
 
     def _choose_group_size(self, network: Stacked, clients: list[Client]) -> int:
-        """The number of clients to train together."""
+        """How many of these clients to train together in this network; with more, only memory grows."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
         if not isinstance(network, StackedBody):
             return most
@@ -142,8 +142,8 @@ class Engine:
         return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
     def _list_possible(self, body: Body) -> list[Decision]:
-        """The backends that can train this body, probably fastest first; a single backend if no trial is needed."""
-        if self.training is not None:
+        """The backends to choose from for this body, probably fastest first; only one if no speed trial is needed."""
+        if self.dp_sgd is not None:
             return [_choose_loop_backend("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
             return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
@@ -172,10 +172,10 @@ def _count_records(client: Client) -> tuple[int, ...]:
 
 
 def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
-    """How many clients, and how many records of each, are evaluated together; None: as many as are trained together.
+    """How many clients are evaluated together (None: as many as are trained together), and how many records of each.
 
-    Plain bodies (only linear layers and simple convolutions) all get the same sizes, so that recorded results repeat
-    to the last bit.
+    Plain bodies (only linear layers, and convolutions without padding or stride) always get the same numbers, so that
+    recorded results repeat to the last bit.
     """
     if not isinstance(network, StackedBody) or network.training.is_plain:
         return None, EVALUATION_RECORDS
@@ -185,7 +185,7 @@ def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
 
 
 def read_decisions(recorded: Mapping[str, str]) -> dict[str, Decision]:
-    """The backends that an earlier run recorded, as decisions, by the body's name."""
+    """The decisions for the backends that an earlier run recorded; both are given by the body's name."""
     return {
         name: Decision(BackendChoice(backend), f"{backend}, as recorded by this run")
         for name, backend in recorded.items()
@@ -193,7 +193,7 @@ def read_decisions(recorded: Mapping[str, str]) -> dict[str, Decision]:
 
 
 def _list_stacked_backends(body: Body, choice: BackendChoice) -> dict[BackendChoice, str]:
-    """The backends that can train stacked clients with this body, probably fastest first, each with its description."""
+    """The backends that can stack clients with this body, each with its description; probably the fastest first."""
     ways: dict[BackendChoice, str] = {}
     network = None if choice is BackendChoice.VMAP else _compile_once(body)
     without, why = _list_layers_without_block(network), _explain_layers_without_block(body, network)
@@ -209,27 +209,30 @@ def _list_stacked_backends(body: Body, choice: BackendChoice) -> dict[BackendCho
 
 
 def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> str:
-    """Why the backend that the user chose cannot train this body, as the end of a sentence about the body."""
+    """Why the backend that the user chose cannot train this body, as the end of a sentence that begins with the body.
+
+    `mixing` says why records affect each other in the body; None if they do not.
+    """
     if mixing is not None:
         return f"cannot be stacked: {mixing}"
     if choice is BackendChoice.VMAP:
         return f"cannot be stacked: {find_vmap_obstacle(body)}"
     network = _compile_once(body)
     if network is None:
-        return f"has no block network: {_explain_layers_without_block(body, network)}"
+        return f"cannot be stacked in blocks: {_explain_layers_without_block(body, network)}"
     without = _list_layers_without_block(network)
-    return f"has a layer without a block: {without}" if without else "has a block for every layer"
+    return f"has layers without a block: {without}" if without else "has a block for every layer"
 
 
 def _list_layers_without_block(network: StackedBody | None) -> str:
-    """The layers, then functions, without a stacked version (block) as text: three, and how many more."""
+    """At most three names of layers and functions without a stacked version (block), and how many more, as text."""
     found = network.training.without_block or network.evaluating.without_block if network is not None else ()
     names = sorted(found, key=lambda name: "(" not in name)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _choose_loop_backend(reason: str) -> Decision:
-    """The decision to train one client after another (the loop backend), for this reason."""
+    """The decision for the loop backend (one client after another), for this reason."""
     return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
 
 

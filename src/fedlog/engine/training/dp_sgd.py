@@ -1,8 +1,8 @@
 """The DP-SGD backend: trains one client after another with clipped gradients and noise.
 
-Opacus computes the gradient of every record, for any layer that it knows. Clipping, rounding, noise and sampling are
-those of `fedlog.privacy.sgd`, which the privacy accounting assumes: Opacus's optimiser would draw floating-point noise,
-and its loaders would divide by the number of records.
+Only the gradient of each record is computed by Opacus. Clipping, rounding, noise and sampling are those of
+`fedlog.privacy.sgd`, because the privacy accounting assumes them: Opacus's own optimiser would draw floating-point
+noise, and its data loaders would derive the sampling rate from the number of records, which is private.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class DpSgdBackend(LoopBackend):
             value.copy_(params[name])
 
     def _compute_noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
-        """The private mean gradient of one step: a noisy sum, divided by the batch size."""
+        """The private gradient of one step: the noisy sum of the sampled records' gradients, by the batch size."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
         # Sampling protects only if it is secret, so in a real run it comes from the system, like the noise. So do
         # dropout and crops: they depend on a record's place in the sample, so known ones would reveal it.
@@ -112,7 +112,7 @@ class DpSgdBackend(LoopBackend):
         ]
 
     def compute_record_gradients(self, task: Task, phase: Phase, drawn: Tensor, key: Key) -> Tensor:
-        """The gradient of the loss of each drawn record, (n, d)."""
+        """For each record at the positions `drawn`, the gradient of its loss, (n, d), before clipping and noise."""
         seen = self.make_batch(task, drawn, key)
         for name, layer in self._dropouts.items():
             layer.mask = seen.masks.get(name, torch.ones(()))
@@ -138,8 +138,8 @@ class DpSgdBackend(LoopBackend):
     def _compute_layer_and_direct_gradients(self, task: Task, phase: Phase, batch: Batch) -> Tensor:
         """Each record's gradient, (n, d), for a loss that also reads the parameters directly.
 
-        Opacus sees only layers. So the loss gets each record as a client with its own copy of the parameters, and the
-        gradient of that copy is added to the record's gradient through the layers.
+        Opacus gives only the gradient through the layers. So the loss sees each record as a client with its own copy of
+        the parameters, and the gradient of the copy is added.
         """
         records = len(batch.labels)
 

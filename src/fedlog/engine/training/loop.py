@@ -34,7 +34,7 @@ EVALUATION_BATCH = 500
 
 
 class FunctionalAdam:
-    """AdamW by PyTorch's function `adamw`, because importing the class `torch.optim.AdamW` takes seconds."""
+    """AdamW by PyTorch's function `adamw`: importing the class `torch.optim.AdamW` would take seconds."""
 
     def __init__(self, params: list[Tensor], learning_rate: float, rule: Optimiser, *, fused: bool = False) -> None:
         self.params = params
@@ -64,7 +64,7 @@ class FunctionalAdam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Update the parameters. A missing gradient counts as zero, so that all parameters have equally many steps."""
+        """Update the parameters. A gradient of None counts as zero, so that all parameters have equally many steps."""
         adamw(
             self.params,
             [torch.zeros_like(p) if g is None else g for p, g in zip(self.params, gradients, strict=True)],
@@ -86,7 +86,7 @@ class RecordBatch:
 
 
 class LoopBackend:
-    """Trains one client after another by plain PyTorch: any body, also with normalisation layers, on any device."""
+    """Trains one client after another by plain PyTorch, on any device; the body may have any layers."""
 
     clients_at_once = 1
 
@@ -134,6 +134,7 @@ class LoopBackend:
         carry: Carry,
         key: Key,
     ) -> Carry:
+        """Train for one epoch; `carry` is the state that the loss passes on from batch to batch."""
         records = task.client.records
         transform = self._federation.transform
         draws = draw_epoch(key, records, self._body, transform, self._settings.dtype)
@@ -190,7 +191,7 @@ class LoopBackend:
         return RecordBatch(self._to_device(inputs), labels, masks)
 
     def make_batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
-        """The batch of these records of the client, with new dropout masks and crops."""
+        """A batch of the client's records at the positions `chosen`, with new dropout masks and crops."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
         return self._make_drawn_batch(task, replace(draws, order=chosen), slice(None))
 

@@ -1,7 +1,7 @@
-"""Measure which backend is fastest for a body, on a few batches of a few clients, and cache the result.
+"""Measure how fast each backend trains a body, on a few batches of a few clients, and cache the seconds.
 
-Results are cached by architecture, sizes and machine. So a run that is repeated on this machine uses the same backend
-and gives exactly the same numbers. A run also records its backend, for repetitions on other machines.
+They are cached by architecture, sizes and machine. So a run that is repeated on this machine uses the same backend and
+gives exactly the same numbers. A run also records its backend, for repetitions on other machines.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MOST_CLIENTS = 8
 TURNS = 3  # the first one only warms up
 LEARNING_RATE = 1e-4  # any value will do: trained parameters are thrown away
 
-Make = Callable[[list[Client]], Backend]
+MakeBackend = Callable[[list[Client]], Backend]
 
 
 def measure_backends(
-    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
+    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, MakeBackend]
 ) -> dict[str, float]:
-    """The seconds of each backend for one batch of one client, from the cache or from a new trial."""
+    """The seconds that each backend takes for one batch of one client, from the cache or from a new trial."""
     key = _make_key(body, len(clients), settings, n_class, list(backends))
     remembered = _read_cache().get(key)
     if remembered is None:
@@ -50,9 +50,12 @@ def measure_backends(
 
 
 def _run_trial(
-    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, Make]
+    body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, MakeBackend]
 ) -> dict[str, float]:
-    """Time each backend a few times and return its shortest time; backends take turns, so other load affects all."""
+    """Time each backend a few times, and return the shortest seconds for one batch of one client.
+
+    The backends take turns, so that other work on the machine slows all of them alike.
+    """
     largest = sorted(clients, key=lambda client: -client.records)[:MOST_CLIENTS]
     few = [replace(c, train=c.train[: BATCHES * settings.batch_size], tests=(), validations=()) for c in largest]
     work = Work({HEAD: draw_initial_head(body.width, n_class, Key(0)), **body.make_initial_params(Key(0))})
@@ -74,7 +77,7 @@ def _run_trial(
 
 
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
-    """A digest of everything that the timings depend on."""
+    """A digest of everything that the backends' seconds depend on."""
     architecture = [
         str(body.training_module),
         [(name, tuple(v.shape)) for name, v in collect_parameters(body.training_module).items()],
@@ -108,7 +111,7 @@ def _name_processor() -> str:
 
 
 def locate_cache_file() -> Path:
-    """The file in which timings are cached."""
+    """The path of the file in which the seconds of backends are cached."""
     return find_cache_folder() / "backends.json"
 
 

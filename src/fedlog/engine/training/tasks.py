@@ -1,6 +1,7 @@
 """What all backends share: tasks and their results, the random numbers of an epoch, and a stopwatch.
 
-All backends take their random numbers from `draw_epoch`, so the same key gives the same batches, dropout and crops.
+All backends take their random numbers from `draw_order_and_crops`, so with the same key they train on the same batches,
+with the same dropout and crops.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The training of one client: its initial model, its phases and the key for its random numbers."""
+    """The training of one client in one exchange, with the key for its random numbers."""
 
     client: Client
     work: Work
+    """The model to start from, and what the loss needs besides batches."""
     phases: tuple[Phase, ...]
+    """The parts of the training, one after another: which parameters are trained, how many epochs, with which loss."""
     key: Key
     moments: Params = field(default_factory=dict)
     """Adam's moments from an earlier `Fit`; empty: Adam starts with zeros."""
@@ -63,7 +66,7 @@ class Pool(Enum):
 
 @dataclass(frozen=True, eq=False)
 class FeatureRequest:
-    """A request for features of one client in evaluation mode: the model, and the positions of the records."""
+    """A request for the features of some records of one client: its model, and the records' positions in a pool."""
 
     client: Client
     params: Params
@@ -72,14 +75,14 @@ class FeatureRequest:
 
 
 class Backend(Protocol):
-    """Trains clients that share a body, and computes their features."""
+    """A way to train clients with the same body, and to compute the features of their records."""
 
     @property
     def clients_at_once(self) -> int:
-        """The largest number of clients in one call of `train`, which limits memory."""
+        """The largest number of clients in one call of `train`; it limits the memory used."""
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the result of each task, in order."""
+        """Do these tasks, and return the result of each, in order."""
 
     def compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
         """The features (n, width) of each request, in evaluation mode."""
@@ -87,7 +90,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """The training settings that all clients share, with the device and number type to compute on."""
+    """The training settings that are the same for all clients, with the device and number type to compute with."""
 
     batch_size: int = 10
     device: str = "cpu"
@@ -110,7 +113,7 @@ def list_trained_parameters(params: Params, phase: Phase, body: Body) -> list[st
 
 
 def make_adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:
-    """The arguments of PyTorch's function `adamw`, for the loop and for blocks."""
+    """The arguments of PyTorch's function `adamw` that follow from the settings."""
     return {
         "lr": learning_rate,
         "beta1": 0.9,
@@ -123,7 +126,7 @@ def make_adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]
 
 
 def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, rounds: int) -> Exchange:
-    """The exchange with the learning rates of this round: lower in later rounds if the optimiser lets them decay."""
+    """The exchange with the learning rates of this round, which are lower in later rounds if `rule` has a decay."""
     if rule.decay is Decay.NONE:
         return exchange
     left = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
@@ -132,19 +135,19 @@ def set_learning_rates(exchange: Exchange, rule: Optimiser, round_number: int, r
 
 
 def read_moments(moments: Params, phase: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Adam's flattened first and second moments and its steps after that phase; None if there are none."""
+    """Adam's first and second moments (flattened) and its number of steps for this phase; None if none are saved."""
     if f"{phase}/steps" not in moments:
         return None
     return moments[f"{phase}/first"], moments[f"{phase}/second"], moments[f"{phase}/steps"]
 
 
 def name_moments(phase: int, first: Tensor, second: Tensor, steps: Tensor) -> Params:
-    """Adam's moments and steps under the names that `read_moments` looks for."""
+    """Adam's moments and number of steps for this phase, under the names that `read_moments` looks for."""
     return {f"{phase}/first": first, f"{phase}/second": second, f"{phase}/steps": steps}
 
 
 def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: torch.dtype) -> EpochDraws:
-    """Batch order, dropout multipliers and crops of one client's epoch."""
+    """The random numbers of one client's epoch: the order of the records, dropout multipliers and crops."""
     uniform = {site.name: torch.empty(records, *site.shape) for site in body.dropout}
     order, augmentation = draw_order_and_crops(key, records, transform, uniform.values())
     masks = {site.name: make_dropout_multipliers(uniform[site.name], site.p, dtype) for site in body.dropout}
@@ -154,10 +157,10 @@ def draw_epoch(key: Key, records: int, body: Body, transform: Transform, dtype: 
 def draw_order_and_crops(
     key: Key, records: int, transform: Transform, uniform: Iterable[Tensor]
 ) -> tuple[Tensor, Augmentation | None]:
-    """The order of the records and the crops of one client's epoch; the tensors `uniform` are filled on the way.
+    """Draw the order of the records and the crops of one client's epoch, and fill `uniform` with numbers from 0 to 1.
 
-    All numbers come from one stream: first the order, then `uniform`, then the crops. `uniform` has a tensor
-    (records, *shape) for each dropout layer, which gets numbers from 0 to 1.
+    `uniform` has a tensor (records, *shape) for each dropout layer. All numbers come from one random stream: first the
+    order, then `uniform`, then the crops.
     """
     generator = key.torch()
     order = torch.randperm(records, generator=generator)
@@ -167,7 +170,7 @@ def draw_order_and_crops(
 
 
 def make_dropout_multipliers(uniform: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """The multipliers of a dropout layer: 0 where a number is below p, else 1 / (1 - p)."""
+    """The multipliers of a dropout layer with probability `p`: 0 where `uniform` is below p, else 1 / (1 - p)."""
     return (uniform >= p).to(dtype) / (1 - p)
 
 
@@ -201,7 +204,7 @@ class Stopwatch:
                 self._seconds[part] += own
 
     def time_items(self, part: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items, and add the time for making each of them to this part."""
+        """Yield the items, and add the time that it takes to make them to this part."""
         iterator = iter(items)
         while True:
             with self.time(part):
@@ -222,7 +225,7 @@ CLOCK = Stopwatch()  # the only one in this process
 def combine_times(
     total: float, server: Mapping[str, float], workers: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """A round's `total` seconds by part: the server's plus the mean of the workers', and the rest as `other`."""
+    """A round's `total` seconds, by part of the work: the server's plus the mean over workers; the rest is `other`."""
     mean = {part: sum(times[part] for times in workers) / len(workers) if workers else 0.0 for part in PARTS}
     parts = {part: server[part] + mean[part] for part in PARTS}
     # While the server works its workers wait: that time is counted once, as the server's.

@@ -55,7 +55,7 @@ def make_simulation(
     engine = Engine(
         training,
         settings.execution.backend,
-        training=None if protection is None else protection.training,
+        dp_sgd=None if protection is None else protection.training,
         decisions=read_decisions(backends or {}),
     )
     sums = make_secure_sums(run, protection, len(bodies))

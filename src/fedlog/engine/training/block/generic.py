@@ -71,7 +71,7 @@ def find_vmap_obstacle(body: Body) -> str | None:
     try:
         same = have_same_gradients(
             lambda own, records: body.compute_features(own, records, {}),
-            lambda stacked, records: VmapNetwork(body).features(stacked, torch.stack([records, records]), {}),
+            lambda stacked, records: VmapNetwork(body).compute_features(stacked, torch.stack([records, records]), {}),
             [single, single],
             moving,
             inputs,
