@@ -24,7 +24,7 @@ from typing import Any
 
 from flwr.supernode import start_client_internal as flower
 
-from fedlog.flower.server.exchange import POLL_SECONDS
+from fedlog.flower.server.site_requests import POLL_SECONDS
 from fedlog.flower.site.supernode import ShorterPauses
 
 

@@ -23,7 +23,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import wrap_frame
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.exchange import Clock
+from fedlog.flower.server.site_requests import Clock
 from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.site.data import load_body, load_data
 from fedlog.settings.training import RunSettings

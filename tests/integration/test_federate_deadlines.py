@@ -20,9 +20,9 @@ from fedlog.flower.ops import server as server_side
 from fedlog.flower.ops.server import SiteStatus
 from fedlog.flower.ops.summaries import summarise_last_run
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.exchange import Clock, Deadline
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
+from fedlog.flower.server.site_requests import Clock, Deadline
 
 OPTIONS = {"epochs": 1, "learning_rate": 0.01}
 

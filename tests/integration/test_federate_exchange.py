@@ -29,7 +29,7 @@ from fedlog.flower.protocol.frame import (
     wrap_frame,
 )
 from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
-from fedlog.flower.server.exchange import Clock, WaitingRules, ask_sites, find_connected_sites
+from fedlog.flower.server.site_requests import Clock, WaitingRules, ask_sites, find_connected_sites
 from fedlog.flower.site.client_app import answer_with_frame
 
 FRAMES = st.builds(

@@ -37,10 +37,10 @@ from fedlog.flower.ops.run import remove_site, run_federation
 from fedlog.flower.protocol.frame import Frame, FrameKind, make_run_tag
 from fedlog.flower.protocol.greeting import encode_hello, make_identity, read_hello
 from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
-from fedlog.flower.server.exchange import Clock
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.server.server_app import make_app_settings, read_settings
+from fedlog.flower.server.site_requests import Clock
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.run_state import RunState
 from fedlog.models.body import HEAD

@@ -13,8 +13,8 @@ from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
-from fedlog.flower.server.exchange import Clock, MessageGrid, WaitingRules, ask_sites, find_connected_sites
 from fedlog.flower.server.run_folder import RunFolder
+from fedlog.flower.server.site_requests import Clock, MessageGrid, WaitingRules, ask_sites, find_connected_sites
 
 # During a run, new sites are greeted between two rounds, and the others wait that long at most.
 GREETING_SECONDS = 60.0

@@ -31,7 +31,10 @@ from fedlog.flower.server.engine_server import (
     save_engine_server,
     select_summed_uploads,
 )
-from fedlog.flower.server.exchange import (
+from fedlog.flower.server.participants import Participants
+from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_site_reports
+from fedlog.flower.server.secure_sums import ServerSecureSums
+from fedlog.flower.server.site_requests import (
     Clock,
     Deadline,
     MessageGrid,
@@ -40,9 +43,6 @@ from fedlog.flower.server.exchange import (
     WaitingRules,
     ask_sites,
 )
-from fedlog.flower.server.participants import Participants
-from fedlog.flower.server.run_folder import RoundRules, RunEnding, RunFolder, make_run_report, read_site_reports
-from fedlog.flower.server.secure_sums import ServerSecureSums
 from fedlog.privacy.accounting import BudgetSpentError
 from fedlog.wire.ledger import Direction
 

@@ -16,8 +16,8 @@ from fedlog.flower.folders.keys import index_member_keys, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SumAnnouncement, make_run_tag
 from fedlog.flower.protocol.plan import SumRules
-from fedlog.flower.server.exchange import Replies
 from fedlog.flower.server.run_folder import RunFolder
+from fedlog.flower.server.site_requests import Replies
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
 from fedlog.privacy.secagg.server import SecureSumResult, ServerRound, close_step, receive_message, unmask_sum
 from fedlog.privacy.secagg.terms import Step, Terms
