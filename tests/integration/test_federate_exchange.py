@@ -201,7 +201,7 @@ def test_every_site_is_answered_refused_or_silent() -> None:
     assert {site: frame.payload for site, frame in outcome.answers.items()} == {"good": b"hi"}
     assert outcome.silent == ("expired", "silent")
     assert set(outcome.refused) == set(behaviour) - {"good", "expired", "silent"}
-    assert "expected an answer from Flower node" in outcome.refused["impostor"]
+    assert "expected an answer from the site's Flower node" in outcome.refused["impostor"]
     assert "patient" not in json.dumps(outcome.refused)
     assert 5.0 <= clock.time < 5.5
 

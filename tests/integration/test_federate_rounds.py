@@ -443,7 +443,7 @@ def test_nobody_starts_or_changes_a_run_that_is_under_way(
     def while_others_try(messages):  # type: ignore[no-untyped-def]
         while attempts and checkpoint.exists(RunFolder.of_run(server, "trial").checkpoint):
             hint, attempt = attempts.popitem()
-            with pytest.raises(InputError, match="trial is under way") as caught:
+            with pytest.raises(InputError, match="is conducting or changing run trial") as caught:
                 attempt()
             assert hint in str(caught.value.hint)
         return original(messages)

@@ -140,7 +140,7 @@ class Gate:
     async def _answer_signed_call(
         self, path: bytes, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send
     ) -> None:
-        """Answer a call that must be signed."""
+        """Answer a check-in, or forward another call to the SuperLink; refuse a call without a valid signature."""
         now = dt.datetime.now(dt.UTC)
         caller = verify_caller(headers, now)
         site = None if caller is None else self.callers.find_site_name(caller.key)

@@ -88,7 +88,8 @@ class Participants:
     def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, enough_sites: bool) -> set[str]:
         """Send the plan to new sites, add those that can take part, and return those that cannot.
 
-        If `enough_sites` take part already, the server waits only briefly for the answers, because those sites wait.
+        If `enough_sites` is true, the server waits only briefly for the answers, because the sites that already take
+        part do nothing meanwhile.
         """
         ours = make_identity(self.schema.digest)
         sent = self.wall_clock()

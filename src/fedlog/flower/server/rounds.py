@@ -95,7 +95,7 @@ class Run:
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
                     f"expected at least {self.minimum} sites, found fewer in {empty} rounds in a row; "
-                    f"the head of the last full round is kept",
+                    f"the head of the last round with enough sites is kept",
                     hint=f"when the sites are back, the same command with --name {self.plan.name} continues the run",
                 )
         self._finish_run(server, ending)
@@ -164,7 +164,7 @@ class Run:
         self._conduct_exchange(server, 0, 0, opening)
 
     def _conduct_round(self, server: Server, number: int) -> dict[str, Value]:
-        """Conduct one round and return its record, in which `full` is 0 if too few sites took part for a new head."""
+        """Conduct one round and return its record; its entry `full` is 0 if too few sites took part for a new head."""
         start = time.perf_counter()
         exchanges = server.algorithm.schedule.round
         full = all(self._conduct_exchange(server, number, at, exchange) for at, exchange in enumerate(exchanges))

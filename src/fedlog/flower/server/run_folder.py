@@ -48,7 +48,7 @@ class RoundRules:
         if not 0 <= self.refused_share < 1:
             raise InputError(
                 f"the refused share must be at least 0 and below 1, found: {self.refused_share}",
-                hint=f"--refused-share {REFUSED_SHARE}",
+                hint=f"--refused-share {REFUSED_SHARE}: this share of a round's uploads may be unusable",
             )
         if self.minimum < 1:
             raise InputError(
@@ -92,7 +92,7 @@ class RunFolder:
             with lock_folder(self.path, SECONDS_TO_WAIT_FOR_LOCK):
                 yield
         except LockTakenError:
-            raise InputError(f"{self.path.name} is under way at this server", hint=hint) from None
+            raise InputError(f"another process is conducting or changing run {self.path.name}", hint=hint) from None
 
     def store_plan(self, plan: Plan) -> None:
         """Write the plan into the folder; raise InputError if the run in this folder began with another plan."""

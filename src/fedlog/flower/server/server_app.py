@@ -1,6 +1,7 @@
-"""The Flower ServerApp that conducts a run, its settings, and the folder of the Flower app for `flwr run`.
+"""The Flower ServerApp that conducts a run, and the folder of the Flower app that `flwr run` starts.
 
-That folder has a project file with the run's settings, and two modules that import the apps of this package.
+The folder has a project file with the settings of the run, and two modules: one imports the ServerApp of this file, the
+other the ClientApp of the sites.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def main(grid: Grid, context: Context) -> None:
     folder = ServerFolder(Path(os.environ[FOLDER_VARIABLE]))
     name = str(context.run_config.get("name"))
     try:
-        plan, terms = read_settings(context.run_config, folder)
+        plan, rules = read_settings(context.run_config, folder)
         try:
-            Run(grid, folder, load_schema(folder.schema_file), plan, terms).conduct()
+            Run(grid, folder, load_schema(folder.schema_file), plan, rules).conduct()
         finally:
             if plan.promise is not None and (reason := erase_deleted_messages(folder.database)) is not None:
                 folder.log("not packed", run=name, reason=reason)
@@ -74,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
-    """Read the plan and the rules of a round from the app's settings; raise InputError if one of them is invalid."""
+    """Read the plan and the rules of its rounds from the Flower app's settings; raise InputError if one is invalid."""
     spec = read_plan_settings(settings)
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
@@ -90,7 +91,7 @@ def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Pl
 
 
 def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
-    """Return the plan and the rules of a round as settings of the app; `flwr run --run-config` may change them."""
+    """Return the plan and the rules of its rounds as settings of the Flower app, which `flwr run` can change."""
     usual = rules.refused_share == RoundRules.refused_share
     return {
         **format_plan_settings(plan),

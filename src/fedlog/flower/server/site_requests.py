@@ -1,7 +1,7 @@
 """Send a request to many sites and collect their answers until a deadline: who answered, refused or stayed silent.
 
-The deadline is the one that the operator set, or is computed from the times of the last rounds. A slow site must be
-distinguished from one that is gone. If the operator set no deadline, a site can still answer after the server has
+The operator sets the deadline, or it is computed from the times of the last rounds. A slow site must be told from one
+that is gone. If the operator set no deadline, a site can still answer after the server has
 stopped waiting, so that the server learns from the late answer how long the site takes.
 """
 
@@ -41,12 +41,12 @@ class MessageGrid(Protocol):
 
 @dataclass(frozen=True)
 class Replies:
-    """The outcome of a request: which sites answered, refused or were silent, and which the server did not wait for."""
+    """What came back from a request to several sites: answers, refusals, and the sites without an answer."""
 
-    answers: Mapping[str, Frame]
-    refused: Mapping[str, str]
-    silent: tuple[str, ...]
-    not_awaited: tuple[str, ...] = ()
+    answers: Mapping[str, Frame]  # by site
+    refused: Mapping[str, str]  # site -> reason
+    silent: tuple[str, ...]  # sites that missed the deadline
+    not_awaited: tuple[str, ...] = ()  # sites without an answer for which the server did not wait
     unanswered: Mapping[str, str] = field(default_factory=dict)  # message -> site; a reply may still come
     seconds: Mapping[str, float] = field(default_factory=dict)  # site -> how long its answer took
 
@@ -150,17 +150,17 @@ def ask_sites(
 
 @dataclass
 class _OpenRequest:
-    """A request to several sites that waits for answers; each field lists the sites in one state, such as refused."""
+    """A request to several sites that waits for answers, with what each site has done so far."""
 
     nodes: Mapping[str, int]
     requests: Mapping[str, Frame]
     kind: FrameKind
     wait: WaitingRules
     sites: dict[str, str] = field(default_factory=dict)  # message -> site that has not answered yet
-    overdue: set[str] = field(default_factory=set)  # gone by Flower's heartbeats, but still seen at the gate
+    overdue: set[str] = field(default_factory=set)  # sites without heartbeats that still call the gate
     answers: dict[str, Frame] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    late: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)  # sites whose request has expired
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take_message(self, message: Message, took: float) -> None:
@@ -221,12 +221,13 @@ def _send_requests(
 
 
 def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -> Frame:
-    """Return the frame in a site's message; raise InputError if it is an error, a refusal or not of the given kind."""
+    """Return the frame in a site's message; raise InputError for an error, a refusal or a frame of another kind."""
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
         raise InputError(_describe_error(message.error.code))
     if message.metadata.src_node_id != node:
-        raise InputError(f"expected an answer from Flower node {node}, found one from: {message.metadata.src_node_id}")
+        found = message.metadata.src_node_id
+        raise InputError(f"expected an answer from the site's Flower node {node}, found one from node: {found}")
     frame = unwrap_frame(message)
     if frame.kind is FrameKind.REFUSAL:
         raise InputError(f"the site refused: {frame.payload[:200].decode('ascii', 'replace')}")
