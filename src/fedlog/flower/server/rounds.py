@@ -78,7 +78,7 @@ class Run:
     def _conduct_locked_run(self) -> None:
         self.run_folder.store_plan(self.plan)
         server, done = self._restore_server() or (self._begin_run(), 0)
-        self._conduct_opening(server, done)
+        self._conduct_exchange_before_rounds(server, done)
         empty, ending = 0, RunEnding(done)
         for number in range(done + 1, self.plan.rounds + 1):
             try:
@@ -149,7 +149,7 @@ class Run:
         """Return site -> Flower node of the sites that take part; wait for more sites if they are too few."""
         return self.participants.gather_sites(self.minimum, self.deadline.gathering_seconds)
 
-    def _conduct_opening(self, server: Server, done: int) -> None:
+    def _conduct_exchange_before_rounds(self, server: Server, done: int) -> None:
         """Conduct the exchange before the first round, if the method has one and no round is done yet."""
         opening = server.algorithm.schedule.opening
         if opening is None or done:
