@@ -18,7 +18,7 @@ import fedlog
 from fedlog.cli.main import COMMANDS, make_parser
 from fedlog.data import catalog
 from fedlog.errors import InputError
-from fedlog.flower.protocol.plan import Plan, format_plan_settings, make_plan, read_plan, read_plan_settings
+from fedlog.flower.protocol.plan import Plan, format_plan_settings, make_plan, read_plan, read_run_spec
 from fedlog.privacy.guarantee import Calibration, NoiseSetting, Trust, Unit
 from fedlog.settings.data import Partition
 from fedlog.settings.fields import find_setting_info
@@ -92,7 +92,7 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
     typed = [part for name, value in asked.items() for part in _typed(name, value)]
     spec = RunSpec(**_flags([entry.name for entry in list_deployed_settings()], [*typed, "--set", "epochs=2"]))
     plan = make_plan(spec, "trial", lambda: 4)
-    again = make_plan(read_plan_settings(format_plan_settings(plan)), "trial", lambda: 4)
+    again = make_plan(read_run_spec(format_plan_settings(plan)), "trial", lambda: 4)
     assert plan == again == read_plan(json.loads(json.dumps(plan.as_json())))
     run = resolve(replace(spec, data="digits"))
     assert plan.optimiser == run.settings.optimiser == Optimiser(AdamMoments.RUN, Decay.COSINE, 0.25)
@@ -140,7 +140,7 @@ def test_every_setting_of_a_deployment_changes_its_plan() -> None:
     in_rows: dict[str, Any] = {"down": "differences", "world": "closed"}  # which not every codec can do
     together = {"epsilon", "delta", "trust", "message_norm", "privacy", "honest", "refused_share"}
     assert asked.keys() | in_rows.keys() | together | {"recipe"} == {entry.name for entry in list_deployed_settings()}
-    paper, tuned = (make_plan(read_plan_settings({"recipe": name}), "trial", lambda: 5) for name in Recipe)
+    paper, tuned = (make_plan(read_run_spec({"recipe": name}), "trial", lambda: 5) for name in Recipe)
     assert (paper, tuned) == (Plan("trial"), replace(paper, options=tuned.options, optimiser=tuned.optimiser))
     assert tuned.optimiser != paper.optimiser
     for name, value in asked.items():
@@ -198,7 +198,7 @@ from fedlog.cli.main import main
 from fedlog.cli.federate import add_arguments
 from fedlog.cli.main import Parser
 from fedlog.engine.training.tasks import make_adam_arguments
-from fedlog.flower.protocol.plan import format_plan_settings, make_plan, read_plan, read_plan_settings
+from fedlog.flower.protocol.plan import format_plan_settings, make_plan, read_plan, read_run_spec
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec, read_spec_file
@@ -210,7 +210,7 @@ top = Parser()
 add_arguments(top)
 typed = RunSpec(**read_given_settings(top.parse_args(["run", "server", "--beta2", "0.5"])))
 plan = make_plan(typed, "trial", lambda: 0)
-plan = make_plan(read_plan_settings(format_plan_settings(plan)), "trial", lambda: 0)
+plan = make_plan(read_run_spec(format_plan_settings(plan)), "trial", lambda: 0)
 plan = read_plan(json.loads(json.dumps(plan.as_json())))
 for rule in (resolve(spec).settings.optimiser, plan.optimiser):
     assert make_adam_arguments(rule, 0.1)["beta2"] == 0.5

@@ -65,7 +65,7 @@ def check_gaussian_mixtures(algorithm: Algorithm) -> None:
 
 
 def check_broadcast_form(transport: Transport, *, hidden: bool) -> None:
-    """Raise InputError for `--down differences` in a `hidden` run, that is, a private run or one with secure sums."""
+    """Raise InputError for `--down differences` if the run is private or has secure sums (`hidden`)."""
     if hidden and transport.differences:
         raise InputError(
             "--down differences cannot be used in a deployment that is private or has secure sums: sites compare the "

@@ -3,7 +3,8 @@
     frame = magic(4) version(1) kind(1) run(8) round(4) exchange(1) length(4) | payload
 
 The payload of WORK and UPLOAD is an encoded message of the engine. Only these bytes count as bits of a run; the 23
-bytes of the header belong to the transport. A frame is one value of bytes because Flower adds a header to every array.
+bytes of the header belong to the transport. Flower carries a frame as one value, because it adds a header of its own to
+every array.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def make_errors_sendable() -> Iterator[None]:
 
 
 class FrameKind(IntEnum):
-    """The kinds of frames: requests go down from the server to a site, answers go up to the server."""
+    """The kinds of frames.
+
+    The server asks with HELLO, WORK or WORK_ANEW, SECURE and FINISH. A site answers with WELCOME, UPLOAD, SECURED and
+    REPORT, in this order, or with REFUSAL.
+    """
 
     HELLO = 1  # down: the plan of a run
     WELCOME = 2  # up: the site takes part
@@ -114,12 +119,12 @@ def decode_frame(data: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Frame:
 def check_reply(request: Frame, answer: Frame, kind: FrameKind) -> Frame:
     """Return the answer; raise SendableError unless it is of this kind and of the request's run, round and exchange."""
     if answer.kind is not kind:
-        raise SendableError(f"expected a frame of kind {kind.name}, found: {answer.kind.name}")
+        raise SendableError(f"expected an answer of kind {kind.name}, found: {answer.kind.name}")
     if answer.run != request.run:
-        raise SendableError(f"expected a frame of run {request.run.hex()}, found: {answer.run.hex()}")
+        raise SendableError(f"expected an answer with run tag {request.run.hex()}, found tag: {answer.run.hex()}")
     expected, found = ((f.round_number, f.exchange) for f in (request, answer))
     if expected != found:
-        raise SendableError(f"expected a frame of round and exchange {expected}, found: {found}")
+        raise SendableError(f"expected an answer for round and exchange {expected}, found: {found}")
     return answer
 
 

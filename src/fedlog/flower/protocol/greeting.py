@@ -47,7 +47,7 @@ class SiteProfile:
 
     @property
     def as_required_body(self) -> RequiredBody:
-        """The name and digest of this site's body, as a requirement for all other sites."""
+        """This site's body as the one that all sites must have."""
         return RequiredBody(self.body, self.digest)
 
 
@@ -68,7 +68,7 @@ class RequiredBody:
 
 
 def make_identity(schema_digest: str) -> Identity:
-    """Make the identity of this installation: its versions, and the digest of its schema."""
+    """Make the identity of this server or site: its versions of fedlog and of frames, and its schema's digest."""
     return Identity(__version__, VERSION, schema_digest)
 
 
@@ -103,7 +103,10 @@ def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)
     if not is_printable_body_name(profile.body):
-        raise SendableError(f"expected {what} in a greeting, found a body's name that is too long or not printable")
+        raise SendableError(
+            f"expected {what} in a greeting, found a body's name that is too long or not printable",
+            hint=f"give the site a --body of one line, at most {LONGEST_BODY_NAME} characters long",
+        )
     return profile
 
 

@@ -61,7 +61,7 @@ class Plan(Section):
     """The codec of broadcasts; None: the same as for uploads."""
     down: BroadcastForm = BroadcastForm.WHOLE
     world: HeadRows = HeadRows.OPEN
-    """Closed: a site that meets only the classes in its training rows gets only these rows of the head."""
+    """Closed: a site that meets only the classes in its training rows gets only the part of the head for them."""
     skip_below: Annotated[float, Meta(ge=0)] | None = None
     largest_share: Annotated[float, Meta(gt=0, le=1)] | None = None
     """The largest share of all records that one site's statistics can count for."""
@@ -95,7 +95,7 @@ class Plan(Section):
 
     @property
     def feature_clip(self) -> str | None:
-        """The bound to which every site clips its features, such as `l2:1`; None if they are not clipped."""
+        """How every site clips its features, e.g. `l2:1`: in a private run as the promise says, else as `clip` says."""
         return self.clip if self.promise is None else self.promise.clip
 
     @property
@@ -111,7 +111,7 @@ class Plan(Section):
         return self.promise is not None or self.secure is not None
 
     def build_algorithm(self, n_class: int, width: int) -> Algorithm:
-        """Build the run's method for this number of classes and this number of features (`width`)."""
+        """Build the run's method, an `Algorithm`, for this number of classes and of features (`width`)."""
         options = {**DEPLOYED_OPTIONS.get(self.method, {}), **self.options}
         built = registry.make_method(self.method, self.make_model_plan(n_class, width), options)
         return registry.freeze_bodies(built) if self.promise is not None and self.promise.needs_frozen_bodies else built
@@ -127,7 +127,7 @@ class Plan(Section):
 
     @staticmethod
     def make_model_plan(n_class: int, width: int) -> ModelPlan:
-        """Describe the part of the model that all sites share: the head (the last layer) and nothing below it."""
+        """Return what the models of all sites share: number of classes, number of features (`width`), and the head."""
         return ModelPlan(n_class, width, ((HEAD,),), n_class * (1 + width))
 
     def as_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Plan(Section):
 
 
 def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
-    """Make and check the plan of a deployed run with these settings.
+    """Make and check the plan of a deployed run from the settings of a user.
 
     Settings of data and bodies are ignored, because the sites choose their own. `count_sites` counts the sites in the
     roster (the list of the sites' keys), and is called only if the run has secure sums.
@@ -171,7 +171,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
 
 
 def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
-    """Return the plan as settings of the Flower app.
+    """Return the plan as settings of the Flower app, which `read_run_spec` reads.
 
     A setting that is None becomes an empty text, so that `flwr run` can set it.
     """
@@ -203,8 +203,11 @@ def describe_forbidden_changes(plan: Plan, later: Plan) -> str | None:
     return ", ".join(values or changed) if changed else None
 
 
-def read_plan_settings(settings: Mapping[str, Any]) -> RunSpec:
-    """Read the settings of a run from the Flower app's settings; raise InputError if one is unknown or invalid."""
+def read_run_spec(settings: Mapping[str, Any]) -> RunSpec:
+    """Read the settings of a run, from which `make_plan` makes its plan, from the settings of the Flower app.
+
+    Raise InputError if a setting is unknown or invalid.
+    """
     known = {entry.name for entry in list_deployed_settings()}
     given = {name.replace("-", "_"): value for name, value in settings.items() if value != ""}
     try:
@@ -263,7 +266,10 @@ def _check_promise(promise: Promise) -> None:
 
 
 def describe_large_delta(promise: Promise | None, records: int, sites: int) -> str | None:
-    """Return a warning if delta is above 1/n, where n is the number of protected records or sites; else None."""
+    """Return a warning if delta is above 1/n, else None.
+
+    n is the number of records or of sites, whichever the promise protects.
+    """
     if promise is None:
         return None
     protected = records if promise.unit is Unit.RECORD else sites

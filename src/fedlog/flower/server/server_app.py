@@ -23,7 +23,7 @@ from fedlog.files.durable import is_disk_full_error, write_file
 from fedlog.files.toml import format_toml, quote_toml
 from fedlog.flower.folders.keys import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_messages
-from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_plan_settings
+from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_run_spec
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.settings.training import REFUSED_SHARE
@@ -76,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def read_settings(settings: Mapping[str, Any], folder: ServerFolder) -> tuple[Plan, RoundRules]:
     """Read the plan and the rules of its rounds from the Flower app's settings; raise InputError if one is invalid."""
-    spec = read_plan_settings(settings)
+    spec = read_run_spec(settings)
     plan = make_plan(spec, str(settings.get("name")), lambda: len(read_roster(folder.path)))
     share = REFUSED_SHARE if spec.refused_share is None else spec.refused_share
     try:
