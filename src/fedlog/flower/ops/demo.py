@@ -4,11 +4,11 @@ In a real federation the folders of the server and of the sites are on different
 folder.
 
 The first demo has tables. The records are scikit-learn's copy of the handwritten digits of the UCI repository (43
-people, 8x8 grey values), and half of every site's rows are test rows. The demo with images (`--pretrained`) has one
-exchange, a frozen pretrained body, epsilon 1 and a secure sum. The images are patches of two photographs that come with
-scikit-learn, a temple and a flower. A secure sum hides what each site sends, and the sum has the noise of epsilon 1 for
-every record. The demo also computes the heads from all patches together, without noise, and compares: the noise should
-be the only difference. In both demos the sites have different shares of each class.
+people, 8x8 grey values), and half of every site's rows are test rows. The demo with images (`--pretrained`) asks the
+sites once for sums of features, and has a frozen pretrained body, epsilon 1 and a secure sum. The images are patches of
+two photographs that come with scikit-learn, a temple and a flower. A secure sum hides what each site sends, and the sum
+has the noise of epsilon 1 for every record. The demo also computes the heads from all patches together, without noise,
+and compares: the noise should be the only difference. In both demos the sites have different shares of each class.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ IMAGES_ALPHA = 2.0
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
     """Run the demo with tables, end every process, and return the report: sites, rounds, bits, bytes and seconds."""
-    start = _announce_folders(root, say)
+    start = time.monotonic()
+    _announce_folders(root, say)
     tables = write_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
     outcome = LocalFederation.create(root, make_demo_schema(), sites).run(Plan(RUN, rounds=rounds, seed=seed), say)
@@ -76,7 +77,8 @@ def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
 
 def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     """Run the demo with images, end every process, and return the report with a comparison to pooled records."""
-    start = _announce_folders(root, say)
+    start = time.monotonic()
+    _announce_folders(root, say)
     images = (root / "images").resolve()
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
     federation = LocalFederation.create(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
@@ -91,11 +93,10 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     return _make_report(root, start, outcome, figures, privacy=outcome.report["privacy"], pooled=comparison)
 
 
-def _announce_folders(root: Path, say: Say) -> float:
-    """Say where the demo's folders are, and return the time at which the demo starts."""
+def _announce_folders(root: Path, say: Say) -> None:
+    """Say where the demo's folders are."""
     say(f"the server and the sites have their folders below {root}, and connect on this machine only")
     say("in a real federation the server and each site have a machine of their own; see docs/deploy.md")
-    return time.monotonic()
 
 
 def _make_report(
@@ -154,7 +155,10 @@ def write_site_images(root: Path, seed: int) -> None:
 
 
 def make_demo_plan(seed: int) -> Plan:
-    """Make the plan of the demo with images: one secure sum, epsilon 1 for every record, and two heads from the sum."""
+    """Make the plan of the demo with images: one secure sum, epsilon 1 for every record, and two heads from the sum.
+
+    The heads are those of the methods `fed-ncm` (nearest class means) and `fedlog`.
+    """
     spec = RunSpec(
         method="fed-heads",
         options={"heads": "ncm,fedlog"},
@@ -176,17 +180,17 @@ def write_rosters(federation: LocalFederation) -> None:
 
 
 def _read_test_results(federation: LocalFederation, site: str) -> dict[str, Any]:
-    """Read one site's test accuracy and number of test records, which in a real private run only the site knows."""
+    """Read one site's test accuracy and number of test records. In a real private run only the site can read them."""
     kept = json.loads((federation.sites[site].models / RUN / "report.json").read_text())
     return {"accuracy": kept["federated"]["test"]["accuracy"], "test_records": kept["federated"]["test"]["records"]}
 
 
 @dataclass(frozen=True, eq=False)
 class PooledRecords:
-    """The pooled records of all sites: the sums over training records without noise, and all test records."""
+    """The records of all sites together: exact sums of the features of training records, and all test records."""
 
     statistics: Statistics  # of the training records
-    noise_std: float  # of each of the federation's sums
+    noise_std: float  # the standard deviation of the noise in each of the federation's sums
     test: Tensor  # features
     labels: Tensor
 
