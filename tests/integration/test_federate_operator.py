@@ -39,7 +39,7 @@ def test_without_a_running_server_status_says_so(server: ServerFolder, capsys: p
     """With the real `flwr`, which exits with code 0 in this case too."""
     assert main(["federate", "status", str(server.path)]) == 1
     said = capsys.readouterr().err
-    assert "expected nodes from `" in said
+    assert "expected an entry nodes in the output of `" in said
     assert "SuperLink connection 'federation' not found" in said
     assert RUNNING in said
     assert main(["federate", "status", str(server.path.parent / "nowhere")]) == 2

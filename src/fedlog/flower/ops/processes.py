@@ -52,7 +52,7 @@ def make_flower_environment(
     """Make the environment variables for Flower's programs: PATH, home folder, no telemetry and no update check.
 
     Flower finds its programs on the PATH, so the folder of our interpreter must be on the PATH, even if the virtual
-    environment is not activated. No proxy is used for connections to this machine.
+    environment is not activated; `first_on_path` comes before it. No proxy is used for connections to this machine.
     """
     folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
     path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
@@ -138,7 +138,8 @@ def start_program(command: Command, log: Path, say: Say | None = None) -> Runnin
     """Start the program in a session of its own, so that a Ctrl-C in our terminal does not reach it.
 
     Each log file belongs to one program. If that program still runs from an earlier start, because the process that
-    started it was killed, end it first: an old program would occupy the port, or the server would take it for the site.
+    started it was killed, end it first: an old server would occupy the port, and an old SuperNode would stay connected
+    in place of the new one.
     """
     if say is not None:
         say(f"$ {command}")
@@ -178,7 +179,7 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"expected an answer within {timeout_seconds:.0f} s, found none: {command}") from None
+        raise RunError(f"expected an answer of `{command}` within {timeout_seconds:.0f} s, found none") from None
     if done.returncode != 0:
         last = " ".join((done.stderr or done.stdout).split())[-400:]
         raise RunError(

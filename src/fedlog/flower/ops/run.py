@@ -1,4 +1,7 @@
-"""What an operator does with runs: start a run in Flower, follow it and return its report; drop or remove a site."""
+"""What an operator does with runs: start a run in Flower, follow it and return its report; drop or remove a site.
+
+The server does not ask a dropped site any more. The statistics of a removed site also leave the head.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def drop_site(folder: ServerFolder, site: str, name: str) -> None:
 
 
 def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
-    """Ask a dropped site again from the next round on."""
+    """Undo `drop_site`: the server asks the site again from the next round on."""
     run_folder = _check_site_and_run(folder, site, name)
     if site not in run_folder.read_dropped_sites():
         raise InputError(
@@ -156,8 +159,8 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
     plan = run_folder.read_plan()
     if plan.promise is not None or plan.secure is not None:
         raise InputError(
-            f"expected a run without privacy and secure sums, found: {name}; a new head without this site would be a "
-            "further release, which the promise of the run does not cover",
+            f"expected a run with neither privacy nor secure sums, found: {name}; a new head without this site would "
+            "be a further release, which the promise of the run does not cover",
             hint="`unregister` the site and begin a new run",
         )
     able = find_methods(lambda method: method.can_remove_client)

@@ -227,7 +227,10 @@ def register_sites_in_folder(folder: ServerFolder, keys: Path, say: Say) -> dict
 
 
 def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> dict[str, str]:
-    """Register these public keys (site name -> key) if all can be used; return site name -> Flower's node number."""
+    """Register these public keys (site name -> key), and return site name -> Flower's node number.
+
+    Raise InputError before the first registration if a key cannot be used.
+    """
     seen: dict[str, str] = {}
     for name, text in keys.items():
         _check_new_site(folder, name, text)
@@ -243,7 +246,7 @@ def register_sites(folder: ServerFolder, keys: Mapping[str, str], say: Say) -> d
         name, error = next(iter(failed.items()))
         raise RunError(
             f"{len(failed)} of {len(keys)} keys were not registered ({', '.join(failed)}); error for {name}: {error}",
-            hint="`fedlog federate status` shows the registered sites; move their files away and register the rest",
+            hint="`fedlog federate status` shows the registered sites; move their key files away and register the rest",
         )
     return {name: task.result() for name, task in tasks.items()}
 
@@ -304,5 +307,6 @@ def _call_flwr(command: Command, wanted: str) -> Any:
         answer = None
     if not isinstance(answer, dict) or wanted not in answer:
         found = answer.get("error-message", text) if isinstance(answer, dict) else text
-        raise RunError(f"expected {wanted} from `{command}`, found: {' '.join(str(found).split())[-400:]}")
+        shown = " ".join(str(found).split())[-400:]
+        raise RunError(f"expected an entry {wanted} in the output of `{command}`, found: {shown}")
     return answer[wanted]
