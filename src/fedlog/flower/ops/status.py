@@ -192,7 +192,7 @@ def render_server_page(folder: ServerFolder) -> str:
 
 
 def render_site_page(folder: SiteFolder) -> str:
-    """Render the status page of a site as HTML. It shows validation accuracies: nobody else should see it."""
+    """Render the status page of a site as HTML. Only people at the site should see it: it shows accuracies."""
     config, view = folder.read_config(), summarise_site(folder)
     name, rounds = next(reversed(view.rounds.items()), ("", []))
     accuracies = [(int(event["round"]), event["validation_accuracy"]) for event in rounds]

@@ -20,14 +20,14 @@ SLOW_TIMES, SLOW_SECONDS = 3.0, 5.0
 
 @dataclass(frozen=True)
 class SiteProgress:
-    """What a site has done in a run so far: its last answer, and whether it is missing, refused or dropped."""
+    """A site's part in a run so far: its last answer, and whether it is missing, left out, dropped or much slower."""
 
     answered: int | None = None  # the last round with this site in its sum
     seconds: float | None = None  # how long that answer took
     missing_since: int | None = None  # the round in which it missed the deadline; it has not answered since
-    refused: str | None = None  # the reason why it was left out or refused after its last answer
+    refused: str | None = None  # why it was left out, or refused a request, after its last answer
     dropped: bool = False
-    lagging: bool = False
+    lagging: bool = False  # its answers take much longer than those of the others
 
     def describe(self) -> str:
         """Describe in words what the site has done in the run, for the operator."""
@@ -53,7 +53,7 @@ class RunSummary:
     of: int = 0
     ended: str | None = None  # finished, or why it failed
     sites: Mapping[str, SiteProgress] = field(default_factory=dict)
-    refusals: Mapping[str, int] = field(default_factory=dict)  # site -> how often it was left out or refused
+    refusals: Mapping[str, int] = field(default_factory=dict)  # site -> how often it was left out or refused a request
 
     @property
     def rounds_done(self) -> int:
@@ -136,8 +136,8 @@ class SiteSummary:
     """The state of a site's connection, and its work so far."""
 
     connected: bool = False
-    refusals: int = 0
-    restarts: int = 0
+    refusals: int = 0  # requests that the site refused or failed to answer
+    restarts: int = 0  # of its SuperNode
     rounds: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # run -> its events; the newest run last
 
 
