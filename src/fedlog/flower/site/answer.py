@@ -53,7 +53,7 @@ _kept: dict[Path, tuple[str, SiteContext]] = {}
 
 
 def answer_or_refuse(request: Frame, folder: SiteFolder) -> Frame:
-    """Answer a request with a frame; the frame is a REFUSAL if the request fails.
+    """Return the answer to a request, or a REFUSAL if the request fails; raise no error.
 
     Flower would send the text of an exception to the server, and such a text may hold a value from a record. So the
     server learns only the class of the error; the site's log also has the file and the line.
@@ -79,7 +79,7 @@ def answer_or_refuse(request: Frame, folder: SiteFolder) -> Frame:
 
 
 def answer_request(request: Frame, folder: SiteFolder) -> Frame:
-    """Do what the request asks for, and return the reply; raise SendableError if the request must be refused."""
+    """Do what the request asks for, and return the answer; raise SendableError if the request must be refused."""
     torch.set_num_threads(1)
     if request.kind is FrameKind.HELLO:
         return answer_greeting(request, folder)

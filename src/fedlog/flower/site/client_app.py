@@ -30,13 +30,13 @@ _worker: tuple[str, bytes] | None = None  # the worker's socket, and the secret 
 
 @app.train()  # type: ignore[untyped-decorator]
 def answer_message(message: Message, context: Context) -> Message:
-    """Answer a Flower message; the configuration of the Flower node holds the path of the site's folder."""
+    """Answer a Flower message; the settings of the Flower node hold the path of the site's folder."""
     folder = SiteFolder(Path(str(context.node_config["folder"])))
     return Message(wrap_frame(answer_with_frame(message, folder)), reply_to=message)
 
 
 def answer_with_frame(message: Message, folder: SiteFolder) -> Frame:
-    """Return the frame that answers the frame in a message; a REFUSAL if the message holds no valid frame."""
+    """Answer the frame in a Flower message with a frame: a REFUSAL if the message holds no valid frame."""
     try:
         request = unwrap_frame(message)
     except SendableError as error:

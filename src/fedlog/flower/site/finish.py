@@ -51,9 +51,10 @@ class ScoredModel:
 def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Cohort) -> bytes:
     """Save the federated or the local-only model, whichever is better on the validation rows, and return the report.
 
-    The cohort has received the last broadcast. If single records are protected, the federated model is always kept, as
-    a site without rows would have it. Models that saw the records without noise are saved in folders of their own:
-    `RUN.local-only`, and `RUN.personal` if the method made a model for this site (its own head, choice or classes).
+    The cohort has received the last broadcast. If single records are protected, the federated model is always kept, in
+    the form that a site without rows would have (see `_make_shared_model`). Models that saw the records without noise
+    are saved in folders of their own: `RUN.local-only`, and `RUN.personal` if the method made a model for this site (a
+    head of its own, the head that it chose, or a head for its classes only).
     """
     personal = _make_personal_model(cohort, context.algorithm)
     federated = _make_shared_model(context, cohort) if context.protects_records else personal
@@ -129,7 +130,7 @@ def _make_metric_fields(template: str, model: ScoredModel) -> dict[str, float | 
 
 
 def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Save the model of this name in the folder, with a note on its origin and on how it is protected."""
+    """Save one of the models in the folder, with a note on its origin and on how it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,
@@ -180,7 +181,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
 
 
 def _train_alone(context: SiteContext, rounds: int) -> Params:
-    """Train the site's local-only model: the same body, epochs and number of rounds, but no head from other sites.
+    """Return the site's local-only model, with the same body, epochs and number of rounds, but without other sites.
 
     In a private run, training that diverges raises no error, because an error would reveal something about the rows.
     """
@@ -195,7 +196,10 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
 
 
 def _solve_alone(context: SiteContext) -> Params:
-    """Solve the regression on this site's training rows only; a site without rows gets the method's first head."""
+    """Return the local-only model of a regression: its head is solved from this site's training rows alone.
+
+    A site without training rows gets the head with which the method starts.
+    """
     cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
     cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round

@@ -60,7 +60,10 @@ def patch_flower(module: Any, name: str, ours: object, expected: object = callab
 
 
 def write_guard_programs(folder: Path) -> Path:
-    """Write substitutes for Flower's programs, so that a site with this folder on its PATH runs no code of a server."""
+    """Write substitutes for Flower's programs into the folder, and return it.
+
+    A site with this folder first on its PATH runs no code of a server.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
     _write_program(folder / GUARDED, f'exec {python} -m fedlog.flower.site.guard "$@"')

@@ -105,13 +105,13 @@ class GuardStarter:
         return subprocess.Popen(arguments, env=environment, pass_fds=(self._read_end,))
 
     def wake(self) -> None:
-        """Tell the guard, the program that runs tasks, that there is a task."""
+        """Tell the guard that there is a task."""
         with suppress(BlockingIOError):  # the pipe is full: the guard has been woken many times and not looked yet
             os.write(self._write_end, b"!")
 
 
 def main() -> None:
-    """Run Flower's `flower-supernode` with our task runner (the guard), pauses and heartbeats."""
+    """Run Flower's `flower-supernode` with our guard, pauses and heartbeats."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     check_flower_version()
@@ -120,20 +120,20 @@ def main() -> None:
 
 
 def patch_supernode() -> None:
-    """Replace Flower's pauses, heartbeats and task runner by ours; raise RunError if Flower's code is unexpected."""
+    """Make Flower use our guard, pauses and heartbeats; raise RunError if Flower's code is not as expected."""
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_client, start_client_internal
 
     programs, pauses = GuardStarter(), ShorterPauses()
     push_messages: Any = getattr(start_client_internal, "_push_messages", None)
 
-    def answer_message(**shared: Any) -> None:
-        """Wake the task runner, then send its answer; Flower calls this function when a message has arrived."""
+    def wake_and_push(**shared: Any) -> None:
+        """Wake the guard, then wait for its answer and send it; Flower calls this when a message has arrived."""
         programs.wake()
         with pauses.record_wait():
             push_messages(**shared)
 
-    patch_flower(start_client_internal, "_push_messages", answer_message)
+    patch_flower(start_client_internal, "_push_messages", wake_and_push)
     patch_flower(start_client_internal, "subprocess", programs, expected=subprocess)
     patch_flower(start_client_internal, "time", pauses, expected=time)
     patch_flower(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS, FLOWER_HEARTBEAT_SECONDS)
