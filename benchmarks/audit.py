@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.finding import Audit, AuditedPart, Fault
+from fedlog.audit.result import Audit, AuditedPart, Fault
 from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -60,17 +60,17 @@ DP_SGD = RunSpec(
 
 def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
     """Run the audits, print them and write `audit.json`."""
-    findings: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for audit in AUDITS:
         start = time.process_time()
-        finding = run_audit(replace(audit, trials=min(audit.trials, most_trials)))
-        print(finding, flush=True)
-        findings.append({**finding.as_json(), "cpu_seconds": round(time.process_time() - start, 1)})
+        result = run_audit(replace(audit, trials=min(audit.trials, most_trials)))
+        print(result, flush=True)
+        results.append({**result.as_json(), "cpu_seconds": round(time.process_time() - start, 1)})
     with tempfile.TemporaryDirectory() as folder:
         summary = execute(DP_SGD, Path(folder) / "run")
     print(f"DP-SGD on the digits: {100 * summary.accuracy_mean_over_clients:.1f} %")
     found = {
-        "audits": findings,
+        "audits": results,
         "dp_sgd_digits": {"accuracy": summary.accuracy_mean_over_clients, "promise": summary.privacy},
         "made_with": list_software_versions(),
         "command": "python -m benchmarks.audit",
@@ -78,15 +78,15 @@ def main(out: Path = RECORDS, most_trials: int = 40_000) -> None:
     (out / "audit.json").write_text(json.dumps(found, indent=1) + "\n")
     if out == RECORDS:
         before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(before + BEGIN + make_table(findings) + END + rest.split(END)[1])
+        PAGE.write_text(before + BEGIN + make_table(results) + END + rest.split(END)[1])
 
 
-def make_table(findings: list[dict[str, Any]]) -> str:
+def make_table(results: list[dict[str, Any]]) -> str:
     """The table for docs/privacy-why.md, one row for each audit."""
     head = (
         "| what | planted | claimed epsilon | epsilon is at least | it could show | s |\n|---|---|---:|---|---:|---:|\n"
     )
-    return head + "".join(map(_make_row, findings))
+    return head + "".join(map(_make_row, results))
 
 
 def _make_row(found: dict[str, Any]) -> str:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.finding import Audit, AuditedPart, Fault
 from fedlog.audit.one_run import bound_epsilon_by_guesses, bound_guess_probability, find_largest_epsilon_bound
+from fedlog.audit.result import Audit, AuditedPart, Fault
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -30,10 +30,10 @@ CLIENTS_IN_SUM = Audit(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canari
 
 @pytest.mark.parametrize("audit", [SECURE_SUM, DP_SGD, CLIENTS_IN_SUM], ids=["secure sum", "dp-sgd", "clients"])
 def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
-    assert not run_audit(audit).contradicted
-    finding = run_audit(replace(audit, fault=Fault.SMALL_NOISE, too_small=10.0))
-    assert finding.contradicted
-    assert f"{audit.canaries} canaries in one run" in str(finding)
+    assert not run_audit(audit).refutes_claim
+    result = run_audit(replace(audit, fault=Fault.SMALL_NOISE, too_small=10.0))
+    assert result.refutes_claim
+    assert f"{audit.canaries} canaries in one run" in str(result)
 
 
 @pytest.mark.parametrize("audit", [SECURE_SUM, pytest.param(CLIENTS_IN_SUM, marks=pytest.mark.slow)])
@@ -41,12 +41,12 @@ def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.M
     # The product is broken, not the audit: each client takes its share for one of a hundred.
     intended = mechanisms.count_noise_shares
     monkeypatch.setattr(mechanisms, "count_noise_shares", lambda trust, honest: 100 * intended(trust, honest))
-    assert run_audit(audit).contradicted
+    assert run_audit(audit).refutes_claim
 
 
 def test_a_secure_sum_of_messages_that_nobody_scales_down_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protection, "clip_client_message", lambda sums, norm, grid: sums)
-    assert run_audit(CLIENTS_IN_SUM).contradicted
+    assert run_audit(CLIENTS_IN_SUM).refutes_claim
 
 
 def test_a_secure_sum_whose_shares_cancel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_a_secure_sum_whose_shares_cancel_is_caught(monkeypatch: pytest.MonkeyPa
         return sums.to(torch.float64) + next(signs) * FloatSampler(Key(0)).draw(sums.shape, std)
 
     monkeypatch.setattr(protection, "add_noise", add)
-    assert run_audit(SECURE_SUM).contradicted
+    assert run_audit(SECURE_SUM).refutes_claim
 
 
 def _no_noise(patch: pytest.MonkeyPatch) -> None:
@@ -72,13 +72,13 @@ def test_dp_sgd_that_is_broken_is_caught(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)
-    assert run_audit(DP_SGD).contradicted
+    assert run_audit(DP_SGD).refutes_claim
 
 
 @pytest.mark.slow
 def test_discrete_noise_passes_too() -> None:
     for audit in (SECURE_SUM, replace(DP_SGD, canaries=200)):
-        assert not run_audit(replace(audit, noise=NoiseSetting.DISCRETE)).contradicted
+        assert not run_audit(replace(audit, noise=NoiseSetting.DISCRETE)).refutes_claim
 
 
 def test_the_bound_is_the_printed_one_without_delta() -> None:

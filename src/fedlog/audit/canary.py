@@ -1,14 +1,15 @@
-"""Audit a privacy claim: run with and without a canary record, and bound mu from below by an attacker's success.
+"""Audit a privacy claim: run with and without a canary record, and see whether an attacker can tell the two apart.
 
 The clients and the server are those of a real run. The engine trains the bodies and takes the statistics a few times.
 Every trial then sends these statistics through the run's protection, codec and server with fresh noise, and the
 attacker sees everything that leaves: the number of bytes, and every entry of every array. So the audit notices a
 mechanism with too little noise, a message that carries too much, and a clip that does not work.
 
-The data are chosen to be as revealing as possible: a canary that is clipped to the very edge, and a balanced client
-with a body that does not change until one more record breaks the balance (then Adam takes a full step, however small
-the gradient). An attacker that tells runs with the canary from runs without it more often than (epsilon, delta) allows
-proves the claim wrong, up to the stated confidence. A bound below the claim proves nothing.
+The data are chosen to be as revealing as possible. The canary is as large as the clip allows. If bodies are trained,
+the client has equally many records of two classes: then the body does not change without the canary, and with it Adam
+takes a full step, however small the gradient. An attacker that tells runs with the canary from runs without it more
+often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. How often the attacker is right
+gives a lower bound on epsilon. A bound below the claimed epsilon proves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.audit.distinguisher import Observation, bound_mu_from_below, find_largest_mu_bound, score_trials
-from fedlog.audit.finding import Audit, Fault, Finding
+from fedlog.audit.result import Audit, AuditResult, Fault
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -47,11 +48,11 @@ LEARNING_RATE = 1.0
 WIRE = find_codec("f32")
 
 
-def run_audit(audit: Audit) -> Finding:
-    """Run the audit and return the lower bound on epsilon that it found.
+def run_audit(audit: Audit) -> AuditResult:
+    """Run the audit and return its result, with a lower bound on epsilon.
 
-    Many trials with and without one canary bound mu of Gaussian differential privacy, and so epsilon. If repeating is
-    too expensive, one run with many canaries bounds epsilon directly.
+    Many trials with and without one canary give a lower bound on the mu of Gaussian differential privacy, and so on
+    epsilon. If it is too expensive to repeat the trial, one run with many canaries gives a lower bound on epsilon.
     """
     if audit.in_one_run:
         from fedlog.audit.one_run import audit_one_run  # loads cryptography
@@ -64,7 +65,7 @@ def run_audit(audit: Audit) -> Finding:
     )
     found = bound_mu_from_below(present, absent, audit.confidence)
     visible, delta = find_largest_mu_bound(audit.trials, audit.confidence), audit.budget.delta
-    return Finding(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
+    return AuditResult(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 
 def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
@@ -80,7 +81,7 @@ def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records]
 
 
 def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
-    """Make the protection that a run with the audited claim has, with the planted fault if the audit has one."""
+    """Make the protection that a run with this claim has; if the audit has a planted fault, plant it."""
     norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
     protection = make_protection(
         audit.budget,
@@ -130,7 +131,7 @@ class _StoringProtection(Protection):
 
 
 class _SumPublishingFedLog(FedLog):
-    """FedLog with a server that publishes the whole sum; whatever a real server sends is computed from that sum."""
+    """FedLog with a server that publishes the whole sum, from which a real server computes all that it sends."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """Return the whole sum of the uploads as the server's next state."""
@@ -218,7 +219,7 @@ def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Record
 
 
 def make_federation(data: Records, sizes: Sequence[int], classes: int) -> Federation:
-    """Make a federation in which client i has the next `sizes[i]` records, and is tested on the first of these."""
+    """Make a federation in which client i has the next `sizes[i]` records; the first of them is its test record."""
     parts = torch.split(torch.arange(len(data)), list(sizes))
     shards = tuple(Shard(f"client {at}", part, part[:1], part[:0]) for at, part in enumerate(parts))
     names = tuple(str(label) for label in range(classes))

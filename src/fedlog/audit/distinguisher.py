@@ -19,7 +19,7 @@ THRESHOLDS = 21  # each threshold tried costs confidence, so more of them would 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the attacker knows about one trial: the number of its training, and the entries that were seen."""
+    """What the attacker knows about one trial: which training it used (by number), and the entries that were seen."""
 
     training: int
     seen: Tensor
@@ -27,10 +27,11 @@ class Observation:
 
 
 def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) -> tuple[Scores, Scores]:
-    """Score each trial, higher if it looks like a trial with the canary; learnt from the first fifth of the trials.
+    """Score each trial: the higher the score, the more it looks like a trial with the canary.
 
-    For each training, the weight of an entry is the difference of its means with and without the canary, divided by its
-    variance. This is the best test for independent noise on every entry; an entry without noise decides alone.
+    A score is a weighted sum of the entries. The weights are learnt from the first fifth of the trials: for each
+    training, the difference of an entry's means with and without the canary, divided by its variance. This is the best
+    test if every entry has independent noise. The weight of an entry without noise exceeds all others.
     """
     rows = pad_sequence([trial.seen for trial in (*present, *absent)], batch_first=True)
     trainings = torch.tensor([trial.training for trial in (*present, *absent)])
@@ -70,7 +71,7 @@ def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> f
 
 
 def find_largest_mu_bound(trials: int, confidence: float) -> float:
-    """Return the largest bound on mu that this many trials can give: that of an attacker who is always right."""
+    """Return the largest lower bound on mu that this many trials can give: that of an attacker who is always right."""
     certain = np.full(trials, np.inf)
     return bound_mu_from_below(certain, -certain, confidence)
 

@@ -26,7 +26,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.algorithms.shape import Work
 from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_linear_layer, start_cohort
-from fedlog.audit.finding import Audit, AuditedPart, Fault, Finding
+from fedlog.audit.result import Audit, AuditedPart, AuditResult, Fault
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
@@ -53,8 +53,8 @@ SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
 SHARES = (0.02, 0.1, 0.5)
 
 
-def audit_one_run(audit: Audit) -> Finding:
-    """Audit with one run of many canaries, and return the lower bound on epsilon that it proves."""
+def audit_one_run(audit: Audit) -> AuditResult:
+    """Audit with one run of many canaries; return the result, with the lower bound on epsilon that the run proves."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
     scores = (
         _score_canaries_by_training(audit, coins)
@@ -62,7 +62,7 @@ def audit_one_run(audit: Audit) -> Finding:
         else _score_canaries_by_sum(audit, coins)
     )
     error, delta = 1 - audit.confidence, audit.budget.delta
-    return Finding(
+    return AuditResult(
         audit,
         bound_epsilon_by_guesses(scores, coins, delta, error),
         find_largest_epsilon_bound(len(coins), delta, error),

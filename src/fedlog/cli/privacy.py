@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedlog.audit.finding import Audit
+from fedlog.audit.result import Audit
 from fedlog.cli.command import Subparsers, add_command
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError, RunError, add_default_hint
@@ -148,7 +148,7 @@ def add_audit_command(commands: Subparsers) -> None:
 
 
 def audit_promise(args: argparse.Namespace) -> int:
-    """Run the audit and print its finding; return exit code 1 if the audit refutes the privacy promise, else 0.
+    """Run the audit and print its result; return exit code 1 if the audit refutes the privacy promise, else 0.
 
     RunError if the audit is so weak that it could not refute the promise even if no noise were added.
     """
@@ -157,17 +157,17 @@ def audit_promise(args: argparse.Namespace) -> int:
     args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
     hints = {name: hint for name, hint in find_setting_types(Audit).items() if name in args}
     given = {name: convert_value(name, getattr(args, name), hint) for name, hint in hints.items()}
-    finding = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
-    print(json.dumps(finding.as_json(), indent=2) if args.json else finding)
-    if finding.is_too_weak:
+    result = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
+    print(json.dumps(result.as_json(), indent=2) if args.json else result)
+    if result.is_too_weak:
         raise RunError(
-            f"this audit can prove at most epsilon {finding.epsilon_visible:.3g}, so it cannot refute the claimed "
+            f"this audit can prove at most epsilon {result.epsilon_visible:.3g}, so it cannot refute the claimed "
             f"epsilon of {args.epsilon:g}",
-            hint=f"use {'more --canaries, a smaller --delta' if finding.audit.in_one_run else 'more --trials'}, or a "
+            hint=f"use {'more --canaries, a smaller --delta' if result.audit.in_one_run else 'more --trials'}, or a "
             "smaller --epsilon",
         )
     # Mode paper promises nothing, so no promise is refuted there.
-    return int(finding.contradicted and finding.audit.unit is not Unit.PAPER)
+    return int(result.refutes_claim and result.audit.unit is not Unit.PAPER)
 
 
 def add_calibrate_command(commands: Subparsers) -> None:

@@ -1,4 +1,4 @@
-"""The settings of an audit (the claim to refute and the effort), and its finding."""
+"""The settings of an audit (the claim to refute and the effort), and its result."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Audit:
             )
         if self.releases < 1 or self.canaries < 100 or not self.too_small > 0:
             raise InputError(
-                f"an audit needs at least one release, 100 canaries and a noise factor above 0, found: "
-                f"{self.releases} releases, {self.canaries} canaries, noise factor {self.too_small:g}",
+                f"an audit needs at least one release, 100 canaries and --too-small above 0, found: "
+                f"{self.releases} releases, {self.canaries} canaries, --too-small {self.too_small:g}",
                 hint="--releases 1 --canaries 2000 --too-small 10",
             )
         if self.in_one_run:
@@ -102,13 +102,16 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The lower bound on epsilon that an audit found; it holds with the audit's confidence."""
+class AuditResult:
+    """The result of an audit: a lower bound on epsilon, which holds with the audit's confidence.
+
+    `epsilon_lower` is the bound that was found, `epsilon_visible` the largest bound that such an audit can find.
+    """
 
     audit: Audit
     epsilon_lower: float
     epsilon_visible: float
-    """The largest lower bound that this audit could give: the one without any noise."""
+    """The largest lower bound that this audit can find: the one that it finds if there is no noise."""
     mu_lower: float | None = None
     """The bound on the mu of Gaussian differential privacy that gives `epsilon_lower`; None for an audit in one run."""
 
@@ -118,12 +121,12 @@ class Finding:
         return self.epsilon_visible <= self.audit.budget.epsilon
 
     @property
-    def contradicted(self) -> bool:
-        """Whether the claim is refuted at the stated confidence."""
+    def refutes_claim(self) -> bool:
+        """Whether the result refutes the claim, at the stated confidence."""
         return self.epsilon_lower > self.audit.budget.epsilon
 
     def as_json(self) -> dict[str, object]:
-        """Return the finding as JSON values."""
+        """Return the result as JSON values."""
         audit = self.audit
         planted = {"too_small": audit.too_small} if audit.fault is Fault.SMALL_NOISE else {}
         trials = {"canaries": audit.canaries} if audit.in_one_run else {"trials": audit.trials}
@@ -136,7 +139,7 @@ class Finding:
             "epsilon_claimed": audit.budget.epsilon,
             **bounds,
             "delta": audit.budget.delta,
-            "contradicted": self.contradicted,
+            "contradicted": self.refutes_claim,
             "confidence": audit.confidence,
             **trials,
             "trainings": 1 if audit.in_one_run else audit.trainings,
@@ -152,7 +155,7 @@ class Finding:
 
     def __str__(self) -> str:
         audit = self.audit
-        verdict = "CONTRADICTED" if self.contradicted else "BLIND" if self.is_too_weak else "not contradicted"
+        verdict = "CONTRADICTED" if self.refutes_claim else "BLIND" if self.is_too_weak else "not contradicted"
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"
