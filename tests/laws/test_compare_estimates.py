@@ -17,7 +17,7 @@ from fedlog.data.split import HeldOutShares, split_by_class
 from fedlog.experiments.compare.advice import AdviceKind, advise
 from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.compare.row_estimates import (
-    HeldOutRows,
+    HoldOutScheme,
     RowValueKind,
     RowValues,
     estimate_from_repetitions,
@@ -28,15 +28,15 @@ from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import ClientScore, RunScores
 from fedlog.settings.spec import RunSpec
 
-REDRAWN = HeldOutRows(redrawn=True, judged_share=1 / 3)
+REDRAWN = HoldOutScheme(redrawn=True, held_out_ratio=1 / 3)
 SHARES = st.floats(0, 1)
 SEEDS = 5
 
 
 @given(st.lists(SHARES, min_size=2, max_size=8), SHARES)
 def test_the_interval_is_centred_and_widens_with_the_shared_rows(values: list[float], share: float) -> None:
-    found = estimate_from_repetitions(values, HeldOutRows(True, share))
-    wider = estimate_from_repetitions(values, HeldOutRows(True, share + 0.1))
+    found = estimate_from_repetitions(values, HoldOutScheme(True, share))
+    wider = estimate_from_repetitions(values, HoldOutScheme(True, share + 0.1))
     assert found.low is not None
     assert found.high is not None
     assert found.value == pytest.approx((found.low + found.high) / 2, abs=1e-9)
@@ -51,10 +51,10 @@ def test_the_correction_is_that_of_nadeau_and_bengio() -> None:
 
 
 def test_repetitions_that_agree_do_not_make_an_interval_of_zero_width() -> None:
-    found = estimate_from_repetitions([0.0, 0.0, 0.0], REDRAWN, judged_rows=81)
+    found = estimate_from_repetitions([0.0, 0.0, 0.0], REDRAWN, predictions=81)
     assert found.half_width == pytest.approx(3 / 81)
     wide = [0.1, 0.3, 0.2]
-    assert estimate_from_repetitions(wide, REDRAWN, judged_rows=81) == estimate_from_repetitions(wide, REDRAWN)
+    assert estimate_from_repetitions(wide, REDRAWN, predictions=81) == estimate_from_repetitions(wide, REDRAWN)
 
 
 def test_rows_that_all_sites_share_are_drawn_once() -> None:

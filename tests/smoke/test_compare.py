@@ -82,7 +82,7 @@ def test_every_seed_holds_out_other_rows_of_the_same_files(table: Path) -> None:
     assert same.content_digest() == federation.content_digest() != again.content_digest()
     assert len(again.train) == len(federation.train)
     found = fedlog.compare(federation, ["fedlog"], 2, rounds=1, body="mlp:4", epochs=1)
-    assert found.findings.held_out_rows.redrawn
+    assert found.findings.hold_out_scheme.redrawn
     assert found.runs["fedlog", 0].spec.data_sha256 != found.runs["fedlog", 1].spec.data_sha256
 
 

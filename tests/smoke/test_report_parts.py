@@ -16,7 +16,7 @@ import torch
 import fedlog
 from fedlog.cli.main import main, parse_arguments
 from fedlog.experiments.compare.findings import Findings
-from fedlog.experiments.compare.reading import label_runs
+from fedlog.experiments.compare.finished_runs import label_runs
 from fedlog.experiments.run.baselines import find_baselines
 from fedlog.experiments.run.client_files import project_means, read_class_means, read_client_descriptions
 from fedlog.experiments.run.execute import read_spec

@@ -16,7 +16,7 @@ from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
 from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
-from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, Row, list_cells
+from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, TableRow, list_cells
 from fedlog.experiments.tables.inventory import estimate_seconds
 from fedlog.experiments.tables.paper import parse_printed_rows
 from fedlog.experiments.workers.cell_process import Outcome, execute_task
@@ -63,13 +63,15 @@ class Quiet:
 def digits(*methods: str, rounds: int = 2, epochs: int = 1) -> Experiment:
     """A table on the data that comes with the package."""
     base = RunSpec(data="digits", rounds=rounds, options={"epochs": epochs})
-    rows = tuple(Row(m, m, RunSpec(method=m, data=base.data, rounds=rounds, options=base.options)) for m in methods)
+    rows = tuple(
+        TableRow(m, m, RunSpec(method=m, data=base.data, rounds=rounds, options=base.options)) for m in methods
+    )
     return Experiment("table-digits", "digits", ExperimentKind.TABLE, rows, (0,), threshold=50)
 
 
 def test_a_failed_cell_does_not_stop_the_others_and_done_ones_are_skipped(tmp_path: Path) -> None:
     experiment = digits("fedlog", "local")
-    broken = Row("broken", "broken", RunSpec(method="fedlog", data="mnist"))
+    broken = TableRow("broken", "broken", RunSpec(method="fedlog", data="mnist"))
     wanted = list_cells(Experiment("x", "x", ExperimentKind.TABLE, (broken, *experiment.rows), (0,)), tmp_path)
     watcher = Quiet()
     outcomes = {o.cell: o for o in run_cells(wanted, LocalProcesses(2), watcher, tmp_path / "no data")}

@@ -10,7 +10,7 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.experiments.run.execute import KeptFiles, execute
 from fedlog.experiments.tables import catalog
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row, list_cells
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow, list_cells
 from fedlog.report.paper.reproduction import write_reproduction_pages
 from fedlog.settings.spec import RunSpec
 
@@ -19,7 +19,7 @@ from fedlog.settings.spec import RunSpec
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two finished cells of a small experiment on the digits that come with the package."""
     spec = RunSpec(method="fedlog", data="digits", clients=10, rounds=2, options={"epochs": 1})
-    small = Experiment("small", "A small one", ExperimentKind.CURVES, (Row("fedlog", "FedLog", spec),), (0, 1))
+    small = Experiment("small", "A small one", ExperimentKind.CURVES, (TableRow("fedlog", "FedLog", spec),), (0, 1))
     monkeypatch.setitem(catalog.EXPERIMENTS, "small", small)
     for cell in list_cells(small, tmp_path):
         execute(cell.spec, cell.folder, keep=KeptFiles.RECORDS)

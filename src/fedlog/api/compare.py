@@ -28,10 +28,10 @@ from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.errors import InputError
-from fedlog.experiments.compare import running, variants
+from fedlog.experiments.compare import execution, variants
 from fedlog.experiments.compare.advice import WORTH, Advice, advise
 from fedlog.experiments.compare.findings import Findings, VariantResults
-from fedlog.experiments.compare.reading import read_findings
+from fedlog.experiments.compare.finished_runs import read_findings
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.workers.executors import DASK, make_executor
 from fedlog.files.argument_types import check_argument_types
@@ -221,13 +221,13 @@ def compare(
     variants.check_codecs_and_bodies(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
-    asked_for = () if tuple(methods) == variants.METHODS else tuple(name_method(method) for method in methods)
-    chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, asked_for)
+    named = () if tuple(methods) == variants.METHODS else tuple(name_method(method) for method in methods)
+    chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, named)
     notes = (*notes, *left_out)
     chosen, kept = variants.keep_own_rounds(chosen, common)
     notes = (*notes, *kept)
     if quick:
-        common, chosen, left_out = variants.make_quick_settings(common, chosen, own, asked_for=bool(asked_for))
+        common, chosen, left_out = variants.make_quick_settings(common, chosen, own, methods_named=bool(named))
         notes = (*notes, *left_out)
     if seeds is None:
         few = own is not None and len(own.train) + len(own.test) < FEW_ROWS
@@ -269,7 +269,7 @@ class _ComparisonPlan:
             runs = variants.list_runs(compared, self.seeds, where)
             failed = self._execute_runs(runs, where, callbacks, progress)
             findings = read_findings(self.common.data, runs, failed)
-            by_label = {(run.row.label, run.seed): run.folder for run in runs}
+            by_label = {(run.variant.label, run.seed): run.folder for run in runs}
             results = {key: Result.read(by_label[key]) for key in findings.runs}
             kept = results if out is not None else {key: each.keep_in_memory() for key, each in results.items()}
         own_notes = () if self.federation is None else self.federation.notes
@@ -277,14 +277,14 @@ class _ComparisonPlan:
 
     def _execute_runs(
         self, runs: Sequence[variants.ComparedRun], out: Path, callbacks: Sequence[Callback], progress: bool | None
-    ) -> running.Failures:
+    ) -> execution.Failures:
         """Execute the runs, one by one or in parallel; return the errors of failed runs by the name of the run."""
         console = Console(stderr=True, highlight=False)
         seen = console.is_terminal or console.is_jupyter
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.jobs == 1 and self.executor == "processes"):
-                return running.run_one_by_one(runs, self._split_federation, bar.show, callbacks)
+                return execution.run_one_by_one(runs, self._split_federation, bar.show, callbacks)
             if callbacks:
                 raise InputError(
                     f"expected no callbacks, because other processes run the methods, found: {len(callbacks)}",
@@ -295,7 +295,7 @@ class _ComparisonPlan:
             # takes seconds to start.
             tasks = len(runs) if self.executor.startswith(DASK) else self.jobs
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
-            return running.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
+            return execution.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _split_federation(self, seed: int) -> Federation | None:
         """Return the user's `Federation`, with a split of its own for this seed if it can be split again.

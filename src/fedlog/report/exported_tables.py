@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fedlog.experiments.compare.reading import read_findings_below
+from fedlog.experiments.compare.finished_runs import read_findings_below
 from fedlog.experiments.run.execute import CONFIG
 from fedlog.experiments.tables.catalog import list_experiments_on_disk
 from fedlog.files.durable import write_file

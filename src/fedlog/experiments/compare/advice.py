@@ -1,4 +1,4 @@
-"""Advise whether to federate, from validation rows: with which method, not at all, or too few rows to decide."""
+"""Advise, from validation rows, whether to federate and with which method, or say that rows are too few to tell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FALSE_CLAIM_RATE = 0.05  # at most this often is a gain claimed that does not ex
 
 
 class AdviceKind(Enum):
-    """The kind of advice: federate, train alone, or too few rows to decide."""
+    """The kind of advice: to federate, to train alone, or none because there are too few rows to tell."""
 
     FEDERATE = "federate"
     ALONE = "train alone"
@@ -24,7 +24,10 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice of a comparison: `sentence` states the advice, `confirmation` the gain on test rows."""
+    """The advice of a comparison, in a sentence, and a sentence (`confirmation`) with the gain on test rows.
+
+    `winners` and `losers` are the sites that gain and lose by federating.
+    """
 
     kind: AdviceKind
     sentence: str
@@ -96,7 +99,7 @@ def _advise_training_alone(findings: Findings, best: str, gain: Estimate, worth:
 
 
 def _advise_more_rows(findings: Findings, best: str, gain: Estimate) -> Advice:
-    """Make the advice that there are too few rows to decide; `best` is the label of the best federated method."""
+    """Say that there are too few rows to tell; `best` is the label of the best federated method."""
     width = gain.half_width or 0.0
     sentence = (
         f"Too few rows to tell: a difference below {100 * width:.1f} points cannot be seen here. The best method on "

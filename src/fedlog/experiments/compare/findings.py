@@ -1,4 +1,7 @@
-"""The findings of a comparison: accuracies of each variant and its gains over training alone, overall and by site."""
+"""The findings of a comparison: the accuracy of each variant and its gain over training alone, overall and by site.
+
+A variant is a method with its settings. It is run once for each seed; these runs are its repetitions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from fedlog.experiments.compare.row_estimates import (
-    HeldOutRows,
+    HoldOutScheme,
     RowValueKind,
     RowValues,
     estimate_from_repetitions,
@@ -37,10 +40,10 @@ FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 def gather_row_values(
     own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[RowValues]:
-    """Return each site's row values: 1 for a correct prediction, else 0; with `reference`, minus the reference's value.
+    """Return the values of each site's rows: 1 for a correct prediction, else 0; with `reference`, minus its value.
 
-    If all sites share their rows, the values of all sites are returned as those of one site. The list is empty if it is
-    unknown which rows a run held out, as for named data sets.
+    `part` says which rows: `validation` or `test`. If all sites share their rows, the values of all sites are returned
+    as those of one site. The list is empty if it is unknown which rows a run held out, as for named data sets.
     """
     seeds = [seed for seed in own if reference is None or seed in reference]
     found = []
@@ -54,28 +57,29 @@ def gather_row_values(
         values = _make_row_values(scores, compared)
         if len(values.rows):
             found.append(values)
-    # Rows that all sites share are drawn once: then the answers of all sites are about one set of rows.
+    # Rows that all sites share are drawn once: then the values of all sites are about one set of rows.
     return [join_row_values(found)] if found and all((site.rows < 0).all() for site in found) else found
 
 
 def _make_row_values(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> RowValues:
     """Make the values (0 or 1) of one site's rows from its scores by seed; with `compared`, subtract their values."""
-    judged = {seed: score for seed, score in scores.items() if score.rows}
-    values = [_parse_digits(score.right) for score in judged.values()]
+    scored = {seed: score for seed, score in scores.items() if score.rows}
+    values = [_parse_correctness(score.right) for score in scored.values()]
     if compared is not None:
-        values = [mine - _parse_digits(compared[seed].right) for mine, seed in zip(values, judged, strict=True)]
-    groups = [score.groups for score in judged.values() if score.groups is not None]
+        values = [mine - _parse_correctness(compared[seed].right) for mine, seed in zip(values, scored, strict=True)]
+    groups = [score.groups for score in scored.values() if score.groups is not None]
     return RowValues(
-        seeds=_join_lists([[seed] * score.rows for seed, score in judged.items()]),
-        rows=_join_lists([score.places or [] for score in judged.values()]),
-        classes=_join_lists([score.classes or [] for score in judged.values()]),
+        seeds=_join_lists([[seed] * score.rows for seed, score in scored.items()]),
+        rows=_join_lists([score.places or [] for score in scored.values()]),
+        classes=_join_lists([score.classes or [] for score in scored.values()]),
         values=np.concatenate(values) if values else np.zeros(0),
-        groups=_join_lists(groups) if groups and len(groups) == len(judged) else None,
+        groups=_join_lists(groups) if groups and len(groups) == len(scored) else None,
     )
 
 
-def _parse_digits(text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
+def _parse_correctness(right: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Convert the digits of `ClientScore.right` to an array: 1 for each right prediction, 0 for each wrong one."""
+    return np.frombuffer(right.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
 
 
 def _join_lists(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -134,7 +138,7 @@ class Findings:
         return tuple(dict.fromkeys(label for label, _ in self.runs))
 
     def find_runs_by_seed(self, label: str) -> dict[int, ScoredRun]:
-        """Return the runs of one variant (a method with its settings), by seed."""
+        """Return the runs of one variant, by seed."""
         return {seed: run for (name, seed), run in self.runs.items() if name == label}
 
     def find_method(self, label: str) -> str:
@@ -147,15 +151,15 @@ class Findings:
         return tuple(next(iter(self.runs.values())).scores.test)
 
     @cached_property
-    def held_out_rows(self) -> HeldOutRows:
-        """Whether repetitions (seeds) hold out different rows, and the number of held-out rows per training row."""
+    def hold_out_scheme(self) -> HoldOutScheme:
+        """Whether each repetition holds out different rows, and the ratio of held-out to training rows."""
         first = self.find_runs_by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
-        judged = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
+        held_out = max(sum(score.rows for score in part.values()) for part in (scores.validation, scores.test))
         trained = sum(sum(counts) for counts in scores.training.values())
         # Named data sets have no digest, and every seed divides them differently.
-        return HeldOutRows(digests == {None} or len(digests) > 1, judged / max(trained, 1))
+        return HoldOutScheme(digests == {None} or len(digests) > 1, held_out / max(trained, 1))
 
     @property
     def gain_measure(self) -> str:
@@ -189,7 +193,7 @@ class Findings:
     def estimate_gain(
         self, label: str, part: str, confidence: float = CONFIDENCE, sites: Sequence[str] | None = None
     ) -> Estimate | None:
-        """Estimate the gain over training alone on validation or test rows (`part`), mean over sites with such rows.
+        """Estimate the gain over training alone on one part of the rows (`validation` or `test`), mean over sites.
 
         None if no site has such rows, if no variant trains alone, or if this variant is training alone.
         """
@@ -207,11 +211,14 @@ class Findings:
         differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
         if not differences:
             return None
-        judged = self._count_judged_rows(own, part, sites)
-        return estimate_from_repetitions(differences, self.held_out_rows, confidence, judged)
+        predictions = self._count_predictions(own, part, sites)
+        return estimate_from_repetitions(differences, self.hold_out_scheme, confidence, predictions)
 
     def _count_rows(self, part: str, site: str) -> int:
-        """Count the site's distinct validation or test rows (`part`) in all runs; if unknown, those of one run."""
+        """Count the site's rows of this part in all repetitions, each row once.
+
+        If a run did not record the positions of its rows, count the rows of one run.
+        """
         scores = [run.scores.find_scores_on(part)[site] for run in self.find_runs_by_seed(self.labels[0]).values()]
         places = [score.places for score in scores if score.places is not None]
         if len(places) < len(scores):
@@ -219,14 +226,14 @@ class Findings:
         return len({place for each in places for place in each})
 
     @staticmethod
-    def _count_judged_rows(runs: Mapping[int, ScoredRun], part: str, sites: Sequence[str]) -> int:
-        """Count the predictions of all these runs for validation or test rows (`part`) of these sites."""
+    def _count_predictions(runs: Mapping[int, ScoredRun], part: str, sites: Sequence[str]) -> int:
+        """Count the predictions of all these runs for one part of the rows (`validation` or `test`) of these sites."""
         return sum(run.scores.find_scores_on(part)[site].rows for run in runs.values() for site in sites)
 
     def _average_by_seed(
         self, label: str, part: str, sites: Sequence[str] | None = None, score: str = "accuracy"
     ) -> dict[int, float]:
-        """Average a score (a field of `ClientScore`) over these sites, by seed; undefined values are left out."""
+        """Return the mean of a score (a field of `ClientScore`) over these sites, by seed, without undefined values."""
         found = {}
         for seed, run in self.find_runs_by_seed(label).items():
             held = run.scores.find_scores_on(part)
@@ -257,7 +264,7 @@ class Findings:
         )
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
-        """Estimate the accuracy on validation or test rows (`part`), mean over these sites; None without such rows."""
+        """Estimate the accuracy on one part of the rows (`validation` or `test`), mean over sites; None without any."""
         runs, sites = self.find_runs_by_seed(label), sites or self.sites
         rows = gather_row_values(runs, None, part, sites)
         if rows:
@@ -265,13 +272,17 @@ class Findings:
         values = list(self._average_by_seed(label, part, sites).values())
         if not values:
             return None
-        judged = self._count_judged_rows(runs, part, sites)
-        return estimate_from_repetitions(values, self.held_out_rows, judged_rows=judged)
+        predictions = self._count_predictions(runs, part, sites)
+        return estimate_from_repetitions(values, self.hold_out_scheme, predictions=predictions)
 
     def _estimate_score(self, label: str, score: str) -> Estimate | None:
         """Estimate a score (a field of `ClientScore`) on validation rows, mean over sites; None if it is undefined."""
         values = list(self._average_by_seed(label, "validation", score=score).values())
-        return estimate_from_repetitions(values, HeldOutRows(True, self.held_out_rows.judged_share)) if values else None
+        return (
+            estimate_from_repetitions(values, HoldOutScheme(True, self.hold_out_scheme.held_out_ratio))
+            if values
+            else None
+        )
 
     def _make_site_results(self, label: str, site: str) -> SiteResults:
         """Compute the results of one variant at one site."""
@@ -297,7 +308,7 @@ class Findings:
                 found.append(f"{site} has {rows} validation rows: each is {weight}")
             if sum(count > 0 for count in training[site]) < 2:
                 found.append(f"{site} has rows of a single class: alone it can only learn to predict that class")
-        if not self.held_out_rows.redrawn:
+        if not self.hold_out_scheme.redrawn:
             found.append("every repetition holds out the same rows: intervals are over seeds and over these rows")
         if self.is_unbalanced:
             found.append("one class has over twice the rows of another: gains are in points of balanced accuracy")

@@ -31,37 +31,37 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 
 @dataclass(frozen=True)
-class HeldOutRows:
-    """Whether the repetitions (seeds) hold out different rows, and the ratio of held-out to training rows."""
+class HoldOutScheme:
+    """Whether each repetition (seed) holds out different rows, and the ratio of held-out to training rows."""
 
     redrawn: bool  # whether the repetitions hold out different rows
-    judged_share: float  # held-out rows divided by training rows
+    held_out_ratio: float  # held-out rows divided by training rows
 
 
 def estimate_from_repetitions(
-    values: Sequence[float], splits: HeldOutRows, confidence: float = CONFIDENCE, judged_rows: int | None = None
+    values: Sequence[float], scheme: HoldOutScheme, confidence: float = CONFIDENCE, predictions: int | None = None
 ) -> Estimate:
     """Estimate the mean over repetitions (seeds), with an interval from the spread of their values.
 
-    `judged_rows` is the number of rows behind the values: few rows that agree do not make an interval of zero width.
+    `predictions` is the number of predictions behind the values: a few that agree give no interval of zero width.
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
     mean = Mean.from_values(values)
     if mean.error is None:
         return Estimate(mean.value, None, None)
-    shared = splits.judged_share if splits.redrawn else 0.0
+    shared = scheme.held_out_ratio if scheme.redrawn else 0.0
     half = float(stdtrit(mean.seeds - 1, (1 + confidence) / 2)) * mean.error * math.sqrt(1 + mean.seeds * shared)
-    if judged_rows is not None:
-        half = max(half, RULE_OF_THREE / judged_rows)
+    if predictions is not None:
+        half = max(half, RULE_OF_THREE / predictions)
     half = min(half, 1.0)  # no share can be further off
     return Estimate(mean.value, mean.value - half, mean.value + half)
 
 
 class RowValueKind(Enum):
-    """Whether a row's value is 0 or 1, or a difference of two such values.
+    """Whether a row's value is 0 or 1 (SHARE), or a difference of two such values (DIFFERENCE).
 
-    Each member is the number, sum and sum of squares of the pseudo-observations that are added to the rows.
+    A member holds the number, the sum and the sum of squares of the pseudo-observations that are added to such rows.
     """
 
     SHARE = (4.0, 2.0, 2.0)  # right or wrong: two rows of each
@@ -85,7 +85,7 @@ class RowValues:
 
 
 def join_row_values(sites: Sequence[RowValues]) -> RowValues:
-    """Return the entries of sites that share their rows, as if one site had them; a row then has several answers."""
+    """Return the entries of sites that share their rows, as if one site had them; a row then has a value from each."""
     groups = [site.groups for site in sites if site.groups is not None]
     return RowValues(
         seeds=np.concatenate([site.seeds for site in sites]),
@@ -98,7 +98,7 @@ def join_row_values(sites: Sequence[RowValues]) -> RowValues:
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of one independent term of a mean, with its degrees of freedom."""
+    """One of several independent variances that add up to that of a mean, with its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -107,7 +107,7 @@ class _Variance:
 def estimate_from_rows(
     sites: Sequence[RowValues], kind: RowValueKind, *, by_class: bool, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Estimate the mean over sites of the mean over rows, with a confidence interval.
+    """Average the values of each site's rows, then average over sites; return this mean with a confidence interval.
 
     With `by_class`, each class of a site has the same weight.
     """
@@ -147,7 +147,7 @@ def _average_over_sites(sites: Sequence[RowValues], by_class: bool) -> float:
 
 
 def _list_variances_of_rows(sites: Sequence[RowValues], kind: RowValueKind, by_class: bool) -> Iterator[_Variance]:
-    """Yield the variances due to the choice of rows: one for each site, or with `by_class` for each class of a site."""
+    """Yield the variances due to the choice of rows: for each site or, with `by_class`, for each class of a site."""
     for site in sites:
         strata = _split_by_class(site, by_class)
         share = 1 / (len(sites) * len(strata))
@@ -187,14 +187,16 @@ def _compute_variance_of_repetitions(sites: Sequence[RowValues], seeds: NDArray[
     because of the choice of rows alone.
     """
     each = [[site.select(site.seeds == seed) for site in sites] for seed in seeds]
-    present = [[site for site in judged if len(site.rows)] for judged in each]
-    present = [judged for judged in present if judged]
+    present = [[site for site in repetition if len(site.rows)] for repetition in each]
+    present = [repetition for repetition in present if repetition]
     if len(present) < 2:
         return _Variance(0.0, 1)
-    spread = float(np.var([_average_over_sites(judged, by_class) for judged in present], ddof=1))
+    spread = float(np.var([_average_over_sites(repetition, by_class) for repetition in present], ddof=1))
     explained = 0.0
     if not _have_same_rows(each):
-        explained = float(np.mean([_compute_variance_explained_by_rows(judged, by_class) for judged in present]))
+        explained = float(
+            np.mean([_compute_variance_explained_by_rows(repetition, by_class) for repetition in present])
+        )
     freedom = len(present) - 1
     chi_squared = 2 * float(gammaincinv(freedom / 2, CHANCE_LEVEL))  # the quantile
     if spread <= explained * chi_squared / freedom:
@@ -207,8 +209,8 @@ def _have_same_rows(repetitions: Sequence[Sequence[RowValues]]) -> bool:
     first = repetitions[0]
     return all(
         np.array_equal(np.sort(a.rows), np.sort(b.rows))
-        for judged in repetitions[1:]
-        for a, b in zip(first, judged, strict=True)
+        for repetition in repetitions[1:]
+        for a, b in zip(first, repetition, strict=True)
     )
 
 

@@ -1,4 +1,7 @@
-"""List the runs of a comparison: every method with every codec, body, recipe and seed. `--quick` has fewer."""
+"""List the runs of a comparison: every method with every codec, body, recipe (named settings) and seed.
+
+With `--quick`, there are fewer methods and rounds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.experiments.run.prepare import make_bodies
-from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.cells import TableRow
 from fedlog.files.names import did_you_mean
 from fedlog.models.catalog import make_body as make_body
 from fedlog.settings.fields import find_setting_types
@@ -34,27 +37,27 @@ QUICK_STEPS = 40  # optimiser steps of an epoch at the largest site
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a comparison: a row of its table, a seed, and the folder its records go to."""
+    """One run of a comparison: a variant (a method with its settings), a seed, and the folder of the run."""
 
-    row: Row
+    variant: TableRow
     seed: int
     folder: Path
 
     @property
     def name(self) -> str:
         """The name to show, such as `fedlog seed 0`."""
-        return f"{self.row.label} seed {self.seed}"
+        return f"{self.variant.label} seed {self.seed}"
 
     @property
     def spec(self) -> RunSpec:
         """The specification of the run with its seed; the seed also decides which rows are held out."""
-        spec = self.row.spec
+        spec = self.variant.spec
         return replace(spec, seed=self.seed, split_seed=self.seed if spec.data.startswith(SITES) else 0)
 
 
 @dataclass(frozen=True)
 class VariantChoices:
-    """The methods, codecs, bodies and recipes to combine; an empty list means the value of the common settings."""
+    """The methods, codecs, bodies and recipes to combine; if one is empty, the settings common to all runs have it."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()
@@ -64,9 +67,12 @@ class VariantChoices:
     given: frozenset[str] = frozenset()  # names of settings that the user gave for all runs
 
 
-def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
-    """Make a table row for each combination of the choices; methods that send nothing get only the first codec."""
-    found: list[Row] = []
+def make_variants(common: RunSpec, choices: VariantChoices) -> list[TableRow]:
+    """Make a variant, as a table row, of each combination; methods that send nothing get only the first codec.
+
+    `common` has the settings that all variants share.
+    """
+    found: list[TableRow] = []
     own_bodies = common.data.startswith(SITES) or _have_different_bodies(common, choices)
     for recipe, settings in (choices.recipes or {"": {}}).items():
         for body in choices.bodies or ("",):
@@ -83,7 +89,7 @@ def make_variants(common: RunSpec, choices: VariantChoices) -> list[Row]:
                     shown_body = body if len(choices.bodies) > 1 else ""
                     label = " ".join(word for word in (method, shown_codec, shown_body, recipe) if word)
                     folder = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")  # characters safe in its name
-                    found.append(Row(folder, label, spec))
+                    found.append(TableRow(folder, label, spec))
     return found
 
 
@@ -117,23 +123,23 @@ def check_codecs_and_bodies(choices: VariantChoices, common: RunSpec, federation
 
 
 def drop_methods_needing_equal_bodies(
-    choices: VariantChoices, common: RunSpec, asked_for: Sequence[str]
+    choices: VariantChoices, common: RunSpec, named: Sequence[str]
 ) -> tuple[VariantChoices, tuple[str, ...]]:
-    """If sites have different bodies, drop methods that need equal bodies, unless the user named them in `asked_for`.
+    """If sites have different bodies, drop methods that need equal bodies, unless the user asked for them (`named`).
 
     Return the remaining choices, and notes on what was dropped.
     """
     if not _have_different_bodies(common, choices):
         return choices, ()
     equal = registry.find_methods(lambda method: method.bodies is not Bodies.ANY)
-    left_out = [name for name in choices.methods if name in equal and name not in asked_for]
+    left_out = [name for name in choices.methods if name in equal and name not in named]
     kept = tuple(name for name in choices.methods if name not in left_out)
     note = f"left out, because they need one body for all sites: {', '.join(left_out)}"
     return replace(choices, methods=kept), (note,) if left_out else ()
 
 
 def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
-    """Return whether the common settings give sites different bodies, and `choices` does not replace them."""
+    """Return whether sites have different bodies by the common settings, and `choices` has no bodies for all sites."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
@@ -153,7 +159,7 @@ def keep_own_rounds(choices: VariantChoices, common: RunSpec) -> tuple[VariantCh
     return replace(choices, options=options), (note,) if kept else ()
 
 
-def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
+def list_runs(variants: Sequence[TableRow], seeds: Sequence[int], out: Path) -> list[ComparedRun]:
     """List the runs, each with its folder below `out`: all variants with the first seed, then with the second, ..."""
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
@@ -166,15 +172,15 @@ def list_runs(variants: Sequence[Row], seeds: Sequence[int], out: Path) -> list[
 
 
 def make_quick_settings(
-    spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, asked_for: bool
+    spec: RunSpec, choices: VariantChoices, federation: Federation | None, *, methods_named: bool
 ) -> tuple[RunSpec, VariantChoices, tuple[str, ...]]:
     """Return the settings and choices of a quick comparison, and notes on how it differs from a full one.
 
-    Rounds and batch sizes that the user has set are kept. Methods are kept if the user named them (`asked_for`).
-    Batches are larger if the largest site has many rows.
+    Rounds and batch sizes that the user has set are kept. If the user named the
+    methods (`methods_named`), they are kept. Batches are larger if the largest site has many rows.
     """
     notes = []
-    if not asked_for:
+    if not methods_named:
         choices = replace(choices, methods=QUICK_METHODS)
         notes.append(f"quick: left out {', '.join(name for name in METHODS if name not in QUICK_METHODS)}")
     usual = find_preset(spec.data)

@@ -37,7 +37,10 @@ SECONDS_BETWEEN_CHECKPOINTS = 30.0  # an interrupted run loses at most this much
 
 @dataclass(frozen=True)
 class ClientScore:
-    """The scores of one client's model on its validation or test rows; an undefined score is None."""
+    """The scores of one client's model on its validation or test rows; an undefined score is None.
+
+    `right` has a digit for each row: 1 if the model is right, else 0. `places` are positions in the site's file.
+    """
 
     rows: int
     accuracy: float | None
@@ -59,9 +62,9 @@ class RunScores:
     test: dict[str, ClientScore]
     training: dict[str, list[int]]
 
-    def find_scores_on(self, rows: str) -> Mapping[str, ClientScore]:
-        """Return every client's scores on `validation` or on `test` rows."""
-        return {"validation": self.validation, "test": self.test}[rows]
+    def find_scores_on(self, part: str) -> Mapping[str, ClientScore]:
+        """Return every client's scores on one part of its rows, `validation` or `test`."""
+        return {"validation": self.validation, "test": self.test}[part]
 
     def write(self, folder: Path) -> None:
         """Write the scores into the run's folder."""
@@ -80,7 +83,7 @@ def execute_and_score(
     federation: Federation | None = None,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
-    """Run the specification in the folder, score its models, and return the summary; skip steps already done."""
+    """Run the specification in the folder, score its models, and return the summary; skip what is already done."""
     seen = _FederationKeeper()
     summary = execute(
         spec,

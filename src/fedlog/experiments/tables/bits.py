@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.paper import LABELS, TABLE_1
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import BroadcastForm, HeadRows
@@ -38,8 +38,8 @@ SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
 SERVER_KEEPS = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
-def _make_row(method: str, way: str, spec: RunSpec) -> Row:
-    return Row(f"{method}-{way}", f"{LABELS[method]}, {way}", replace(spec, method=method))
+def _make_row(method: str, way: str, spec: RunSpec) -> TableRow:
+    return TableRow(f"{method}-{way}", f"{LABELS[method]}, {way}", replace(spec, method=method))
 
 
 def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
@@ -70,7 +70,7 @@ def _make_participation_experiment() -> Experiment:
         for name, carry in SERVER_KEEPS.items():
             options = {} if carry is None else {"carry": carry}
             spec = RunSpec(method="fedlog", data="mnist", rounds=30, participation=share, options=options)
-            rows.append(Row(f"{name}-of-{share:g}", f"{share:.0%} take part, {name}", spec))
+            rows.append(TableRow(f"{name}-of-{share:g}", f"{share:.0%} take part, {name}", spec))
     return Experiment(
         "bits-participation-mnist",
         "Partial participation and what the server keeps",

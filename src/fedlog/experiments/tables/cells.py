@@ -38,7 +38,7 @@ class PrintedResults:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row of a table: its name (which also names its folder), its label, and a run specification without a seed."""
 
     name: str
@@ -67,7 +67,7 @@ class Experiment:
     name: str
     title: str
     kind: ExperimentKind
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     seeds: tuple[int, ...]
     threshold: int | None = None  # the accuracy in per cent that costs are counted up to
     reference: str | None = None  # the row that the others are tested against
@@ -81,7 +81,7 @@ class Experiment:
             return f"fedlog reproduce {self.name}"
         return f"fedlog reproduce {self.cut_from} --rounds {self.rows[0].spec.rounds}"
 
-    def find_row(self, name: str) -> Row:
+    def find_row(self, name: str) -> TableRow:
         """Return the row with this name; InputError if there is none."""
         for row in self.rows:
             if row.name == name:
@@ -115,7 +115,7 @@ class Cell:
     """One run of an experiment: a row, a seed, and the folder its records go to."""
 
     experiment: Experiment
-    row: Row
+    row: TableRow
     seed: int
     folder: Path
 

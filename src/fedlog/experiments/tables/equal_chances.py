@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
 from fedlog.settings.presets import find_preset
 from fedlog.settings.spec import RunSpec
@@ -39,14 +39,14 @@ OWN_PARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def _list_rows(method: str, base: RunSpec) -> list[Row]:
+def _list_rows(method: str, base: RunSpec) -> list[TableRow]:
     """Make one row of a grid for each of the method's eight settings; `base` has the settings that all rows share."""
     own = OWN_PARAMETERS.get(method, {"": {}})
     rates = [
         times * find_preset(base.data).learning_rate for times in (FEWER_RATES if method in OWN_PARAMETERS else RATES)
     ]
     return [
-        Row(
+        TableRow(
             "-".join(word for word in (method, name, optimiser, f"{rate:g}") if word),
             LABELS[method],
             replace(base, method=method, options={"learning_rate": rate, **options}, **settings),
@@ -132,7 +132,7 @@ EQUAL_CHANCES = (
 RECIPE_GRIDS = (GRID_MNIST, GRID_CIFAR10, GRID_HAR)  # their rows stand in the same order
 
 
-def list_rows_of_method(method: str, grid: Experiment) -> list[Row]:
+def list_rows_of_method(method: str, grid: Experiment) -> list[TableRow]:
     """Return the grid's rows with the eight settings of the method; the order of settings is the same in every grid."""
     return [row for row in grid.rows if row.spec.method == method]
 
@@ -164,7 +164,7 @@ def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) ->
         name=f"table-tuned-{data}",
         title=f"Table 1 on {data}, every method at the highest of its eight settings, {ROUNDS} rounds",
         kind=ExperimentKind.TUNED,
-        rows=tuple(Row(spec.method, LABELS[spec.method], spec) for spec in specs),
+        rows=tuple(TableRow(spec.method, LABELS[spec.method], spec) for spec in specs),
         seeds=seeds,
         reference=REFERENCE,
         remarks=(

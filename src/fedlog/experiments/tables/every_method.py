@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.shape import predicts_numbers
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.settings.spec import RunSpec
 
 SEEDS = (0, 1, 2)
@@ -16,8 +16,8 @@ METHODS_IN_ONE_EXCHANGE = tuple(
 )
 
 
-def _make_rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[Row, ...]:
-    return tuple(Row(name, name, RunSpec(data="digits", method=name, body=body)) for name in methods)
+def _make_rows(methods: tuple[str, ...], body: tuple[str, ...] = ()) -> tuple[TableRow, ...]:
+    return tuple(TableRow(name, name, RunSpec(data="digits", method=name, body=body)) for name in methods)
 
 
 METHODS_DIGITS = Experiment(

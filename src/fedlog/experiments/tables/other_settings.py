@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.paper import LABELS, TO_THE_LETTER, compute_beta_for_growth, make_table_1
 from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
 
@@ -23,7 +23,7 @@ HELD_OUT = 0.2  # the share of each client's training records that is held out f
 _TABLE = make_table_1("mnist")
 
 
-def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: str, **changes: Any) -> Experiment:
+def _make_version_of_table(name: str, title: str, rows: Iterable[TableRow], remark: str, **changes: Any) -> Experiment:
     """Make a version of Table 1 on MNIST with other rows and fields (`changes`); its name ends in `name`."""
     name, title = f"{_TABLE.name}-{name}", f"{_TABLE.title}, {title}"
     return replace(
@@ -31,13 +31,13 @@ def _make_version_of_table(name: str, title: str, rows: Iterable[Row], remark: s
     )
 
 
-def _change_row(method: str, **settings: Any) -> Row:
+def _change_row(method: str, **settings: Any) -> TableRow:
     """Return the method's row of Table 1 on MNIST with these settings changed."""
     row = _TABLE.find_row(method)
     return replace(row, spec=replace(row.spec, **settings))
 
 
-def _list_rows_with_decaying_rate() -> list[Row]:
+def _list_rows_with_decaying_rate() -> list[TableRow]:
     """Make the rows with a decaying learning rate; FedLog-C has a second row, with weight decay and another `beta`.
 
     All rows are tested against the first row of FedLog-C.
@@ -50,7 +50,7 @@ def _list_rows_with_decaying_rate() -> list[Row]:
             label = f"{rows[-1].label}, weight decay {FEDLOG_C_WEIGHT_DECAY:g}, push {FEDLOG_C_PUSH:g}"
             options = {**options, "beta": FEDLOG_C_PUSH}
             spec = replace(rows[-1].spec, weight_decay=FEDLOG_C_WEIGHT_DECAY, options=options)
-            rows.append(Row(f"{method}-weight-decay", label, spec))
+            rows.append(TableRow(f"{method}-weight-decay", label, spec))
     return rows
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedResults, Row
+from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedResults, TableRow
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
@@ -136,7 +136,7 @@ def make_table_1(data: str) -> Experiment:
         name=f"table-{data}",
         title=f"Table 1, {part.title}",
         kind=ExperimentKind.TABLE,
-        rows=tuple(Row(m, LABELS[m], RunSpec(method=m, data=data), printed.get(m)) for m in methods),
+        rows=tuple(TableRow(m, LABELS[m], RunSpec(method=m, data=data), printed.get(m)) for m in methods),
         seeds=TEN_SEEDS,
         threshold=part.threshold,
         reference=REFERENCE,
@@ -154,7 +154,7 @@ def _make_curves_experiment(
     methods: tuple[str, ...] = ("fedlog-c", "fedlog", "fedproto", "lg-fedavg-1", "local"),
 ) -> Experiment:
     """Make an experiment that compares these methods over the rounds; `base` has the settings that they share."""
-    rows = tuple(Row(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
+    rows = tuple(TableRow(m, LABELS[m], replace(base, method=m), printed.get(m)) for m in methods)
     return Experiment(name, title, ExperimentKind.CURVES, rows, seeds, reference=REFERENCE, remarks=remarks)
 
 
@@ -226,7 +226,7 @@ def _make_synthetic_experiment(name: str, title: str, settings: _SyntheticSettin
         name=name,
         title=title,
         kind=ExperimentKind.SYNTHETIC,
-        rows=(Row("fedlog", LABELS["fedlog"], fedlog), Row("lg-fedavg-1", LABELS["lg-fedavg-1"], averaged)),
+        rows=(TableRow("fedlog", LABELS["fedlog"], fedlog), TableRow("lg-fedavg-1", LABELS["lg-fedavg-1"], averaged)),
         seeds=tuple(range(6)),
         remarks=(
             remark,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.privacy.calibration import compute_epsilon, compute_epsilon_by_paper_formula
 from fedlog.privacy.guarantee import Calibration, Trust, Unit
 from fedlog.settings.privacy import BodyTraining
@@ -101,18 +101,18 @@ def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> Run
     )
 
 
-def _make_noise_level_rows() -> list[Row]:
+def _make_noise_level_rows() -> list[TableRow]:
     rows = []
     for clip, named in CLIPS.items():
         rows.append(
-            Row(
+            TableRow(
                 make_name_of_row_without_noise(clip),
                 f"{named}, no noise",
                 RunSpec(data="cifar10", rounds=ROUNDS, clip=named),
             )
         )
         rows += [
-            Row(
+            TableRow(
                 make_name_of_row_with_noise(clip, level),
                 f"{named}, noise {level} x",
                 _make_spec_at_level(LEVEL_FORMULA, clip, level),
@@ -122,17 +122,17 @@ def _make_noise_level_rows() -> list[Row]:
     return rows
 
 
-def _make_verification_rows() -> list[Row]:
+def _make_verification_rows() -> list[TableRow]:
     """Make one row, with one seed, for each formula that no other row uses, to check the noise at its epsilon."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)
         label = f"{spec.clip}, {formula.calibration}, {formula.trust}, epsilon {spec.epsilon:g}, delta {spec.delta:g}"
-        rows.append(Row(f"verify-{formula.calibration}-{formula.trust}", label, spec, seeds=(0,)))
+        rows.append(TableRow(f"verify-{formula.calibration}-{formula.trust}", label, spec, seeds=(0,)))
     return rows
 
 
-def _make_guarantee_rows() -> list[Row]:
+def _make_guarantee_rows() -> list[TableRow]:
     """Make the rows with a privacy guarantee: for whole clients, and for records if bodies are not trained on them."""
     client = RunSpec(
         data="cifar10",
@@ -146,12 +146,12 @@ def _make_guarantee_rows() -> list[Row]:
     record = replace(frozen, privacy=Unit.RECORD, delta=1e-5)
     return [
         *(
-            Row(f"client-epsilon-{e:g}", f"client, epsilon {e:g}, bodies trained", replace(client, epsilon=e))
+            TableRow(f"client-epsilon-{e:g}", f"client, epsilon {e:g}, bodies trained", replace(client, epsilon=e))
             for e in CLIENT_EPSILONS
         ),
-        Row("frozen-no-noise", "no noise, random frozen body", frozen),
+        TableRow("frozen-no-noise", "no noise, random frozen body", frozen),
         *(
-            Row(f"record-epsilon-{e:g}", f"record, epsilon {e:g}, random frozen body", replace(record, epsilon=e))
+            TableRow(f"record-epsilon-{e:g}", f"record, epsilon {e:g}, random frozen body", replace(record, epsilon=e))
             for e in RECORD_EPSILONS
         ),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.other_settings import DECAYING_FROM, FEDLOG_C_WEIGHT_DECAY
 from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, compute_beta_for_growth
 from fedlog.settings.spec import RunSpec
@@ -23,7 +23,7 @@ def _make_spec(data: str, method: str, rounds: int) -> RunSpec:
     return RunSpec(method=method, data=data, rounds=rounds, validation_fraction=0.2, judge=HeldOutRecords.VALIDATION)
 
 
-def _make_grid(name: str, title: str, rows: Iterable[Row], seeds: int = 1) -> Experiment:
+def _make_grid(name: str, title: str, rows: Iterable[TableRow], seeds: int = 1) -> Experiment:
     """Make an experiment of these rows, on this many seeds that no table of the paper uses."""
     rows = tuple(rows)
     apart = rows[0].spec.data == "mnist-selection"
@@ -45,16 +45,16 @@ def _make_options_grid(
 ) -> Experiment:
     """Make a grid that compares options of one method; `options` maps the name of a row to the options of the row."""
     base = _make_spec(data, method, rounds)
-    rows = [Row(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
+    rows = [TableRow(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
     return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
 
 
-def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[TableRow]:
     """Make one row for each entry of `changes`: the base run with the settings and options of this entry."""
     rows = []
     for name, change in changes.items():
         options = {**base.options, **change.get("options", {})}
-        rows.append(Row(name, name.replace("-", " "), replace(base, **{**change, "options": options})))
+        rows.append(TableRow(name, name.replace("-", " "), replace(base, **{**change, "options": options})))
     return rows
 
 
@@ -114,7 +114,7 @@ def _make_learning_rate_grid() -> Experiment:
     tried = [(method, {}, [level, *falling]) for method in ("fedlog", "fedlog-c", "local")]
     tried += [("fedlog-c", {"alpha": pull, "beta": pull / 100}, [level, falling[2]]) for pull in (0.03, 0.3, 1.0)]
     rows = [
-        Row(
+        TableRow(
             "-".join([method, *(f"{name}-{value:g}" for name, value in pull.items()), decay, f"{rate:g}"]),
             LABELS[method],
             replace(base, method=method, decay=Decay(decay), options={"learning_rate": rate, **pull}),
@@ -135,7 +135,7 @@ def _make_spec_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
 def _make_weight_decay_grid() -> Experiment:
     """Make a grid of AdamW's weight decay, for FedLog, FedLog-C and training alone."""
     rows = [
-        Row(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_spec_with_decaying_rate(method, decay))
+        TableRow(f"{method}-weight-decay-{decay:g}", LABELS[method], _make_spec_with_decaying_rate(method, decay))
         for method in ("fedlog", "fedlog-c", "local")
         for decay in (0.0, 0.3, 1.0, 3.0)
     ]
@@ -179,7 +179,7 @@ def _make_synthetic_grid() -> Experiment:
         name="select-synthetic",
         title="Selection for the synthetic experiment",
         kind=ExperimentKind.SYNTHETIC,
-        rows=tuple(Row(name, name, spec) for name, spec in grid.items()),
+        rows=tuple(TableRow(name, name, spec) for name, spec in grid.items()),
         seeds=(SELECTION_SEED, SELECTION_SEED + 1, SELECTION_SEED + 2),
         remarks=(
             "Judged by the training accuracy with 30 local iterations; ties go to the wider body, then to the higher "

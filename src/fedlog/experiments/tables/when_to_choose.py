@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedlog.experiments.tables.cells import Experiment, ExperimentKind, Row
+from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.equal_chances import CLIENTS, GRID_MNIST, TEST_RECORDS, copy_setting
 from fedlog.experiments.tables.paper import LABELS
 from fedlog.settings.spec import RunSpec
@@ -66,13 +66,14 @@ lg-fedavg-1-authors-0.001 fedavg-kept-0.001 feddbe-kappa-1-authors-0.001
 """
 
 
-def _list_rows(condition: Condition) -> list[Row]:
+def _list_rows(condition: Condition) -> list[TableRow]:
     """Make the rows of the condition, one for each method."""
     selected = SELECTED_MNIST if condition.spec.data == "mnist" else SELECTED_WINE  # breast cancer has no grid
     # The grid of Table 1 has the rows of the grids on few MNIST records and on wine too.
     specs = [copy_setting(GRID_MNIST, row, replace(condition.spec, rounds=ROUNDS)) for row in selected.split()]
     return [
-        Row(condition.make_row_name(spec.method), f"{condition.title}: {LABELS[spec.method]}", spec) for spec in specs
+        TableRow(condition.make_row_name(spec.method), f"{condition.title}: {LABELS[spec.method]}", spec)
+        for spec in specs
     ]
 
 

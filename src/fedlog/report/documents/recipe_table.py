@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.cells import TableRow
 from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_rows_of_method
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.significance import Mean
@@ -27,7 +27,7 @@ class RecipeChoice:
     The first row of a method has the optimiser of the paper's authors.
     """
 
-    chosen: Row  # of the first grid
+    chosen: TableRow  # of the first grid
     gains: dict[str, float]  # data set -> points
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.compare.advice import advise
-from fedlog.experiments.compare.reading import label_runs, read_findings_below
+from fedlog.experiments.compare.finished_runs import label_runs, read_findings_below
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
 from fedlog.files.durable import write_file

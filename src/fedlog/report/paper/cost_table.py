@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fedlog.experiments.tables.cells import Experiment, Row
+from fedlog.experiments.tables.cells import Experiment, TableRow
 from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, choose_threshold
 from fedlog.experiments.tables.paper import COMPETITIVE
 from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, estimate_paired_ratio
@@ -36,7 +36,7 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
 
 
 def _make_cost_row(
-    row: Row,
+    row: TableRow,
     costs: Mapping[int, Cost],
     bits_both_ways: Mapping[str, BySeed],
     tests: Mapping[str, SignificanceTest],
@@ -80,7 +80,7 @@ def _format_percent_of(bits: BySeed, whole: BySeed) -> str:
     return f"{100 * sum(bits[seed] for seed in seeds) / sum(whole[seed] for seed in seeds):.2f}"
 
 
-def _format_cost_of_paper(row: Row, experiment: Experiment) -> tuple[str, str]:
+def _format_cost_of_paper(row: TableRow, experiment: Experiment) -> tuple[str, str]:
     """Return the method's cost in the paper, as text, and its percentage of FedAvg's cost; ("", "") if not printed."""
     printed = row.printed
     if printed is None or printed.cost is None:

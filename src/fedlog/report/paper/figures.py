@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.cells import TableRow
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.synthetic import PLOTTED_SEED, REPRESENTATIONS, IterationRecord
 from fedlog.report.parts.matplotlib_figure import ShownFigure, convert_figure_to_svg
@@ -80,7 +80,7 @@ def draw_synthetic_panels(finished: FinishedRuns) -> str:
     return convert_figure_to_svg(figure)
 
 
-def _read_points_of_clients(finished: FinishedRuns, row: Row) -> list[dict[str, Any]]:
+def _read_points_of_clients(finished: FinishedRuns, row: TableRow) -> list[dict[str, Any]]:
     """Read the points and heads of each client from the run with seed PLOTTED_SEED; [] if this seed was not run."""
     path = finished.folder / row.name / f"seed-{PLOTTED_SEED}" / REPRESENTATIONS
     if PLOTTED_SEED not in finished.sweeps[row.name] or not path.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedlog.experiments.tables.cells import ExperimentKind, PrintedResults, Row
+from fedlog.experiments.tables.cells import ExperimentKind, PrintedResults, TableRow
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import PAPER, make_table_1
 from fedlog.experiments.tables.significance import (
@@ -72,7 +72,7 @@ def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
     return TextTable.from_rows(rows, "A round that can be had in practice", list_notes_on_missing_rows(finished))
 
 
-def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
+def _make_accuracy_row(row: TableRow, finished: FinishedRuns) -> dict[str, str]:
     """Make the table row of one method: its accuracy in several rounds, the paper's, and whether the two agree."""
     runs = finished.runs[row.name]
     closed = [run.summary.accuracy_after_closing for run in runs]
@@ -91,7 +91,7 @@ def _make_accuracy_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
     }
 
 
-def estimate_difference_from_paper(row: Row, finished: FinishedRuns) -> Estimate | None:
+def estimate_difference_from_paper(row: TableRow, finished: FinishedRuns) -> Estimate | None:
     """Estimate our final accuracy minus the paper's, with an interval; None if one of the two is missing."""
     final = list(finished.find_final_accuracies(row.name).values())
     if row.printed is None or not final:
@@ -160,7 +160,7 @@ def make_tuned_tables(finished: FinishedRuns) -> list[TextTable]:
     return [table for table in tables if table.rows]
 
 
-def _make_gain_row(row: Row, finished: FinishedRuns, untuned: FinishedRuns) -> dict[str, str]:
+def _make_gain_row(row: TableRow, finished: FinishedRuns, untuned: FinishedRuns) -> dict[str, str]:
     """Make the table row of one method: its accuracy with tuned and with the paper's settings, and the difference."""
     rounds = row.spec.rounds or 0
     ours, papers = (each.find_accuracies_after_round(row.name, rounds) for each in (finished, untuned))

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from fedlog.core.clip import parse_clip
-from fedlog.experiments.tables.cells import Row
+from fedlog.experiments.tables.cells import TableRow
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult
 from fedlog.experiments.tables.privacy_figure import (
     CLIENTS,
@@ -120,7 +120,7 @@ def make_short_guarantee_table(finished: FinishedRuns) -> TextTable:
     return TextTable(tuple(whole.columns[at] for at in kept), rows)
 
 
-def _make_guarantee_row(row: Row, finished: FinishedRuns) -> dict[str, str]:
+def _make_guarantee_row(row: TableRow, finished: FinishedRuns) -> dict[str, str]:
     """Make the table row of runs with a privacy guarantee, from their records or, if there are none, their settings."""
     runs, spec = finished.runs[row.name], row.spec
     stated = (runs[0].summary.privacy or {}) if runs else {"epsilon": spec.epsilon, "releases": spec.rounds}

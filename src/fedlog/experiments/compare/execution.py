@@ -64,20 +64,20 @@ def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failu
 
 
 class _RoundCounter(Callback):
-    """A callback for one run that shows the progress of the comparison; all earlier runs had `before` rounds."""
+    """A callback for one run that shows the progress of the comparison; earlier runs had `before` rounds together."""
 
     def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
         self._show, self._before, self._total, self._name = show, before, total, name
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Show how many rounds of all runs are done."""
+        """Show how many rounds of all runs together are done."""
         self._show(self._before + record.round, self._total, self._name)
 
 
 def run_in_parallel(
     runs: Sequence[ComparedRun], executor: Executor, tasks: int, show: ShowRounds, data_dir: Path | None
 ) -> Failures:
-    """Execute the runs in parallel, as this many tasks of an executor; return the errors of failed runs by name.
+    """Execute the runs in parallel, in this many tasks of an executor; return the errors of failed runs by name.
 
     The executor is stopped at the end, also after an error.
     """

@@ -1,4 +1,4 @@
-"""Read the findings of a comparison, or of any folder with runs that have scores."""
+"""Read finished runs that have scores, those of a comparison or of any folder, and make findings of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
     for run in runs:
         scored = None if run.name in failed else _read_scored_run(run.folder)
         if scored is not None:
-            found[run.row.label, run.seed] = scored
+            found[run.variant.label, run.seed] = scored
     # In the order of the variants, also for one that was added in a later call.
-    order = list(dict.fromkeys(run.row.label for run in runs))
+    order = list(dict.fromkeys(run.variant.label for run in runs))
     kept = dict(sorted(found.items(), key=lambda each: (order.index(each[0][0]), each[0][1])))
     if not kept:
         reasons = "; ".join(dict.fromkeys(failed.values()))  # each reason once
+        if not reasons:
+            raise InputError("no run of the comparison has finished", hint="run the comparison first")
         raise InputError(
-            f"no run of the comparison finished: {reasons or 'none was begun'}",
-            hint="correct the cause, then run the comparison again: finished runs are kept",
+            f"no run of the comparison finished: {reasons}",
+            hint="correct the cause, then run the comparison again",
         )
     return Findings(data, kept, dict(failed))
 
