@@ -246,8 +246,8 @@ def test_cost_stops_at_the_first_round_that_reaches_the_threshold(accuracies: li
 def test_what_the_summary_says_of_the_opening_is_taken_before_a_difference() -> None:
     rounds, summary = _run([0.5, 0.9], opening=7)
     told = {"seed down": 3, "statistics up": 40, "statistics down": 5}
-    assert RunResult(0, summary, rounds).opening_bits == (0, 7)
-    assert RunResult(0, replace(summary, bits_opening=told), rounds).opening_bits == (40, 8)
+    assert RunResult(0, summary, rounds).bits_before_round_1 == (0, 7)
+    assert RunResult(0, replace(summary, bits_opening=told), rounds).bits_before_round_1 == (40, 8)
     cost = RunResult(0, replace(summary, bits_opening=told), rounds).compute_cost_to_reach(0.8)
     assert (cost.bits_up, cost.bits_down) == (240, 28)
 

@@ -23,7 +23,7 @@ def write_run(
     )
     for at, accuracy in enumerate(accuracies):
         record = RoundRecord(at + 1, accuracy, [], [], 1, bits_each_way, bits_each_way, {}, {}, {}, 0.0)
-        records.append_round(cell.records, record)
+        records.append_round(cell.records_file, record)
     best = max(range(len(accuracies)), key=lambda at: accuracies[at])
     summary = Summary(
         method=cell.spec.method,

@@ -14,7 +14,7 @@ from fedlog.cli.reproduce import CellProgress
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.workers.cell_process import Outcome
-from fedlog.experiments.workers.runner import CellStatus
+from fedlog.experiments.workers.runner import CellSnapshot
 
 FIRST, SECOND, THIRD = list_cells(EXPERIMENTS["table-mnist"], Path("nowhere"), ("fedlog",), (0, 1, 2), 20)
 
@@ -36,9 +36,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return stand_in
 
 
-def at_work(done: int) -> list[CellStatus]:
+def at_work(done: int) -> list[CellSnapshot]:
     """The status of two cells: `done` rounds of the first, three seconds each, and the second not begun."""
-    return [CellStatus(FIRST, done, 0.9712, 3.0), CellStatus(SECOND, 0, None, None)]
+    return [CellSnapshot(FIRST, done, 0.9712, 3.0), CellSnapshot(SECOND, 0, None, None)]
 
 
 def test_a_terminal_shows_one_bar_and_a_line_for_each_cell_at_work(clock: Clock) -> None:

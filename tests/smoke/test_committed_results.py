@@ -12,7 +12,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from fedlog.experiments.run.execute import SUMMARY
-from fedlog.experiments.tables import equal_chances, when_to_choose
+from fedlog.experiments.tables import tuning_grids, when_to_choose
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean
@@ -92,8 +92,8 @@ def test_every_record_names_a_commit_without_changes(results: Path) -> None:
     [
         ("select-equal-chances-mnist", when_to_choose.SELECTED_MNIST),
         ("select-equal-chances-wine", when_to_choose.SELECTED_WINE),
-        ("select-equal-chances-table-mnist", equal_chances.SELECTED_MNIST),
-        ("select-equal-chances-table-cifar10", equal_chances.SELECTED_CIFAR10),
+        ("select-equal-chances-table-mnist", tuning_grids.SELECTED_MNIST),
+        ("select-equal-chances-table-cifar10", tuning_grids.SELECTED_CIFAR10),
         ("select-fedlog-c-letter-mnist", "alpha-0.3-g-1.1"),
     ],
 )

@@ -9,8 +9,8 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import Experiment, list_cells
-from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
+from fedlog.experiments.tables.tuning_grids import EQUAL_CHANCES, METHODS, TABLE_METHODS
 from fedlog.experiments.tables.when_to_choose import ROUNDS, SELECTED_MNIST, SELECTED_WINE, WHEN_TO_CHOOSE
 from fedlog.report.documents.method_results import GAINS
 from fedlog.report.paper.when_to_choose import (

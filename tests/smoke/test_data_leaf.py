@@ -19,7 +19,7 @@ from fedlog.data.leaf import digest_leaf_folder, read_leaf
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
-from fedlog.experiments.tables.inventory import list_experiments
+from fedlog.experiments.tables.inventory import list_statuses
 from fedlog.settings.spec import RunSpec
 
 SIZES = {"0042": 6, "0007": 9, "1234": 5}
@@ -173,7 +173,7 @@ def test_the_list_of_experiments_and_the_reader_agree_on_what_a_leaf_folder_is(
     monkeypatch.setattr("fedlog.experiments.tables.inventory.estimate_seconds", lambda *_: 0.0)
 
     def missing() -> str | None:
-        (entry,) = (e for e in list_experiments(tmp_path / "out", tmp_path, 1) if e.experiment.name == "figure-celeba")
+        (entry,) = (e for e in list_statuses(tmp_path / "out", tmp_path, 1) if e.experiment.name == "figure-celeba")
         return entry.missing
 
     one = {"a": {"x": [[1.0], [2.0]], "y": [0, 1]}}

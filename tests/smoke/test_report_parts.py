@@ -18,7 +18,7 @@ from fedlog.cli.main import main, parse_arguments
 from fedlog.experiments.compare.findings import Findings
 from fedlog.experiments.compare.finished_runs import label_runs
 from fedlog.experiments.run.baselines import find_baselines
-from fedlog.experiments.run.client_files import project_means, read_class_means, read_client_descriptions
+from fedlog.experiments.run.client_files import project_means, read_client_descriptions, read_geometry
 from fedlog.experiments.run.execute import read_spec
 from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.exported_tables import make_tables_of_folder
@@ -92,12 +92,12 @@ def test_a_run_notes_its_clients_and_their_class_means(runs: Path, make_federati
         labels = data.train.labels[shard.train].tolist()
         assert description.training == {str(at): labels.count(at) for at in range(3) if at in labels}
         assert (description.name, description.body, description.test) == (shard.name, "mlp:4", len(shard.test))
-    geometry = read_class_means(runs / "fedlog")
+    geometry = read_geometry(runs / "fedlog")
     assert geometry is not None
     has = {(name, label) for name, description in clients.items() for label in description.training}
     assert {(mean.client, mean.label) for mean in geometry.means} == has
     assert [row.label for row in geometry.head] == ["0", "1", "2"]
-    alone = read_class_means(runs / "local")
+    alone = read_geometry(runs / "local")
     assert alone is not None
 
 

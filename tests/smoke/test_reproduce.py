@@ -15,13 +15,13 @@ import pytest
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_on_disk
+from fedlog.experiments.tables.catalog import EXPERIMENTS, list_experiments_with_versions
 from fedlog.experiments.tables.cells import Cell, CellState, Experiment, ExperimentKind, TableRow, list_cells
 from fedlog.experiments.tables.inventory import estimate_seconds
 from fedlog.experiments.tables.paper import parse_printed_rows
 from fedlog.experiments.workers.cell_process import Outcome, execute_task
 from fedlog.experiments.workers.executors import LocalProcesses, make_executor
-from fedlog.experiments.workers.runner import CellStatus, run_cells
+from fedlog.experiments.workers.runner import CellSnapshot, run_cells
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
 
@@ -48,12 +48,12 @@ class Quiet:
 
     def __init__(self) -> None:
         self.skipped: list[str] = []
-        self.seen: list[CellStatus] = []
+        self.seen: list[CellSnapshot] = []
 
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         self.skipped = [cell.name for cell in skipped]
 
-    def on_progress(self, standings: Sequence[CellStatus]) -> None:
+    def on_progress(self, standings: Sequence[CellSnapshot]) -> None:
         self.seen = list(standings)
 
     def on_end(self, outcome: Outcome) -> None:
@@ -116,18 +116,18 @@ def test_a_killed_runner_takes_its_cells_along_and_the_next_one_goes_on(tmp_path
     cell = list_cells(digits("fedlog", rounds=12, epochs=2), tmp_path)[0]
     script = RUNNER.format(tests=str(Path(__file__).parent), out=str(tmp_path))
     runner = subprocess.Popen([sys.executable, "-c", script])
-    _wait(lambda: len(records.read_rounds(cell.records)) >= 3 or runner.poll() is not None)
+    _wait(lambda: len(records.read_rounds(cell.records_file)) >= 3 or runner.poll() is not None)
     assert runner.poll() is None
     children = _children(runner.pid)
     runner.send_signal(signal.SIGKILL)
     runner.wait()
     _wait(lambda: not any(_alive(child) for child in children))
-    before = records.read_rounds(cell.records)
+    before = records.read_rounds(cell.records_file)
     assert 3 <= len(before) < 12
     assert cell.read_state() is CellState.BEGUN
 
     assert run_cells([cell], LocalProcesses(1), Quiet(), None)[0].error is None
-    after = records.read_rounds(cell.records)
+    after = records.read_rounds(cell.records_file)
     assert [record.round for record in after] == list(range(1, 13))
     # At most the round that was under way, or whose checkpoint was, is made again; the numbers are the same.
     kept = before[: len(before) - 1]
@@ -155,7 +155,7 @@ def test_records_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> No
 def test_another_number_of_rounds_lives_in_a_folder_of_its_own(tmp_path: Path) -> None:
     table = EXPERIMENTS["table-mnist"]
     (tmp_path / "table-mnist-3-rounds").mkdir()
-    assert "table-mnist-3-rounds" in [experiment.name for experiment in list_experiments_on_disk(tmp_path)]
+    assert "table-mnist-3-rounds" in [experiment.name for experiment in list_experiments_with_versions(tmp_path)]
     short = list_cells(table, tmp_path, rows=("fedlog",), seeds=(0,), rounds=3)
     assert short[0].folder == tmp_path / "table-mnist-3-rounds" / "fedlog" / "seed-0"
     assert short[0].spec.rounds == 3

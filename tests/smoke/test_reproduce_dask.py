@@ -46,9 +46,11 @@ def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path)
         assert isinstance(where, DaskCluster)
         runner = threading.Thread(target=lambda: outcomes.extend(run_cells(wanted, where, Quiet(), None)))
         runner.start()
-        _wait(lambda: sum(len(records.read_rounds(cell.records)) >= 2 for cell in wanted) == 2)
+        _wait(lambda: sum(len(records.read_rounds(cell.records_file)) >= 2 for cell in wanted) == 2)
         begun = {
-            cell.name: records.read_rounds(cell.records)[:1] for cell in wanted if records.read_rounds(cell.records)
+            cell.name: records.read_rounds(cell.records_file)[:1]
+            for cell in wanted
+            if records.read_rounds(cell.records_file)
         }
         with distributed.Client(cluster) as client:
             victim = next(iter(client.run(os.getpid).values()))
@@ -59,7 +61,7 @@ def test_a_killed_worker_loses_its_cell_to_another_which_goes_on(tmp_path: Path)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     for cell in wanted:
         assert cell.read_state() is CellState.DONE
-        found = records.read_rounds(cell.records)
+        found = records.read_rounds(cell.records_file)
         assert [record.round for record in found] == list(range(1, 21))
         # The time it took is kept only if the round was not computed a second time.
         assert cell.name not in begun or found[0].seconds == begun[cell.name][0].seconds

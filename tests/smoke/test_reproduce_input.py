@@ -17,7 +17,7 @@ from fedlog.cli import reproduce
 from fedlog.cli.main import main
 from fedlog.cli.reproduce import CellProgress
 from fedlog.experiments.tables import inventory as calibration
-from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_on_disk
+from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_with_versions
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.workers import cell_process
@@ -160,7 +160,7 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
     for name in ("figure-synthetic-5-rounds", "table-mnist-0-rounds", "table-mnist-x-rounds"):
         (tmp_path / name).mkdir()
     (tmp_path / "table-mnist-4-rounds").touch()
-    assert [experiment.name for experiment in list_experiments_on_disk(tmp_path)] == list(EXPERIMENTS)
+    assert [experiment.name for experiment in list_experiments_with_versions(tmp_path)] == list(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3"])
@@ -177,7 +177,7 @@ def test_as_many_processes_as_cores_may_be_used(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     jobs: list[int] = []
     monkeypatch.setattr(reproduce, "make_executor", lambda _, number, __: jobs.append(number))
-    monkeypatch.setattr(reproduce, "list_experiments", lambda _, __, number: jobs.append(number) or [])
+    monkeypatch.setattr(reproduce, "list_statuses", lambda _, __, number: jobs.append(number) or [])
     assert main(["reproduce", "table-mnist", "--seeds", "0", "--quiet"]) == 0
     assert main(["reproduce", "--list"]) == 0
     assert jobs == [3, 3]
@@ -197,11 +197,11 @@ def test_a_failure_is_told_to_the_letter(monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize("left", [2, 0, None])
 def test_a_cell_without_all_of_its_records_is_not_done(left: int | None, tmp_path: Path) -> None:
     cell = _made_up(tmp_path, 3)
-    lines = cell.records.read_text().splitlines(keepends=True)
+    lines = cell.records_file.read_text().splitlines(keepends=True)
     if left is None:
-        cell.records.unlink()
+        cell.records_file.unlink()
     else:
-        cell.records.write_text("".join(lines[:left]))
+        cell.records_file.write_text("".join(lines[:left]))
     assert cell.read_state() is CellState.BEGUN
     (cell.folder / "summary.json").write_text("{}")
     assert cell.read_state() is CellState.BEGUN

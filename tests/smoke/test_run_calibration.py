@@ -15,7 +15,7 @@ from fedlog.core.calibration import calibration_error, fit_temperature, log_loss
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.run.calibration import CALIBRATION, RunCalibration
+from fedlog.experiments.run.probability_calibration import CALIBRATION, RunCalibration
 
 
 def clusters() -> Federation:

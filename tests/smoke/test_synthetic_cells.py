@@ -70,11 +70,11 @@ def test_a_sweep_that_is_made_again_and_cut_off_is_not_done(tmp_path: Path, monk
         with pytest.raises(KeyboardInterrupt):
             _run(cell)
     assert not (cell.folder / "summary.json").exists()
-    assert len(cell.records.read_text().splitlines()) == 2
+    assert len(cell.records_file.read_text().splitlines()) == 2
     assert cell.read_state() is CellState.BEGUN
     assert _run(cell).error is None
     assert cell.read_state() is CellState.DONE
-    assert [line["train_accuracy"] for line in map(json.loads, cell.records.read_text().splitlines())] == [
+    assert [line["train_accuracy"] for line in map(json.loads, cell.records_file.read_text().splitlines())] == [
         line["train_accuracy"] for line in map(json.loads, before.splitlines())
     ]
 
@@ -82,11 +82,11 @@ def test_a_sweep_that_is_made_again_and_cut_off_is_not_done(tmp_path: Path, monk
 def test_a_summary_with_half_the_records_is_not_done(tmp_path: Path) -> None:
     cell = list_cells(_with(FIGURE, epochs=3), tmp_path)[0]
     assert _run(cell).error is None
-    whole = cell.records.read_text()
+    whole = cell.records_file.read_text()
     for left in ("", whole[: len(whole) // 2], whole[:-3]):
-        cell.records.write_text(left)
+        cell.records_file.write_text(left)
         assert cell.read_state() is CellState.BEGUN
-    cell.records.unlink()
+    cell.records_file.unlink()
     assert cell.read_state() is CellState.BEGUN
 
 
@@ -94,8 +94,8 @@ def _write_sweep(cell: Cell) -> None:
     """A finished sweep with made-up numbers."""
     cell.folder.mkdir(parents=True)
     write_json(cell.folder / "config.json", {"spec": convert_spec_to_json(cell.spec)})
-    lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.steps))
-    cell.records.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
+    lines = (synthetic.IterationRecord(at + 1, 0.5 + at / 100, 0.5, 1, 1, 0.0) for at in range(cell.record_count))
+    cell.records_file.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
     write_json(cell.folder / "summary.json", {})
     if cell.seed == synthetic.PLOTTED_SEED:
         points, head = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]

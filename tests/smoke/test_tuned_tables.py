@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import write_run
 
 from fedlog.experiments.tables.cells import list_cells
-from fedlog.experiments.tables.equal_chances import GRID_MNIST, RECIPE_GRIDS, list_rows_of_method, make_tuned_table
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.paper import make_table_1
+from fedlog.experiments.tables.tuning_grids import GRID_MNIST, RECIPE_GRIDS, list_rows_of_method, make_tuned_table
 from fedlog.report.documents.recipe_table import choose_grid_rows
 from fedlog.report.paper.method_tables import make_tuned_tables
 from fedlog.settings.spec import RunSpec
@@ -70,7 +70,7 @@ def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path:
 
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
     cell, *_ = list_cells(RECIPE_GRIDS[1], grids, (list_rows_of_method("fedavg", RECIPE_GRIDS[1])[3].name,))
-    cell.records.unlink()
+    cell.records_file.unlink()
     assert choose_grid_rows(grids) == {}
 
 

@@ -19,8 +19,8 @@ from fedlog.experiments.run.execute import (
     MODELS,
     RECORDS,
     SUMMARY,
-    read_finished_summary,
     read_spec,
+    read_summary_if_finished,
 )
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import PAGE_FILES
@@ -106,7 +106,7 @@ class Result:
             The outcome; models are read when they are first used.
 
         """
-        summary = read_finished_summary(folder)
+        summary = read_summary_if_finished(folder)
         if summary is None:
             if not (folder / CONFIG).exists():
                 raise InputError(f"expected the folder of a run, found no run in: {folder}", hint=RUN_FOLDER_HINT)

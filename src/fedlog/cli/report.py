@@ -30,13 +30,13 @@ def write_report(args: argparse.Namespace) -> None:
         return
     # Imported here: PyTorch and matplotlib are slow to import, and `--help` needs neither.
     from fedlog.experiments.run.execute import CONFIG
-    from fedlog.experiments.tables.catalog import list_experiments_on_disk
+    from fedlog.experiments.tables.catalog import list_experiments_with_versions
     from fedlog.report.exported_tables import make_tables_of_folder
     from fedlog.report.pages.run_page import write_run_page
     from fedlog.report.pages.runs_page import find_run_folders, write_runs_page
     from fedlog.report.paper.reproduction import write_results_page
 
-    if any((args.folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(args.folder)):
+    if any((args.folder / experiment.name).is_dir() for experiment in list_experiments_with_versions(args.folder)):
         page = write_results_page(args.folder)
     elif (args.folder / CONFIG).exists() or not find_run_folders(args.folder):
         page = write_run_page(args.folder)

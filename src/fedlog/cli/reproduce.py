@@ -21,10 +21,10 @@ from fedlog.cli.command import count_cores, split_list
 from fedlog.errors import InputError
 from fedlog.experiments.tables.catalog import find_experiments
 from fedlog.experiments.tables.cells import Cell, list_cells
-from fedlog.experiments.tables.inventory import list_experiments
+from fedlog.experiments.tables.inventory import list_statuses
 from fedlog.experiments.workers.cell_process import Outcome
 from fedlog.experiments.workers.executors import make_executor
-from fedlog.experiments.workers.runner import CellStatus, run_cells
+from fedlog.experiments.workers.runner import CellSnapshot, run_cells
 from fedlog.files.duration_text import describe_duration
 
 
@@ -155,7 +155,7 @@ def _print_experiments(args: argparse.Namespace) -> None:
             f"--list shows all experiments and takes no choice, found: {', '.join(chosen)}",
             hint="fedlog reproduce --list",
         )
-    entries = list_experiments(args.out, args.data_dir, args.jobs or count_cores())
+    entries = list_statuses(args.out, args.data_dir, args.jobs or count_cores())
     if args.json:
         print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
         return
@@ -194,13 +194,13 @@ class CellProgress(LiveBar):
         self._console.print(f"{len(to_do)} cells to run{done_before}")
         if to_do:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-            steps = sum(cell.steps for cell in to_do)
+            steps = sum(cell.record_count for cell in to_do)
             self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
 
-    def on_progress(self, statuses: Sequence[CellStatus]) -> None:
+    def on_progress(self, statuses: Sequence[CellSnapshot]) -> None:
         """Update the progress bars, or print a line every 30 seconds if no bar can be drawn."""
         running = [s for s in statuses if s.done and s.cell.name not in self._ended]
-        done, steps = sum(s.done for s in statuses), sum(s.cell.steps for s in statuses)
+        done, steps = sum(s.done for s in statuses), sum(s.cell.record_count for s in statuses)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
         text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
@@ -211,7 +211,7 @@ class CellProgress(LiveBar):
         elif self._begin_line_if_due():
             self._console.print(text)
             for status in running:
-                at = f"round {status.done}/{status.cell.steps}"
+                at = f"round {status.done}/{status.cell.record_count}"
                 self._console.print(f"  {status.cell.name}: {at}{_describe_cell_status(status)}")
 
     def on_end(self, outcome: Outcome) -> None:
@@ -223,10 +223,10 @@ class CellProgress(LiveBar):
         how = f"done{accuracy}" if outcome.error is None else f"failed: {outcome.error}"
         self._console.print(f"{outcome.cell}: {how}")
 
-    def _show_cell(self, bar: Progress, status: CellStatus) -> None:
+    def _show_cell(self, bar: Progress, status: CellSnapshot) -> None:
         name = status.cell.name
         if name not in self._lines:
-            self._lines[name] = bar.add_task(f"  {name}", total=status.cell.steps, text="")
+            self._lines[name] = bar.add_task(f"  {name}", total=status.cell.record_count, text="")
         bar.update(self._lines[name], completed=status.done, text=_describe_cell_status(status).lstrip(", "))
 
     def _describe_time_left(self, done: int, steps: int) -> str:
@@ -237,7 +237,7 @@ class CellProgress(LiveBar):
         return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
-def _describe_cell_status(status: CellStatus) -> str:
+def _describe_cell_status(status: CellSnapshot) -> str:
     accuracy = "" if status.accuracy is None else f", {100 * status.accuracy:.2f} %"
     left = "" if status.seconds_left is None else f", about {describe_duration(status.seconds_left)} left"
     return accuracy + left

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.experiments.compare.finished_runs import read_findings_below
 from fedlog.experiments.run.execute import CONFIG
-from fedlog.experiments.tables.catalog import list_experiments_on_disk
+from fedlog.experiments.tables.catalog import list_experiments_with_versions
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison import make_methods_table, make_sites_table
 from fedlog.report.pages.run_facts import RunFacts, read_run
@@ -29,7 +29,7 @@ def write_tables(tables: Iterable[tuple[str, TextTable]], out: Path) -> list[Pat
 
 def make_tables_of_folder(folder: Path) -> Iterator[tuple[str, TextTable]]:
     """Make the tables of a run, of a folder of runs or of all results; yield (file name without suffix, table)."""
-    if any((folder / experiment.name).is_dir() for experiment in list_experiments_on_disk(folder)):
+    if any((folder / experiment.name).is_dir() for experiment in list_experiments_with_versions(folder)):
         for page in make_experiment_pages(folder):
             for number, table in enumerate(page.tables, start=1):
                 yield f"{page.finished.experiment.name}-{number}", table

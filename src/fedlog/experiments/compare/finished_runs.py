@@ -10,7 +10,7 @@ from typing import Any
 from fedlog.errors import InputError
 from fedlog.experiments.compare.findings import Findings, ScoredRun
 from fedlog.experiments.compare.variants import ComparedRun
-from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
+from fedlog.experiments.run.execute import CONFIG, read_spec, read_summary_if_finished
 from fedlog.experiments.run.scores import SCORES, RunScores
 from fedlog.settings.fields import InDigest, find_setting_info
 from fedlog.settings.spec import RunSpec
@@ -43,7 +43,7 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
 def _read_scored_run(folder: Path) -> ScoredRun | None:
     """Read the run in the folder; None if it is not finished or has no scores."""
     scores = RunScores.read(folder)
-    summary = read_finished_summary(folder) if scores is not None and (folder / CONFIG).exists() else None
+    summary = read_summary_if_finished(folder) if scores is not None and (folder / CONFIG).exists() else None
     return None if scores is None or summary is None else ScoredRun(read_spec(folder), summary, scores)
 
 

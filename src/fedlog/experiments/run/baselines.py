@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.data.data_spec import DIVISION
 from fedlog.errors import InputError
-from fedlog.experiments.run.execute import CONFIG, read_finished_summary, read_spec
+from fedlog.experiments.run.execute import CONFIG, read_spec, read_summary_if_finished
 from fedlog.experiments.run.records import Summary
 from fedlog.settings.spec import RunSpec
 
@@ -29,7 +29,7 @@ def find_baselines(folder: Path, spec: RunSpec) -> dict[str, Summary]:
             theirs = read_spec(other)
             if theirs.method not in BASELINES or theirs.method == spec.method or not _have_same_records(theirs, spec):
                 continue
-            summary = read_finished_summary(other)
+            summary = read_summary_if_finished(other)
         except InputError:
             continue  # no run, or one of another version: it cannot be compared
         age = (other / CONFIG).stat().st_mtime

@@ -54,7 +54,7 @@ class Callback:
         """
 
     def features_computed(self, done: int, records: int) -> None:
-        """Called while a frozen encoder computes features, before the run begins.
+        """Called again and again while a frozen encoder computes features, before the run begins.
 
         Args:
             done: how many new records the encoder has finished.

@@ -1,4 +1,4 @@
-"""Two files for a run's report: `clients.json` describes the clients, `geometry.json` has their class means.
+"""Two files for a run's report: `clients.json` describes the clients, `geometry.json` shows their class means.
 
 `clients.json` is written before the first round, `geometry.json` after the last. Runs of older versions have neither.
 """
@@ -40,8 +40,8 @@ class ClientDescription:
 
 
 @dataclass(frozen=True)
-class ClassMean:
-    """The mean of a client's features over its training records of one class, as a point in the drawn plane."""
+class PlanePoint:
+    """A point in the drawn plane: the mean feature vector of a client's class, or a class's row of the common head."""
 
     client: str
     label: str
@@ -51,11 +51,14 @@ class ClassMean:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The plane in which the class means differ most, with each client's class means and the common head's rows."""
+    """The plane in which the class means differ most, with each client's class means and the common head's rows.
 
-    shown: float  # the share of the means' variance that lies in the plane
-    means: list[ClassMean]
-    head: list[ClassMean]  # one row a class, centred and scaled to the class means; empty without a common head
+    `shown` is the share of the means' variance that lies in the plane.
+    """
+
+    shown: float
+    means: list[PlanePoint]
+    head: list[PlanePoint]  # one row a class, centred and scaled to the class means; empty without a common head
     clients: int  # how many clients the run has
 
 
@@ -76,10 +79,11 @@ def read_client_descriptions(folder: Path) -> dict[str, ClientDescription]:
     return {each.name: each for each in found or ()}
 
 
-def write_class_means(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Write `geometry.json`: the class means of the features of the clients' finished models.
+def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
+    """Write `geometry.json`: the class means of the clients' finished models and the head's rows, as points in a plane.
 
-    Write nothing for a private run, because its guarantee would not cover the means, nor if the run predicts a number.
+    Write nothing for a run that predicts a number. Write nothing for a private run either: its guarantee would not
+    cover the means.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.target_range is not None:
@@ -98,7 +102,7 @@ def write_class_means(folder: Path, models: Path, simulation: Simulation) -> Non
 
 
 def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> list[tuple[str, str, Tensor]]:
-    """Compute (client, class, mean of its features) for each class that the client with this number has records of."""
+    """Return (client name, class name, mean feature vector) for each class of which this client has records."""
     federation, body, shard = simulation.federation, simulation.bodies[client], simulation.federation.shards[client]
     if not weights.exists():
         return []  # all clients share one model, saved under another name
@@ -122,14 +126,16 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
     plane = plane * torch.where(largest < 0, -1.0, 1.0)
     placed = _pad_to_pairs(centred @ plane.T)
     variance = values.square()
-    rows: list[ClassMean] = []
+    rows: list[PlanePoint] = []
     if head is not None and head.shape[1] == points.shape[1] + 1:
         weights = head[:, 1:] - head[:, 1:].mean(0)
         arrows = weights @ plane.T
         scale = placed.norm(dim=1).max() / arrows.norm(dim=1).max().clamp_min(1e-12)
         pairs = _pad_to_pairs(scale * arrows)
-        rows = [ClassMean("", name, *_convert_to_rounded_pair(pair)) for name, pair in zip(classes, pairs, strict=True)]
-    drawn = [ClassMean(c, label, *_convert_to_rounded_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
+        rows = [
+            PlanePoint("", name, *_convert_to_rounded_pair(pair)) for name, pair in zip(classes, pairs, strict=True)
+        ]
+    drawn = [PlanePoint(c, label, *_convert_to_rounded_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
     shown = float(variance[:2].sum() / variance.sum().clamp_min(1e-300))
     return Geometry(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
 
@@ -143,6 +149,6 @@ def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
     return float(f"{float(pair[0]):.4g}"), float(f"{float(pair[1]):.4g}")
 
 
-def read_class_means(folder: Path) -> Geometry | None:
-    """Read the class means of a run; None if the run has no `geometry.json`."""
+def read_geometry(folder: Path) -> Geometry | None:
+    """Read `geometry.json` of a run; None if the run has none."""
     return records.read_file_as(folder / GEOMETRY, Geometry, "the class means")

@@ -1,8 +1,8 @@
 """Forecast the cost of a run: run its first round (or three rounds), count the bits, and measure the time.
 
-Without secure sums, all rounds cost the same except for the last broadcast, so one round is run. With secure sums, keys
-for a round are sent one round early: the first round sends two sets and the last none. So three rounds are run: a
-first, a middle and a last one.
+Without secure sums, all rounds cost the same except for the last broadcast, so one round is run. With secure sums, the
+keys for a round are sent one round early: the first round sends two sets of keys and the last none. So three rounds are
+run: a first, a middle and a last one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASE_MEMORY = 300 * 2**20  # bytes of an interpreter with PyTorch loaded
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected cost of a run; `bits_are` says whether the bits are exact; memory and time are estimates."""
+    """The expected cost of a run. `bits_are` is `exact`, or says why they are not. Memory and time are estimates."""
 
     method: str
     data: str

@@ -28,10 +28,10 @@ from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run import privacy, records
-from fedlog.experiments.run.calibration import write_calibration
 from fedlog.experiments.run.callbacks import Callback, RunStart
-from fedlog.experiments.run.client_files import write_class_means, write_client_descriptions
+from fedlog.experiments.run.client_files import write_client_descriptions, write_geometry
 from fedlog.experiments.run.prepare import make_simulation
+from fedlog.experiments.run.probability_calibration import write_calibration
 from fedlog.experiments.run.records import Summary
 from fedlog.files.durable import is_draft
 from fedlog.files.json_text import parse_json, write_json
@@ -68,9 +68,10 @@ def execute(
 ) -> Summary:
     """Run the specification in the folder, or continue from its checkpoint; write the summary there and return it.
 
-    A user's own data are read first with `load`, because their content decides whether the folder holds this run. A
-    checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed since the last one. A
-    private run writes one after every round, because repeating a round would release its statistics again.
+    A folder holds this run only if that was run on the same data. So data that the user can change are read first, with
+    `load`, to compare them. A checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed
+    since the last one. A private run writes one after every round, because repeating a round would release its
+    statistics again.
     """
     run = resolve(spec, federation)
     if federation is not None:
@@ -78,11 +79,11 @@ def execute(
     elif can_data_change(run.data.name):
         federation = load(run.data)
     run = add_data_digest(run, federation)
-    found = read_finished_summary(folder)
+    found = read_summary_if_finished(folder)
     if found is None or read_spec(folder).digest != run.digest:
         made = make_run_folder(folder, run.spec)
         with lock_run_folder(folder):
-            found = read_finished_summary(folder)  # written by the run that held the lock until now
+            found = read_summary_if_finished(folder)  # written by the run that held the lock until now
             if found is None:
                 summary = _run_in_folder(run, federation, folder, callbacks, keep, made, seconds_between_checkpoints)
                 for callback in callbacks:
@@ -93,8 +94,8 @@ def execute(
     return found
 
 
-def read_finished_summary(folder: Path) -> Summary | None:
-    """Read the summary of a finished run; None if the run has not ended or some of its records are missing."""
+def read_summary_if_finished(folder: Path) -> Summary | None:
+    """Read the summary of the run in the folder; None if the run is not finished or its rounds are incomplete."""
     if not (folder / SUMMARY).exists():
         return None
     summary = read_summary(folder)
@@ -110,7 +111,7 @@ def _run_in_folder(
     made: list[Path],
     seconds_between_checkpoints: float,
 ) -> Summary:
-    """Run the rounds that the folder does not have yet; the new folders `made` are removed if the run cannot start."""
+    """Run the rounds that the folder does not have yet; if the run cannot start, remove the folders `made` for it."""
 
     def report_features(done: int, new_records: int) -> None:
         for callback in callbacks:
@@ -149,12 +150,13 @@ def _run_in_folder(
 
 @contextlib.contextmanager
 def _explain_write_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError in the `with` block into a RunError with a hint."""
+    """Turn an OSError in the `with` block into a RunError that names the folder."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write to {folder}: {error.strerror or error}", hint="free some disk space, then resume the run"
+            f"cannot write to {folder}: {error.strerror or error}",
+            hint="make sure that it is writable and has free space, then resume the run",
         ) from error
 
 
@@ -297,7 +299,7 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
     models.mkdir(exist_ok=True)
     simulation.save_models(models)
     _write_model_descriptions(spec, simulation, models)
-    write_class_means(folder, models, simulation)
+    write_geometry(folder, models, simulation)
     if spec.body_training is BodyTraining.FROZEN:
         write_calibration(folder, models, simulation)
     save_file({n: v.contiguous().clone() for n, v in simulation.server.state.items()}, folder / "server.safetensors")

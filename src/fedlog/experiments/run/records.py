@@ -21,7 +21,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of a run. The accuracy is that of the final round, not of the round that is best on test records."""
+    """The outcome of a run. The accuracy is that of the final round, not of the round that is best on test records.
+
+    `digest` identifies the settings. `bits_opening` are the bits of the opening (the exchange before round 1), by kind
+    of message. `accuracy_after_closing` is that of methods that adapt the models at the very end.
+    """
 
     method: str
     data: str

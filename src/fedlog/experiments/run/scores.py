@@ -19,10 +19,10 @@ from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.federation import Federation, Records
 from fedlog.experiments.run import records
-from fedlog.experiments.run.calibration import CALIBRATION
 from fedlog.experiments.run.callbacks import Callback, RunStart
 from fedlog.experiments.run.client_files import CLIENTS, GEOMETRY
 from fedlog.experiments.run.execute import MODELS, execute
+from fedlog.experiments.run.probability_calibration import CALIBRATION
 from fedlog.experiments.run.records import Summary
 from fedlog.files.json_text import write_json
 from fedlog.models.model import Model

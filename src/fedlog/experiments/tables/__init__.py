@@ -1,1 +1,1 @@
-"""The paper's tables and figures as data, and the statistics over their cells."""
+"""Define the experiments behind the paper's tables and figures, read their runs, and compute statistics over them."""

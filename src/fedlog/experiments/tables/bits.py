@@ -1,8 +1,8 @@
 """Define experiments on the cost of messages: the bits that each codec needs, and partial participation.
 
-Their results are in `docs/bits.md`. The codecs `rows` and `+zstd` are lossless: a run with `rows+q8` has the same
-models as a run with `q8`. So only one codec of each such group has long runs, and short runs measure the bits of a
-round for every codec.
+Their results are in `docs/bits.md`. `rows` and `+zstd` in a codec's name change no value: a run with `rows+q8` or
+`q8+zstd` has the same models as a run with `q8`. So long runs are made with only one of these codecs, and short runs
+measure the bits of a round for every codec.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[st
 
 
 def _make_participation_experiment() -> Experiment:
-    """Make an experiment on partial participation, by what the server keeps of clients that skip a round."""
+    """Make an experiment that compares what the server can keep from clients that skip a round."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():

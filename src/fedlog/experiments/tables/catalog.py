@@ -7,11 +7,11 @@ from pathlib import Path
 from fedlog.errors import InputError
 from fedlog.experiments.tables.bits import BITS
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, change_rounds
-from fedlog.experiments.tables.equal_chances import EQUAL_CHANCES, TUNED_TABLES
 from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.other_settings import OTHER_SETTINGS
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
+from fedlog.experiments.tables.tuning_grids import EQUAL_CHANCES, TUNED_TABLES
 from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
 from fedlog.files.names import did_you_mean
 
@@ -40,8 +40,8 @@ def find_experiment(name: str) -> Experiment:
     return known[name]
 
 
-def list_experiments_on_disk(results: Path) -> list[Experiment]:
-    """List all experiments, run or not, each followed by its shorter or longer versions in the results folder."""
+def list_experiments_with_versions(results: Path) -> list[Experiment]:
+    """List all experiments, each followed by those of its versions with other rounds that are in the results folder."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

@@ -1,4 +1,4 @@
-"""An experiment as data: rows (a method and its settings) and seeds. A row with a seed is a cell, one run on disk."""
+"""An experiment has rows (a method and its settings) and seeds. A row with a seed is a cell: one run on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_finished_summary, read_spec
+from fedlog.experiments.run.execute import CONFIG, RECORDS, SUMMARY, read_spec, read_summary_if_finished
 from fedlog.files.names import did_you_mean
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -62,17 +62,21 @@ class ExperimentKind(Enum):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The runs for a table or figure: rows, seeds, and the row that the others are compared with."""
+    """The runs for a table or figure: rows, seeds, and the row that the others are compared with (`reference`).
+
+    Costs are the bits sent until the accuracy reaches `threshold` per cent. `cut_from` names the full experiment if
+    this is a version with another number of rounds.
+    """
 
     name: str
     title: str
     kind: ExperimentKind
     rows: tuple[TableRow, ...]
     seeds: tuple[int, ...]
-    threshold: int | None = None  # the accuracy in per cent that costs are counted up to
-    reference: str | None = None  # the row that the others are tested against
+    threshold: int | None = None
+    reference: str | None = None
     remarks: tuple[str, ...] = field(default=())
-    cut_from: str | None = None  # the name of the full experiment, if this one has another number of rounds
+    cut_from: str | None = None
 
     @property
     def command(self) -> str:
@@ -102,7 +106,7 @@ class Experiment:
 
 
 class CellState(Enum):
-    """Whether the run of a cell (a row with one seed) is finished on disk."""
+    """The state of a cell's run on disk: finished, begun, absent, or made with other settings."""
 
     DONE = "done"
     BEGUN = "begun"
@@ -112,7 +116,7 @@ class CellState(Enum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment: a row, a seed, and the folder its records go to."""
+    """One run of an experiment: a row, a seed, and the folder of the run."""
 
     experiment: Experiment
     row: TableRow
@@ -130,14 +134,14 @@ class Cell:
         return resolve(replace(self.row.spec, seed=self.seed, jobs=1)).spec
 
     @property
-    def steps(self) -> int:
+    def record_count(self) -> int:
         """How many records a finished cell has: one for each round (in the synthetic experiment, for each epoch)."""
         if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0
 
     @property
-    def records(self) -> Path:
+    def records_file(self) -> Path:
         """The path of the file with the records of the cell's rounds."""
         return self.folder / RECORDS
 
@@ -152,9 +156,9 @@ class Cell:
     def _is_complete(self) -> bool:
         """Return whether the run has ended and its records have as many rounds as its summary says."""
         if self.experiment.kind is ExperimentKind.SYNTHETIC:
-            return (self.folder / SUMMARY).exists() and records.count_rounds(self.records) == self.steps
+            return (self.folder / SUMMARY).exists() and records.count_rounds(self.records_file) == self.record_count
         try:
-            return read_finished_summary(self.folder) is not None
+            return read_summary_if_finished(self.folder) is not None
         except InputError:
             return False
 

@@ -1,4 +1,4 @@
-"""Read the finished cells (runs) of an experiment, and the bits that each needs to reach an accuracy.
+"""Read the finished cells (runs) of an experiment, and count the bits that each needs to reach an accuracy.
 
 Cells that were run with other settings are counted, and otherwise ignored.
 """
@@ -43,7 +43,7 @@ class RunResult:
     rounds: list[RoundRecord]
 
     @property
-    def opening_bits(self) -> tuple[int, int]:
+    def bits_before_round_1(self) -> tuple[int, int]:
         """The bits (up, down) sent before round 1; they are in the totals of the summary and in no round."""
         opening = self.summary.bits_opening
         if opening:
@@ -58,7 +58,7 @@ class RunResult:
     @property
     def bits_by_round(self) -> list[int]:
         """The bits sent by the end of each round, up and down together, with those sent before round 1."""
-        return count_bits_so_far(self.rounds, sum(self.opening_bits))
+        return count_bits_so_far(self.rounds, sum(self.bits_before_round_1))
 
     def compute_cost_to_reach(self, threshold: float) -> Cost:
         """Return the bits sent until a round reaches this accuracy; if none does, until the most accurate round."""
@@ -66,15 +66,15 @@ class RunResult:
         first = next(reaching, None)
         last = first or max(self.rounds, key=lambda record: record.accuracy_mean_over_clients)
         sent = [record for record in self.rounds if record.round <= last.round]
-        up, down = self.opening_bits
+        up, down = self.bits_before_round_1
         up, down = up + sum(record.bits_up for record in sent), down + sum(record.bits_down for record in sent)
         return Cost(up, down, last.round, first is not None)
 
 
 def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
-    """Choose the threshold by the paper's rule: the largest whole per cent that all competitive methods always reach.
+    """Choose the threshold by the paper's rule: the largest whole per cent that every given run reaches.
 
-    `best_accuracies` has, for each run of these methods, the accuracy of its best round. None without runs.
+    `best_accuracies` has the accuracy of the best round of each run of the methods in `COMPETITIVE`. None without runs.
     """
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
@@ -99,14 +99,17 @@ def read_verifications(folder: Path) -> dict[str, Verification]:
 
 @dataclass(frozen=True)
 class FinishedRuns:
-    """The finished runs of an experiment, by row; `sweeps` instead of `runs` for the synthetic experiment."""
+    """The finished runs of an experiment, by row, and the folders of runs with other settings (`others`).
+
+    The synthetic experiment has `sweeps` instead of `runs`: one round with 1, 2, ... local iterations, by row and seed.
+    """
 
     experiment: Experiment
     folder: Path
     runs: dict[str, list[RunResult]]
     sweeps: dict[str, dict[int, list[IterationRecord]]]
     states: dict[CellState, int]
-    others: tuple[Path, ...]  # folders that were made with other settings
+    others: tuple[Path, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -138,7 +141,7 @@ def collect_runs(experiment: Experiment, out: Path) -> FinishedRuns:
         if experiment.kind is ExperimentKind.SYNTHETIC:
             sweeps[cell.row.name][cell.seed] = read_sweep(cell.folder)
         else:
-            run = RunResult(cell.seed, read_summary(cell.folder), records.read_rounds(cell.records))
+            run = RunResult(cell.seed, read_summary(cell.folder), records.read_rounds(cell.records_file))
             runs[cell.row.name].append(run)
     return FinishedRuns(experiment, out / experiment.name, runs, sweeps, states, tuple(others))
 

@@ -37,13 +37,16 @@ from fedlog.settings.training import RunSettings
 
 @dataclass(frozen=True)
 class ExperimentStatus:
-    """The status of one experiment: how many of its cells (runs) are done, and which data are missing."""
+    """The status of one experiment: how many of its cells (runs) are done, and which data are missing.
+
+    `others` are folders of cells that were run with other settings.
+    """
 
     experiment: Experiment
     missing: str | None  # which data are not on this machine, in words; None if all are
     cells: int
     done: int
-    others: tuple[Path, ...]  # folders made with other settings
+    others: tuple[Path, ...]
     hours_left: float | None  # None if data are missing
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class ExperimentStatus:
         }
 
 
-def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
+def list_statuses(out: Path, data_dir: Path | None, jobs: int) -> list[ExperimentStatus]:
     """List the status of every experiment in the results folder."""
     torch.set_num_threads(1)  # as in a cell, so that the timing is that of a cell
     return [_find_experiment_status(experiment, out, data_dir, jobs) for experiment in EXPERIMENTS.values()]
@@ -73,7 +76,7 @@ def list_experiments(out: Path, data_dir: Path | None, jobs: int) -> list[Experi
 def _find_experiment_status(experiment: Experiment, out: Path, data_dir: Path | None, jobs: int) -> ExperimentStatus:
     """Find the status of one experiment in the results folder."""
     found = list_cells(experiment, out)
-    missing = _find_missing_data(experiment.data, find_data_folder(data_dir))
+    missing = _describe_missing_data(experiment.data, find_data_folder(data_dir))
     by_state: dict[CellState, list[Cell]] = {state: [] for state in CellState}
     for cell in found:
         by_state[cell.read_state()].append(cell)
@@ -82,8 +85,8 @@ def _find_experiment_status(experiment: Experiment, out: Path, data_dir: Path | 
     return ExperimentStatus(experiment, missing, len(found), len(done), others, hours)
 
 
-def _find_missing_data(names: Sequence[str], folder: Path) -> str | None:
-    """Return a sentence on the first of these data sets that the folder does not have; None if it has all."""
+def _describe_missing_data(names: Sequence[str], folder: Path) -> str | None:
+    """Say which of these data sets is the first that the folder does not have; None if it has all."""
     for name in names:
         if name == "leaf":
             try:
@@ -142,7 +145,7 @@ def estimate_seconds(cell: Cell, done: Sequence[Cell]) -> float:
     measured = [read_summary(other.folder).seconds for other in done if other.row == cell.row]
     if measured:
         return sum(measured) / len(measured)
-    return cell.steps * _estimate_round_seconds(cell)
+    return cell.record_count * _estimate_round_seconds(cell)
 
 
 def _estimate_round_seconds(cell: Cell) -> float:

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper as data, with the printed values, and experiments that the paper lacks.
+"""Define an experiment for every table and figure of the paper, with the printed values.
 
 Settings that are not named here come from the data set's preset, which has the paper's Tables A.2 to A.4.
 """
@@ -94,12 +94,12 @@ def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
 
 @dataclass(frozen=True)
 class _TablePart:
-    """The part of Table 1 for one data set: its title, its printed rows and its threshold."""
+    """The part of Table 1 for one data set; `printed` is the text of its rows, as in the paper."""
 
     title: str
     printed: str
     threshold: int  # per cent
-    counted: str  # what the printed costs count
+    cost_remark: str  # says whether the printed costs count one direction or both
 
 
 TABLE_1 = {
@@ -140,7 +140,7 @@ def make_table_1(data: str) -> Experiment:
         seeds=TEN_SEEDS,
         threshold=part.threshold,
         reference=REFERENCE,
-        remarks=(part.counted, _FEDLOG_C),
+        remarks=(part.cost_remark, _FEDLOG_C),
     )
 
 

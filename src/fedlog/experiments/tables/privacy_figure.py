@@ -1,4 +1,4 @@
-"""The privacy experiment as data: levels of noise on the sum, the epsilon of each under every formula, and guarantees.
+"""The privacy experiment: accuracy at six levels of noise, the epsilon of each level, and some runs with guarantees.
 
 Accuracy depends only on the noise on the *sum* of the statistics. So six levels of noise are run, and the epsilon of
 each level is computed for every combination of formula (exact, paper), trust (central, local) and delta. A level is a

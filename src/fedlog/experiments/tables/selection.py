@@ -107,7 +107,7 @@ def _make_fedrep_grid() -> Experiment:
 
 
 def _make_learning_rate_grid() -> Experiment:
-    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`; Adam keeps its moments."""
+    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`, with Adam's moments kept."""
     base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
@@ -127,7 +127,7 @@ def _make_learning_rate_grid() -> Experiment:
 
 
 def _make_spec_with_decaying_rate(method: str, weight_decay: float) -> RunSpec:
-    """Make a specification with this weight decay, a decaying learning rate, and Adam's moments kept for the run."""
+    """Make a specification with this weight decay, a decaying learning rate, and Adam's moments kept in all rounds."""
     base = replace(_make_spec("mnist", method, rounds=30), moments=AdamMoments.RUN, decay=Decay.COSINE)
     return replace(base, options={"learning_rate": DECAYING_FROM[method]}, weight_decay=weight_decay)
 

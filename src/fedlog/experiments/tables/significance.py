@@ -120,8 +120,8 @@ def correct_by_holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Shift:
-    """The Hodges-Lehmann estimate of a paired difference, with an exact interval if there are enough pairs."""
+class PairedEstimate:
+    """An estimate from pairs (a difference or a ratio), with an exact interval if there are enough pairs."""
 
     estimate: float
     low: float | None
@@ -129,7 +129,7 @@ class Shift:
     coverage: float | None  # of the interval; at least 95 %
 
 
-def estimate_shift(differences: Sequence[float]) -> Shift:
+def estimate_shift(differences: Sequence[float]) -> PairedEstimate:
     """Estimate the shift as the median of pairwise means, with the interval of shifts that the test does not reject.
 
     The interval of 95 % exists from 6 pairs on: with n pairs, the widest possible interval covers 1 - 2^(1 - n).
@@ -142,9 +142,9 @@ def estimate_shift(differences: Sequence[float]) -> Shift:
     below = np.cumsum(counts) / counts.sum()  # P(rank sum <= k)
     allowed = np.flatnonzero(below <= (1 - CONFIDENCE) / 2)
     if not len(allowed):
-        return Shift(estimate, None, None, None)
+        return PairedEstimate(estimate, None, None, None)
     cut = int(allowed[-1])
-    return Shift(estimate, float(means[cut]), float(means[-1 - cut]), float(1 - 2 * below[cut]))
+    return PairedEstimate(estimate, float(means[cut]), float(means[-1 - cut]), float(1 - 2 * below[cut]))
 
 
 def compute_paired_differences(row: BySeed, reference: BySeed) -> list[float]:
@@ -158,10 +158,11 @@ def compute_mean_difference(row: BySeed, reference: BySeed) -> Mean | None:
     return Mean.from_values(differences) if differences else None
 
 
-def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
+def estimate_paired_ratio(row: BySeed, reference: BySeed) -> PairedEstimate | None:
     """Estimate the ratio of the row to the reference on common seeds: Hodges-Lehmann on logarithms, with interval.
 
-    With too few pairs for an interval, only the geometric mean. None without pairs or if a value is not positive.
+    With too few pairs for an interval, return the geometric mean without interval. Return None without pairs, or if a
+    value is not positive.
     """
     seeds = sorted(row.keys() & reference.keys())
     if not seeds or min(by_seed[seed] for by_seed in (row, reference) for seed in seeds) <= 0:
@@ -169,8 +170,8 @@ def estimate_paired_ratio(row: BySeed, reference: BySeed) -> Shift | None:
     logarithms = [math.log(row[seed] / reference[seed]) for seed in seeds]
     found = estimate_shift(logarithms)
     if found.low is None or found.high is None:
-        return Shift(math.exp(math.fsum(logarithms) / len(seeds)), None, None, None)
-    return Shift(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), found.coverage)
+        return PairedEstimate(math.exp(math.fsum(logarithms) / len(seeds)), None, None, None)
+    return PairedEstimate(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), found.coverage)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class SignificanceTest:
 
     pairs: int
     differing: int  # the pairs that are not equal, which alone enter the test
-    shift: Shift | None  # row minus reference; None without a common seed
+    shift: PairedEstimate | None  # row minus reference; None without a common seed
     side: Alternative | None  # the observed direction, which is tested; None if neither direction prevails
     p: float | None  # None: too few differing pairs for any outcome to be significant
     p_holm: float | None = None
@@ -239,7 +240,7 @@ AGREES_WITHIN = 1.0  # points; an interval that includes 0 and reaches further i
 
 
 def judge_agreement(difference: Estimate) -> Agreement:
-    """Return above or below if the interval excludes 0, agrees if it includes 0 and is narrow, else undecided."""
+    """Return ABOVE or BELOW if the interval excludes 0, AGREES if it includes 0 and is narrow, else UNDECIDED."""
     if difference.low is None or difference.high is None:
         return Agreement.UNDECIDED
     if difference.low > 0:

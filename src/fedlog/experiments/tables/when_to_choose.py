@@ -1,4 +1,4 @@
-"""Define the experiment `when-to-choose`: several methods and training alone, with few records, in eight conditions.
+"""Define the experiment `when-to-choose`: when to choose federated methods over training alone, in eight conditions.
 
 Every method has the best of its eight settings in `select-equal-chances-mnist` and `-wine`. These were chosen on other
 images, rows and seeds than those used here.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
-from fedlog.experiments.tables.equal_chances import CLIENTS, GRID_MNIST, TEST_RECORDS, copy_setting
 from fedlog.experiments.tables.paper import LABELS
+from fedlog.experiments.tables.tuning_grids import CLIENTS, GRID_MNIST, TEST_RECORDS, copy_setting
 from fedlog.settings.spec import RunSpec
 
 ROUNDS = 40

@@ -51,7 +51,10 @@ def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
 
 
 def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
-    """Return a task as a line of JSON: to do this kind of `work` for each run, given by name, folder and settings."""
+    """Return a task as a line of JSON: the runs to make, each given by name, folder and settings.
+
+    `work` says how: `SCORED`, or the name of an `ExperimentKind`.
+    """
     listed = [
         {"name": run, "folder": str(path.resolve()), "spec": convert_spec_to_json(spec)} for run, path, spec in runs
     ]

@@ -31,11 +31,11 @@ class LocalProcesses:
         self._running: list[CellProcess] = []
 
     def submit(self, tasks: Sequence[str]) -> None:
-        """Put these tasks into a queue; `wait` takes them from it and starts them."""
+        """Put these tasks into a queue; `wait` starts them."""
         self._waiting.extend(tasks)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most this long, and return the outcomes of the tasks that have ended."""
+        """Start waiting tasks, wait at most this long, and return the outcomes of the tasks that have ended."""
         deadline = time.monotonic() + seconds
         while True:
             while self._waiting and len(self._running) < self._jobs:

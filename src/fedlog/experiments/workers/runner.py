@@ -23,18 +23,20 @@ RECENT_ROUNDS = 10  # the time left is estimated from this many rounds
 
 
 @dataclass(frozen=True)
-class CellStatus:
-    """The progress of a cell: rounds done, latest accuracy, and seconds for each round."""
+class CellSnapshot:
+    """How far a cell is: the number of its records so far, the latest accuracy, and the seconds for each record."""
 
     cell: Cell
     done: int
     accuracy: float | None
-    seconds_per_step: float | None
+    seconds_per_record: float | None
 
     @property
     def seconds_left(self) -> float | None:
         """The seconds until the cell is done, estimated from its recent rounds; None before the first round ends."""
-        return None if self.seconds_per_step is None else (self.cell.steps - self.done) * self.seconds_per_step
+        return (
+            None if self.seconds_per_record is None else (self.cell.record_count - self.done) * self.seconds_per_record
+        )
 
 
 class CellWatcher(Protocol):
@@ -43,7 +45,7 @@ class CellWatcher(Protocol):
     def on_start(self, to_do: Sequence[Cell], skipped: Sequence[Cell]) -> None:
         """Called once before the start, with the cells that will run and those that are already done."""
 
-    def on_progress(self, cells: Sequence[CellStatus]) -> None:
+    def on_progress(self, cells: Sequence[CellSnapshot]) -> None:
         """Called about every second, with the progress of every cell that was not done at the start."""
 
     def on_end(self, outcome: Outcome) -> None:
@@ -88,12 +90,12 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
             )
 
 
-def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
+def _read_progress(cell: Cell, ended: Collection[str]) -> CellSnapshot:
     """Read the progress of a cell from its records; if its name is in `ended`, all its rounds count as done."""
     if cell.name in ended:
-        return CellStatus(cell, cell.steps, None, None)
+        return CellSnapshot(cell, cell.record_count, None, None)
     try:
-        lines = cell.records.read_text().splitlines()
+        lines = cell.records_file.read_text().splitlines()
     except OSError:  # there are none yet
         lines = []
     recent: list[dict[str, float]] = []
@@ -102,7 +104,7 @@ def _read_progress(cell: Cell, ended: Collection[str]) -> CellStatus:
             recent.append(json.loads(line))
     seconds = [values["seconds"] for values in recent if "seconds" in values]
     accuracies = [values["accuracy_mean_over_clients"] for values in recent if "accuracy_mean_over_clients" in values]
-    return CellStatus(
+    return CellSnapshot(
         cell,
         len(lines),
         accuracies[-1] if accuracies else None,

@@ -44,7 +44,7 @@ def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Itera
 
 def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verification:
     """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
-    stored = records.read_rounds(cell.records)[:rounds]
+    stored = records.read_rounds(cell.records_file)[:rounds]
     spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
     with make_simulation(resolve(spec)) as simulation:
         pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)

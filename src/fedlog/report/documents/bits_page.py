@@ -75,7 +75,7 @@ def find_uncompressed_runs(
 def shorten_run(run: RunResult, rounds: int) -> RunResult:
     """Return a copy of the run that ends after this many rounds."""
     kept = run.rounds[:rounds]
-    up, down = run.opening_bits
+    up, down = run.bits_before_round_1
     summary = replace(
         run.summary,
         rounds=len(kept),
@@ -250,7 +250,7 @@ def _list_row_of_lossless_codec(
     for run in short.runs.get(f"{method}-rows", []):
         if run.seed in uncompressed:
             reached = uncompressed[run.seed].compute_cost_to_reach(threshold)
-            up, down = run.opening_bits
+            up, down = run.bits_before_round_1
             up += reached.round * run.rounds[-1].bits_up
             costs[run.seed] = replace(reached, bits_up=up, bits_down=down + reached.round * run.rounds[-1].bits_down)
     cells = _format_cost_cells(costs, uncompressed, threshold) if costs else {}

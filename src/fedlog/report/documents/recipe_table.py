@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlog.experiments.tables.cells import TableRow
-from fedlog.experiments.tables.equal_chances import RECIPE_GRIDS, TABLE_METHODS, list_rows_of_method
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs
 from fedlog.experiments.tables.significance import Mean
+from fedlog.experiments.tables.tuning_grids import RECIPE_GRIDS, TABLE_METHODS, list_rows_of_method
 from fedlog.report.parts.style import find_style
 from fedlog.report.parts.tables import TextTable, replace_marked_text
 from fedlog.settings.presets import TUNED, TunedSettings, find_preset

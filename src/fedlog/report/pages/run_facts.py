@@ -12,9 +12,9 @@ from typing import Any
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.baselines import find_baselines
-from fedlog.experiments.run.calibration import RunCalibration
-from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_class_means, read_client_descriptions
-from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
+from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_client_descriptions, read_geometry
+from fedlog.experiments.run.execute import CONFIG, RECORDS, read_spec, read_summary_if_finished
+from fedlog.experiments.run.probability_calibration import RunCalibration
 from fedlog.experiments.run.records import Summary
 from fedlog.experiments.run.scores import RunScores
 from fedlog.settings.spec import RunSpec
@@ -170,10 +170,10 @@ def read_run(folder: Path) -> RunFacts:
         folder=folder,
         spec=spec,
         rounds=tuple(records.read_rounds(folder / RECORDS)),
-        summary=read_finished_summary(folder),
+        summary=read_summary_if_finished(folder),
         baselines=find_baselines(folder, spec),
         descriptions=read_client_descriptions(folder),
-        geometry=read_class_means(folder),
+        geometry=read_geometry(folder),
         scores=RunScores.read(folder),
         calibration=RunCalibration.read(folder),
         made_with=config.get("made_with", {}),

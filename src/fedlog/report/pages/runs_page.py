@@ -10,7 +10,7 @@ from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.compare.advice import advise
 from fedlog.experiments.compare.finished_runs import label_runs, read_findings_below
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import CONFIG, RECORDS, read_finished_summary, read_spec
+from fedlog.experiments.run.execute import CONFIG, RECORDS, read_spec, read_summary_if_finished
 from fedlog.files.durable import write_file
 from fedlog.report.compare.comparison_page import make_comparison_section
 from fedlog.report.pages import page_top
@@ -47,7 +47,7 @@ def write_runs_page(folder: Path) -> Path:
     """Write a page for every finished run in the folder and a page that lists all runs; return the path of the list."""
     links = {}
     for run in find_run_folders(folder):
-        if read_finished_summary(run) is not None:
+        if read_summary_if_finished(run) is not None:
             links[run] = write_run_page(run).relative_to(folder).as_posix()
     path = folder / PAGE
     write_file(path, render_runs(folder, links))
@@ -71,7 +71,7 @@ def render_runs(folder: Path, links: dict[Path, str], records_version: str | Non
 
 def _make_row(folder: Path, run: Path, link: str) -> RunRow:
     """Make the table row of a run below the folder, finished or not; `link` is the address of its page, or empty."""
-    spec, summary = read_spec(run), read_finished_summary(run)
+    spec, summary = read_spec(run), read_summary_if_finished(run)
     name, method = run.relative_to(folder).as_posix(), find_style(spec.method).label
     lines = records.read_rounds(run / RECORDS)
     accuracy = format_percent(lines[-1].accuracy_mean_over_clients, 2) if lines else ""
@@ -131,5 +131,5 @@ def _make_curves(runs: Mapping[Path, Sequence[RoundRecord]]) -> list[Curve]:
 
 def _count_opening_bits(run: Path) -> int:
     """Count the bits that were sent before round 1; 0 if the run is not finished."""
-    summary = read_finished_summary(run)
+    summary = read_summary_if_finished(run)
     return 0 if summary is None else sum(summary.bits_opening.values())

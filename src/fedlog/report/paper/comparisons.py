@@ -11,7 +11,7 @@ from fedlog.experiments.tables.significance import (
     Alternative,
     BySeed,
     Mean,
-    Shift,
+    PairedEstimate,
     SignificanceTest,
     compare_all_with_reference,
     count_seeds_needed,
@@ -79,7 +79,7 @@ def format_holm_test(test: SignificanceTest | None) -> str:
     return "too few seeds" if test.p_holm is None else format_p_value(test.p_holm)
 
 
-def format_shift(shift: Shift | None) -> str:
+def format_shift(shift: PairedEstimate | None) -> str:
     """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
     return "" if shift is None or shift.low is None else format_with_interval(shift.estimate, shift.low, shift.high)
 
@@ -99,7 +99,7 @@ def judge_gain(gain: Mean | None) -> str:
     return "above" if low > 0 else "below"
 
 
-def format_ratio(shift: Shift | None) -> str:
+def format_ratio(shift: PairedEstimate | None) -> str:
     """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` with too few pairs for an interval."""
     if shift is None:
         return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from fedlog.experiments.tables.catalog import list_experiments_on_disk
+from fedlog.experiments.tables.catalog import list_experiments_with_versions
 from fedlog.experiments.tables.cells import CellState, ExperimentKind
 from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs, read_verifications
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
@@ -90,7 +90,8 @@ class ExperimentPage:
 def make_experiment_pages(results: Path) -> list[ExperimentPage]:
     """Make a page for every experiment, run or not, and for its shorter or longer versions that `results` has."""
     return [
-        _make_experiment_page(collect_runs(experiment, results)) for experiment in list_experiments_on_disk(results)
+        _make_experiment_page(collect_runs(experiment, results))
+        for experiment in list_experiments_with_versions(results)
     ]
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedlog.experiments.tables.equal_chances import METHODS
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.significance import Mean, compute_mean_difference
+from fedlog.experiments.tables.tuning_grids import METHODS
 from fedlog.experiments.tables.when_to_choose import CONDITIONS, ROUNDS, SHOWN_ROUNDS, WHEN_TO_CHOOSE, Condition
 from fedlog.report.paper.comparisons import format_gain, judge_gain
 from fedlog.report.paper.figures import read_accuracy_curves

@@ -1,9 +1,9 @@
 """Measure how well calibrated the probabilities of a run's models are, for frozen bodies, in `calibration.json`.
 
-Three kinds of probabilities are measured on the test rows of all clients together: the plain softmax; the softmax after
-a temperature that each client fits on its validation rows, if it has some; and, for FedLog's head, the Laplace
-approximation of its posterior. Another number says how well a score separates records of classes that a client never
-saw from records of the classes that it has.
+Three kinds of probabilities are measured on the test records of all clients together: the plain softmax; the softmax
+after a temperature that each client fits on its validation records, if it has some; and, for FedLog's head, the Laplace
+approximation of its posterior. Another value says how well a score separates records of classes that a client never saw
+from records of the classes that it has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEDLOG_HEADS = ("fedlog-once", "fedlog")
 
 @dataclass(frozen=True)
 class ProbabilityQuality:
-    """The quality of one kind of probabilities (softmax, temperature or Laplace), measured on all test rows."""
+    """The quality of one kind of probabilities (softmax, temperature or Laplace), measured on all test records."""
 
     records: int
     accuracy: float
@@ -54,7 +54,7 @@ class ProbabilityQuality:
 
 @dataclass(frozen=True)
 class RunCalibration:
-    """The quality of each kind of probabilities, by name, and how well records of unseen classes are recognised."""
+    """The quality of each kind of probabilities, by its name (`ways`), and how well unseen classes are recognised."""
 
     ways: dict[str, ProbabilityQuality]
     auroc_of_unseen_classes: float | None  # area under the ROC curve, mean over clients; None if all have every class
@@ -67,10 +67,10 @@ class RunCalibration:
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
-    """Measure the clients' finished models and write `calibration.json`.
+    """Measure how well calibrated the clients' finished models are, and write `calibration.json`.
 
-    Write nothing for a private run, because its guarantee would not cover these numbers, nor if the run predicts a
-    number.
+    Write nothing for a run that predicts a number. Write nothing for a private run either: its guarantee would not
+    cover what the file says.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.target_range is not None:
@@ -93,14 +93,14 @@ def _measure_calibration(simulation: Simulation, models: Path) -> RunCalibration
             outputs.setdefault(name, []).append((values, client.test.labels))
         area = client.compute_auroc_of_unseen_classes()
         areas += [] if area is None else [area]
-    # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same rows.
+    # A kind of probabilities that some client lacks is left out, so that all kinds are measured on the same records.
     whole = {name: parts for name, parts in outputs.items() if len(parts) == len(simulation.federation.shards)}
     ways = {name: _measure_probability_quality(parts) for name, parts in whole.items()}
     return RunCalibration(ways, float(np.mean(areas)) if areas else None, len(areas))
 
 
 def _measure_probability_quality(parts: list[tuple[Tensor, Tensor]]) -> ProbabilityQuality:
-    """Measure one kind of probabilities, given the logits and labels of each client's test rows."""
+    """Measure one kind of probabilities, given the logits and labels of each client's test records."""
     values, labels = (torch.cat([part[at] for part in parts]) for at in (0, 1))
     return ProbabilityQuality(
         records=len(labels),
@@ -112,7 +112,7 @@ def _measure_probability_quality(parts: list[tuple[Tensor, Tensor]]) -> Probabil
 
 
 class _ClientModel:
-    """One client's final model, with the client's validation and test rows."""
+    """One client's final model, with the client's validation and test records."""
 
     def __init__(self, simulation: Simulation, client: int, params: Params) -> None:
         federation, shard = simulation.federation, simulation.federation.shards[client]
@@ -123,15 +123,15 @@ class _ClientModel:
         self._features = self._compute_features(self.test)
         self._validation = federation.train.at(shard.validation)
 
-    def _compute_features(self, rows: Records) -> Tensor:
+    def _compute_features(self, held_out: Records) -> Tensor:
         with torch.no_grad():
-            return self._body.compute_features(self._params, self._transform.prepare(rows.inputs), None).double()
+            return self._body.compute_features(self._params, self._transform.prepare(held_out.inputs), None).double()
 
     def _compute_logits(self, features: Tensor) -> Tensor:
         return logits(features, {name: value.double() for name, value in self._params.items()})
 
     def list_logits(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, logits of the test rows) for each kind of probabilities of this client; logits (n, n_class)."""
+        """Yield (name, logits of the test records, (n, n_class)) for each kind of probabilities."""
         plain = self._compute_logits(self._features)
         yield SOFTMAX, plain
         if len(self._validation):
@@ -147,7 +147,7 @@ class _ClientModel:
     def compute_auroc_of_unseen_classes(self) -> float | None:
         """Compute the area under the ROC curve of `_score_novelty` as a detector of records of unseen classes.
 
-        None if the client has seen every class, or has no test row of a class that it has seen.
+        None if the client has seen every class, or has no test record of a class that it has seen.
         """
         federation = self._simulation.federation
         strange = (~self._seen[federation.test.labels]).nonzero()[:, 0]

@@ -157,7 +157,7 @@ feddbe-kappa-1-authors-0.002 fedlog-random-kept-0.002 fedlog-c-pull-0.3-kept-0.0
 
 
 def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) -> Experiment:
-    """Make Table 1 on the grid's data set with tuned methods; `selected` has the names of their grid rows."""
+    """Make Table 1 on the grid's data set with tuned methods; `selected` has the name of each one's best grid row."""
     data = grid.data[0].removesuffix("-selection")
     specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
     return Experiment(
