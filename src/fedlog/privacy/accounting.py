@@ -185,12 +185,15 @@ class Spending:
 
 @dataclass(frozen=True)
 class _PrivacyLoss:
-    """The privacy loss of several events together; `+` is adaptive composition."""
+    """The privacy loss of several events together; `+` is adaptive composition.
+
+    `divergence` (KL) and `distance` (total variation) are two parts of how far the noise is from exact Gaussian noise.
+    """
 
     mu_squared: float = 0.0
     divergence: float = 0.0
     distance: float = 0.0
-    trained: Curve | None = None
+    training_curve: Curve | None = None
     """The Rényi curve of all DP-SGD training; None if there was none."""
 
     @staticmethod
@@ -201,7 +204,7 @@ class _PrivacyLoss:
         if isinstance(event, TrainingRound):
             rounding = 0.0 if event.grid is None else bound_rounding_divergence(event.sigma / event.grid)
             curve = compute_dp_sgd_curve(event.sample_rate, event.noise_multiplier, event.steps)
-            return _PrivacyLoss(divergence=event.coordinates * (event.steps * rounding), trained=curve)
+            return _PrivacyLoss(divergence=event.coordinates * (event.steps * rounding), training_curve=curve)
         mu_squared = (event.sensitivity / event.sigma) ** 2
         if event.grid is None:
             return _PrivacyLoss(mu_squared, distance=event.wrap_probability)
@@ -214,7 +217,7 @@ class _PrivacyLoss:
         )
 
     def __add__(self, other: _PrivacyLoss) -> _PrivacyLoss:
-        curves = [curve for curve in (self.trained, other.trained) if curve is not None]
+        curves = [curve for curve in (self.training_curve, other.training_curve) if curve is not None]
         return _PrivacyLoss(
             self.mu_squared + other.mu_squared,
             self.divergence + other.divergence,
@@ -235,8 +238,8 @@ class _PrivacyLoss:
         """Return the epsilon at delta, by exact composition or by the paper's Theorem 4; inf if nothing bounds it."""
         if self.mu_squared == math.inf:
             return math.inf
-        if self.trained is not None:
-            return self._find_renyi_epsilon(self.trained + compute_gaussian_curve(self.mu_squared), delta)
+        if self.training_curve is not None:
+            return self._find_renyi_epsilon(self.training_curve + compute_gaussian_curve(self.mu_squared), delta)
         mu = math.sqrt(self.mu_squared)
         if calibration is Calibration.PAPER:
             return compute_epsilon_by_paper_formula(mu, delta)
@@ -256,10 +259,10 @@ class _PrivacyLoss:
     def _find_delta(self, epsilon: float) -> float:
         if self.mu_squared == math.inf:
             return 1.0
-        if self.trained is None:
+        if self.training_curve is None:
             delta = compute_delta(epsilon, math.sqrt(self.mu_squared))
         else:
-            delta = convert_curve_to_delta(self.trained + compute_gaussian_curve(self.mu_squared), epsilon)
+            delta = convert_curve_to_delta(self.training_curve + compute_gaussian_curve(self.mu_squared), epsilon)
         return delta + compute_delta_used_by_grid(epsilon, self.noise_distance)
 
     def _find_renyi_epsilon(self, curve: Curve, delta: float) -> float:

@@ -189,9 +189,9 @@ def _make_flexible_bodies_experiment(data: str, printed: Mapping[str, PrintedRes
 class _SyntheticSettings:
     """The settings of the synthetic experiment that the paper does not give.
 
-    Width and learning rate were chosen by the training accuracy of clients that train alone for 30 iterations. The
-    norm of FedLog's first head was chosen by FedLog's training accuracy. Both were chosen in `select-synthetic`, whose
-    seeds are not used here.
+    Width and learning rate were chosen by the training accuracy of clients that train alone for 30 iterations, and the
+    norm of FedLog's first head by FedLog's training accuracy. All three were chosen in `select-synthetic`, whose seeds
+    are not used here.
     """
 
     batch_size: int
