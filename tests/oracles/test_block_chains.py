@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.engine.training.block import compile_module, library
-from fedlog.engine.training.block.chain import ChainStage, Extent, Program
+from fedlog.engine.training.block.chain import ChainStage, Program, UnitSizes
 from fedlog.engine.training.block.network import BlockNetwork
 from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
 
@@ -83,7 +83,7 @@ def test_a_value_that_is_read_outside_leaves_the_chain() -> None:
 def test_temporary_values_that_are_needed_together_lie_apart() -> None:
     program = Program(torch.float64, keeps=False)
     first, second, third = (program.reserve_temporary(40) for _ in range(3))
-    sizes = Extent()
+    sizes = UnitSizes()
     program.add_call("sum_forward", sizes, first, None, second)
     program.add_call("sum_forward", sizes, second, None, third)
     program._place_temporaries()

@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.compile import compile_stacked_body
 from fedlog.engine.training.block.network import BlockNetwork
-from fedlog.engine.training.block.plain import (
+from fedlog.engine.training.block.passes import (
     _compute_product_gradients_compiled,
     _multiply_compiled,
     compute_cross_entropy_gradients,

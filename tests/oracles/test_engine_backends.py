@@ -277,7 +277,7 @@ class _Passed(torch.autograd.Function):
 def test_a_body_whose_gradients_stacking_would_miss_is_not_stacked(kind: str, why: str) -> None:
     body = build_body("mine", lambda: _Untraced(kind), (4,))
     assert why in Engine().explain(body)
-    with pytest.raises(InputError, match="body mine cannot be stacked in blocks: blocks would gain nothing, or do not give"):
+    with pytest.raises(InputError, match="mine cannot be stacked in blocks: blocks would gain nothing, or do not"):
         Engine(choice=BackendChoice.BLOCK).explain(body)
 
 

@@ -78,7 +78,7 @@ class FlatAdam:
         return self._split_into_parameters(self._rows)
 
     def get_leaves(self, clients: int) -> Params:
-        """The parameters of the first `clients` clients, by name; autograd leaves that `step` updates in place."""
+        """The parameters of the first `clients` clients, by name, as autograd leaves, which `step` updates in place."""
         if clients not in self._leaves:
             views = self._split_into_parameters(self._rows[:clients])
             self._leaves[clients] = {name: view.detach().requires_grad_(True) for name, view in views.items()}
@@ -102,7 +102,7 @@ class FlatAdam:
         step_fused(self._arguments, flat, *moved)
 
     def reserve_steps(self, client: int, steps: int) -> AdamRow:
-        """Add `steps` to a client's number of steps, and return its row, on which the caller does these steps."""
+        """Count `steps` steps of this client as done, and return its row, on which the caller must do them."""
         age = int(self._steps[client])
         self._steps[client] = age + steps
         self._has_moved = True
@@ -146,9 +146,10 @@ def step_compiled(
     second: Tensor,
     steps: Tensor,
 ) -> bool:
-    """Update every row by the compiled step; return whether this processor can run it.
+    """Update every row by the compiled step, and return True; if this processor cannot run it, only return False.
 
-    A row consists of parts of these sizes; each part has its gradient (clients, size), or None for zeros.
+    A row consists of parts of these sizes, and each part has its gradient (clients, size), or None for zeros. `steps`
+    already counts this step.
     """
     clients, size = rows.shape
     rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]
@@ -193,7 +194,7 @@ def is_compiled_step_exact() -> bool:
 
 
 def _get_workspace(name: str, like: Tensor) -> Tensor:
-    """Scratch space of the shape of `like`; it is kept for later calls, because new memory costs page faults."""
+    """Memory for a temporary tensor like `like`; it is kept under `name`, because new memory would cost page faults."""
     kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _own.__dict__.setdefault("kept", {})
     key = (name, like.dtype, like.device)
     if key not in kept or kept[key].numel() < like.numel():

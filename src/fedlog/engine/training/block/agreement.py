@@ -26,29 +26,29 @@ def have_same_features(alone: Compute, stacked: Compute, clients: Sequence[Value
 
 
 def have_same_gradients(
-    alone: Compute, stacked: Compute, clients: Sequence[Values], moving: Sequence[str], records: Tensor
+    alone: Compute, stacked: Compute, clients: Sequence[Values], trained: Sequence[str], records: Tensor
 ) -> bool:
-    """Whether stacked clients have the gradients of the parameters `moving` that each client has alone.
+    """Whether stacked clients have the gradients of the parameters `trained` that each client has alone.
 
     They are compared in float64, where rounding cannot be taken for an error; in float32 if the body takes no float64.
     """
-    if not moving:
+    if not trained:
         return True
     for dtype, tolerance in TOLERANCES.items():
         each, inputs = [_convert(own, dtype) for own in clients], records.to(dtype)
         try:
-            own_gradients = [_compute_gradients(alone, own, moving, inputs) for own in each]
+            own_gradients = [_compute_gradients(alone, own, trained, inputs) for own in each]
         except (RuntimeError, ValueError):
             continue
-        found = _compute_gradients(stacked, _stack(each), moving, inputs)
-        expected = {name: torch.stack([own[name] for own in own_gradients]) for name in moving}
-        return all(_are_close(found[name], expected[name], tolerance) for name in moving)
+        found = _compute_gradients(stacked, _stack(each), trained, inputs)
+        expected = {name: torch.stack([own[name] for own in own_gradients]) for name in trained}
+        return all(_are_close(found[name], expected[name], tolerance) for name in trained)
     return False
 
 
-def _compute_gradients(compute: Compute, params: Values, moving: Sequence[str], records: Tensor) -> dict[str, Tensor]:
+def _compute_gradients(compute: Compute, params: Values, trained: Sequence[str], records: Tensor) -> dict[str, Tensor]:
     """The gradients of a sum of all features with made-up weights; zeros for parameters that it does not depend on."""
-    leaves = {name: params[name].detach().clone().requires_grad_() for name in moving}
+    leaves = {name: params[name].detach().clone().requires_grad_() for name in trained}
     with torch.enable_grad():
         features = compute({**params, **leaves}, records)
         weights = torch.randn(features.shape[-2:], generator=torch.Generator().manual_seed(0)).to(features)
@@ -58,7 +58,7 @@ def _compute_gradients(compute: Compute, params: Values, moving: Sequence[str], 
     found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     return {
         name: torch.zeros_like(leaves[name]) if gradient is None else gradient
-        for name, gradient in zip(moving, found, strict=True)
+        for name, gradient in zip(trained, found, strict=True)
     }
 
 

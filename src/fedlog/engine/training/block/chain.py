@@ -30,7 +30,7 @@ _LINE = 16  # values begin at multiples of so many numbers
 
 class _Step(ctypes.Structure):
     _fields_ = [
-        ("pass_", ctypes.c_void_p),
+        ("function", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
         ("bases", ctypes.c_int64 * TENSORS),
         ("offsets", ctypes.c_int64 * TENSORS),
@@ -39,9 +39,12 @@ class _Step(ctypes.Structure):
 
 @dataclass(eq=False)
 class Buffer:
-    """The position of one client's numbers in memory: an offset from the start of the tensor number `base`."""
+    """Where one value of one client lies in memory: `size` numbers, `offset` numbers after the start of a tensor.
 
-    numbers: int
+    `base` is the tensor's place in the list that `Program.run` gets; 0 is the workspace.
+    """
+
+    size: int
     base: int = WORKSPACE
     offset: int = 0
 
@@ -59,61 +62,74 @@ class Node:
 
 
 class Link(Protocol):
-    """A layer of a chain (layers that one compiled call computes): it adds its steps to a program."""
+    """A layer of a chain (layers that one compiled call computes), which adds its steps to a program."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The full names of the parameters that the layer may have."""
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add the steps that compute the node's output to the program, and keep what `backward` reads."""
+        """Add the steps that compute the node's output to the program, and keep in the node what `backward` reads."""
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: tuple[bool, ...], of_params: list[Buffer | None]
+        self,
+        program: Program,
+        node: Node,
+        gradient: Buffer,
+        needs: tuple[bool, ...],
+        param_gradients: list[Buffer | None],
     ) -> list[Buffer | None]:
-        """Add the steps of the gradients to the program; return the inputs' gradients, None for those not needed."""
+        """Add the steps that compute the gradients to the program, given the `gradient` of the output.
+
+        Return the gradients of the inputs, None for those that `needs` does not ask for. Gradients of parameters are
+        written to `param_gradients`, where None stands for one that is not needed.
+        """
 
 
 class Program:
-    """A list of compiled steps that are run for one client after another, and the memory that they need."""
+    """A list of compiled steps that are run for one client after another, and the memory that they need.
+
+    With `keeps`, values that a backward pass reads are kept. They lie on the tape (a tensor that the backward pass,
+    another program, gets) or, without `has_tape`, in the workspace, for a backward pass in the same program.
+    """
 
     def __init__(self, dtype: torch.dtype, keeps: bool, has_tape: bool = True) -> None:
-        self.keeps = keeps  # whether values are kept for a backward pass,
-        self._has_tape = has_tape  # which is another program and finds them on the tape
-        self.tape_numbers = 0
+        self.keeps = keeps
+        self._has_tape = has_tape
+        self.tape_size = 0
         self._dtype = dtype
         self._calls: list[tuple[str, ctypes.Structure, list[Buffer | None]]] = []
         self._scratch = Buffer(0)
         self._temporary: list[Buffer] = []
         self._steps: Any = None
 
-    def reserve_temporary(self, numbers: int) -> Buffer:
-        """Reserve memory for a value that only steps of this program read."""
-        self._temporary.append(Buffer(numbers))
+    def reserve_temporary(self, size: int) -> Buffer:
+        """Reserve memory for a value that is read only by steps of this program."""
+        self._temporary.append(Buffer(size))
         return self._temporary[-1]
 
-    def reserve_value(self, numbers: int) -> Buffer:
+    def reserve_value(self, size: int) -> Buffer:
         """Reserve memory for a value that the backward pass may read."""
         if not self.keeps or not self._has_tape:
-            return self.reserve_temporary(numbers)
-        made = Buffer(numbers, TAPE, self.tape_numbers)
-        self.tape_numbers += _round_up_to_cache_lines(numbers)
+            return self.reserve_temporary(size)
+        made = Buffer(size, TAPE, self.tape_size)
+        self.tape_size += _round_up_to_cache_lines(size)
         return made
 
-    def reserve_scratch(self, numbers: int) -> Buffer:
+    def reserve_scratch(self, size: int) -> Buffer:
         """Reserve memory that a single step uses; all steps share it."""
-        self._scratch.numbers = max(self._scratch.numbers, numbers)
+        self._scratch.size = max(self._scratch.size, size)
         return self._scratch
 
     def add_call(self, name: str, sizes: ctypes.Structure, *buffers: Buffer | None) -> None:
-        """Add a step: the compiled C function of this name, with its tensors in order."""
+        """Add a step: the compiled function of this name, with its sizes and its tensors in order."""
         self._calls.append((name, sizes, list(buffers)))
 
     def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
-        """Run all steps for each client; `bases` are the tensors that buffers refer to as 1, 2, ... (0: workspace)."""
+        """Run all steps for each client; `bases` are the tensors 1, 2, ... that buffers refer to (0: the workspace)."""
         if self._steps is None:
             self._steps = self._compile()
-        workspace = get_scratch_space(self._scratch.offset + self._scratch.numbers, self._dtype)
+        workspace = get_scratch_space(self._scratch.offset + self._scratch.size, self._dtype)
         addresses = (ctypes.c_void_p * (1 + len(bases)))(
             workspace.data_ptr(), *(None if base is None else base.data_ptr() for base in bases)
         )
@@ -131,7 +147,7 @@ class Program:
         steps = (_Step * len(self._calls))()
         for step, (name, sizes, buffers) in zip(steps, self._calls, strict=True):
             function = getattr(library.LIBRARY, f"step_{name}_{NUMBER[self._dtype]}")
-            step.pass_ = ctypes.cast(function, ctypes.c_void_p).value
+            step.function = ctypes.cast(function, ctypes.c_void_p).value
             step.sizes = ctypes.addressof(sizes)  # which `_calls` keeps alive
             for at in range(TENSORS):
                 buffer = buffers[at] if at < len(buffers) else None
@@ -149,18 +165,18 @@ class Program:
         placed: list[Buffer] = []
         for buffer, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
             beside = [one for one in placed if spans[one][1] >= first and spans[one][0] <= last]
-            starts = [0, *(_round_up_to_cache_lines(one.offset + one.numbers) for one in beside)]
+            starts = [0, *(_round_up_to_cache_lines(one.offset + one.size) for one in beside)]
             buffer.offset = next(
                 start
                 for start in sorted(starts)
-                if all(start + buffer.numbers <= one.offset or start >= one.offset + one.numbers for one in beside)
+                if all(start + buffer.size <= one.offset or start >= one.offset + one.size for one in beside)
             )
             placed.append(buffer)
-        self._scratch.offset = _round_up_to_cache_lines(max((one.offset + one.numbers for one in placed), default=0))
+        self._scratch.offset = _round_up_to_cache_lines(max((one.offset + one.size for one in placed), default=0))
 
 
-def _round_up_to_cache_lines(numbers: int) -> int:
-    return -(-numbers // _LINE) * _LINE
+def _round_up_to_cache_lines(size: int) -> int:
+    return -(-size // _LINE) * _LINE
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,19 +188,19 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _Need:
-    """The key of a plan: the batch size, the parameters that exist, and what needs a gradient."""
+class _PlanKey:
+    """What a chain's programs depend on: the batch size, the parameters that exist, and what needs a gradient."""
 
     batch: int
     dtype: torch.dtype
     names: tuple[str, ...]
-    of_values: tuple[bool, ...]
-    of_params: tuple[bool, ...]
+    input_needs: tuple[bool, ...]
+    param_needs: tuple[bool, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ChainStage:
-    """Neighbouring layers that one compiled call computes; values between layers are numbered (slots)."""
+    """Neighbouring layers that one compiled call computes; each value between layers has a number (its slot)."""
 
     links: tuple[Link, ...]
     calls: tuple[StageCall, ...]  # of each link
@@ -192,10 +208,10 @@ class ChainStage:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     kept: frozenset[int]  # the slots that backward passes read
-    plans: dict[_Need, _Plan] = field(default_factory=dict)
+    plans: dict[_PlanKey, _Plan] = field(default_factory=dict)
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Compute the chain, and return its values that other layers read."""
+        """Compute the chain, and return those of its values that layers outside of it read."""
         clients = values[0].shape[0]
         names = self.list_names_in(params)
         tensors = [*values, *(get_parameter("", name, params, clients) for name in names)]
@@ -216,25 +232,25 @@ class ChainStage:
         """The forward and backward programs for these tensors (the chain's inputs, then parameters), from a cache."""
         batch = self._read_batch_size(tensors[0])
         split = len(self.reads)
-        need = _Need(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
-        if need not in self.plans:
-            self.plans[need] = _write_programs(self, need)
-        return self.plans[need]
+        key = _PlanKey(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
+        if key not in self.plans:
+            self.plans[key] = _write_programs(self, key)
+        return self.plans[key]
 
     def compute(self, plan: _Plan, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """The chain's outputs, and the values kept for the backward pass."""
+        """The chain's outputs, and the tensor of values kept for the backward pass (None if there is none)."""
         clients, batch = tensors[0].shape[0], self._read_batch_size(tensors[0])
         shapes = [self.shapes[slot] for slot in self.writes]
         outputs = tuple(
             tensors[0].new_empty((clients, batch, *shape) if len(shape) == 1 else (clients, *shape, batch))
             for shape in shapes
         )
-        tape = tensors[0].new_empty(clients, plan.forward.tape_numbers) if plan.backward is not None else None
+        tape = tensors[0].new_empty(clients, plan.forward.tape_size) if plan.backward is not None else None
         plan.forward.run(clients, (tape, *tensors, *outputs))
         return outputs, tape
 
-    def count_numbers(self, batch: int) -> dict[int, int]:
-        """How many numbers a client's batch has in each slot."""
+    def compute_slot_sizes(self, batch: int) -> dict[int, int]:
+        """The size of the value in each slot, for one client's batch."""
         return {slot: prod(shape) * batch for slot, shape in self.shapes.items()}
 
     def _read_batch_size(self, value: Tensor) -> int:
@@ -254,14 +270,17 @@ class _Chain(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the values and the parameters that need one."""
+        """The gradients of the chain's inputs and parameters; None for those that need none."""
         return None, None, *_run_backward(ctx.plan, ctx.saved_tensors, ctx.needs, gradients)
 
 
 def _run_backward(
     plan: _Plan, saved: Sequence[Tensor], needs: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The gradients of the chain's inputs and parameters that need one; `saved` begins with the kept values."""
+    """The gradients of the chain's inputs and parameters; None for those that need none.
+
+    `saved` are the kept values, then the chain's inputs, parameters and outputs.
+    """
     tape, *others = saved
     found = [
         one.new_empty(one.shape) if needed else None for one, needed in zip(others[: len(needs)], needs, strict=True)
@@ -307,53 +326,56 @@ class ChainPasses:
         assert isinstance(features, Tensor)
         return features
 
-    def backward(self, tape: KeptChain | None, gradient: Tensor, moving: Collection[str]) -> dict[str, Tensor | None]:
-        """The gradients of the parameters in `moving`, from the gradient of the features."""
-        if tape is None:
+    def backward(self, kept: KeptChain | None, gradient: Tensor, trained: Collection[str]) -> dict[str, Tensor | None]:
+        """The gradients of the parameters in `trained`, from the gradient of the features."""
+        if kept is None:
             return {}
-        _, *found = _run_backward(tape.plan, tape.saved, tape.needs, [gradient])
-        return {name: one for name, one in zip(tape.names, found, strict=True) if name in moving}
+        _, *found = _run_backward(kept.plan, kept.saved, kept.needs, [gradient])
+        return {name: one for name, one in zip(kept.names, found, strict=True) if name in trained}
 
 
 def _make_clients_contiguous(tensor: Tensor) -> Tensor:
-    """Return the tensor with each client's values contiguous in memory; it is copied only if they are not."""
+    """The tensor with each client's values contiguous in memory; it is copied only if they are not."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
-def _write_programs(stage: ChainStage, need: _Need) -> _Plan:
+def _write_programs(stage: ChainStage, key: _PlanKey) -> _Plan:
     """Write a chain's forward and backward programs.
 
     Buffers refer to these tensors: workspace, kept values, inputs, parameters, outputs, then the gradients of outputs,
     inputs and parameters.
     """
-    needs_gradient = any((*need.of_values, *need.of_params))
-    forward = Program(need.dtype, needs_gradient)
+    needs_gradient = any((*key.input_needs, *key.param_needs))
+    forward = Program(key.dtype, needs_gradient)
     bases = count(TAPE + 1)
-    sizes = stage.count_numbers(need.batch)
+    sizes = stage.compute_slot_sizes(key.batch)
     values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
-    params = {name: Buffer(0, next(bases)) for name in need.names}
+    params = {name: Buffer(0, next(bases)) for name in key.names}
     values |= {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
-    nodes = write_forward(stage, forward, need.batch, values, params)
+    nodes = write_forward(stage, forward, key.batch, values, params)
     if not needs_gradient:
         return _Plan(forward, None)
-    backward = Program(need.dtype, keeps=False)
+    backward = Program(key.dtype, keeps=False)
     gradients: dict[int, Buffer | None] = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
-    of_values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
-    every = {name: Buffer(0, next(bases)) for name in need.names}
-    moving = {slot for slot, needed in zip(stage.reads, need.of_values, strict=True) if needed}
-    of_params = {name: every[name] for name, needed in zip(need.names, need.of_params, strict=True) if needed}
-    write_backward(stage, backward, nodes, gradients, of_params, moving)
+    input_gradients = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
+    every = {name: Buffer(0, next(bases)) for name in key.names}
+    needed_slots = {slot for slot, needed in zip(stage.reads, key.input_needs, strict=True) if needed}
+    param_gradients = {name: every[name] for name, needed in zip(key.names, key.param_needs, strict=True) if needed}
+    write_backward(stage, backward, nodes, gradients, param_gradients, needed_slots)
     for slot in stage.reads:
-        if slot in moving:
-            add_copy(backward, gradients.get(slot), of_values[slot])
+        if slot in needed_slots:
+            add_copy(backward, gradients.get(slot), input_gradients[slot])
     return _Plan(forward, backward)
 
 
 def write_forward(
     stage: ChainStage, program: Program, batch: int, values: dict[int, Buffer], params: Mapping[str, Buffer]
 ) -> list[Node]:
-    """Add a chain's forward steps to a program; values that are not in `values` yet get memory and are added to it."""
-    sizes, nodes = stage.count_numbers(batch), []
+    """Add a chain's forward steps to a program, and return the nodes of its layers.
+
+    `values` says where the value of each slot lies. Slots that are missing there get memory and an entry.
+    """
+    sizes, nodes = stage.compute_slot_sizes(batch), []
     for link, call in zip(stage.links, stage.calls, strict=True):
         (slot,) = call.writes
         if slot not in values:
@@ -372,35 +394,36 @@ def write_backward(
     program: Program,
     nodes: Sequence[Node],
     gradients: dict[int, Buffer | None],
-    of_params: Mapping[str, Buffer],
-    moving: set[int],
+    param_gradients: Mapping[str, Buffer],
+    needed_slots: set[int],
     finish: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Add a chain's backward steps to a program.
 
-    `gradients` has the gradients of the outputs; those of the inputs in `moving` are added to it. `of_params` says
-    where each trained parameter's gradient goes; `finish` is called with a parameter's name once its steps are added.
+    `gradients` says where the gradients of the outputs lie; the gradients of inputs in `needed_slots` are entered there
+    too. `param_gradients` says where to write the gradient of each trained parameter. `finish` is called with a
+    parameter's name as soon as the steps of its gradient are added.
     """
-    moving = set(moving)
+    needed_slots = set(needed_slots)
     for link, call in zip(stage.links, stage.calls, strict=True):
-        if moving & {*call.reads} or of_params.keys() & {*link.names}:
-            moving |= {*call.writes}
+        if needed_slots & {*call.reads} or param_gradients.keys() & {*link.names}:
+            needed_slots |= {*call.writes}
     for link, call, node in reversed(list(zip(stage.links, stage.calls, nodes, strict=True))):
         (slot,) = call.writes
         gradient = gradients.pop(slot, None)
-        if gradient is None or slot not in moving:
+        if gradient is None or slot not in needed_slots:
             continue
-        own = [of_params.get(name) for name in link.names]
-        needs = tuple(at in moving for at in call.reads)
+        own = [param_gradients.get(name) for name in link.names]
+        needs = tuple(at in needed_slots for at in call.reads)
         for at, found in zip(call.reads, link.backward(program, node, gradient, needs, own), strict=True):
             gradients[at] = add_gradients(program, gradients.get(at), found)
         for name in link.names:
-            if name in of_params:
+            if name in param_gradients:
                 finish(name)
 
 
-class Extent(ctypes.Structure):
-    """The C struct of sizes that the functions of units.c take."""
+class UnitSizes(ctypes.Structure):
+    """The C struct of sizes that the functions of `units.c` take."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "columns", "depth", "kind")),
@@ -409,14 +432,14 @@ class Extent(ctypes.Structure):
 
 
 def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
-    """Add a step that sums two gradients of one value; None stands for a gradient of zero."""
+    """Add a step that sums two gradients of the same value, and return the sum; None stands for zero."""
     if one is None or other is None:
         return one or other
-    total = program.reserve_temporary(one.numbers)
-    program.add_call("sum_forward", Extent(one.numbers, 0, 0, 0, 0.0), one, other, total)
+    total = program.reserve_temporary(one.size)
+    program.add_call("sum_forward", UnitSizes(one.size, 0, 0, 0, 0.0), one, other, total)
     return total
 
 
 def add_copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
     """Add a step that copies a gradient to the buffer `to`, or fills the buffer with zeros if the gradient is None."""
-    program.add_call("copy_or_zero", Extent(to.numbers, 0, 0, 0, 0.0), gradient, to)
+    program.add_call("copy_or_zero", UnitSizes(to.size, 0, 0, 0, 0.0), gradient, to)

@@ -1,10 +1,10 @@
-"""Train one client after another, each with one compiled call an epoch, if all layers of the body are in one chain.
+"""Train one client after another, many batches in one compiled call, if all layers of the body are in one chain.
 
 A chain is a list of neighbouring layers that `chain.c` computes without returning to Python.
 
-A batch is the forward steps, the gradient of cross-entropy behind a linear head, and the backward steps; Adam moves
-each parameter as soon as its gradient is known. A client's parameters, Adam's moments and all values in between stay
-in the cache from one batch to the next.
+For each batch the compiled code runs the forward steps, the gradient of cross-entropy with a linear head, and the
+backward steps. Adam updates each parameter as soon as its gradient is known. A client's parameters, Adam's moments and
+all values in between stay in the cache from one batch to the next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from fedlog.engine.training.block.adam import AdamRow, FlatAdam
-from fedlog.engine.training.block.chain import TAPE, Buffer, ChainStage, Extent, Program, write_backward, write_forward
+from fedlog.engine.training.block.chain import (
+    TAPE,
+    Buffer,
+    ChainStage,
+    Program,
+    UnitSizes,
+    write_backward,
+    write_forward,
+)
 from fedlog.engine.training.block.network import ArrangedFeed, PixelFeed
 from fedlog.engine.training.tasks import CLOCK
 from fedlog.models.body import HEAD, Params
@@ -29,13 +37,17 @@ _LANES = 8  # a record's scores have room for whole vectors of so many numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
-    """All clients' training records, each client's in the random order of one epoch."""
+class ShuffledRecords:
+    """The training records of clients that train together, each client's records in the random order of one epoch.
+
+    Clients with fewer records are padded to the largest client.
+    """
 
     positions: Tensor  # (clients, records), in the training pool
     labels: Tensor  # (clients, records)
     weights: Tensor  # (clients, records): 1 / (size of the record's batch), 0 on padding
     crops: Tensor | None  # (3, clients, records): row, column, flip
+    masks: dict[str, Tensor]  # by dropout layer: multipliers (clients, records, *shape)
 
 
 class _Rule(ctypes.Structure):
@@ -50,12 +62,12 @@ class _Entry(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class _BatchNeed:
-    """The key of a program that trains on one batch: everything that its steps depend on."""
+class _ProgramKey:
+    """What the program that trains on one batch depends on; programs are cached under these keys."""
 
     batch: int
     dtype: torch.dtype
-    moving: tuple[tuple[str, int], ...]  # the parameters that Adam moves, in its order, and how many numbers each has
+    trained: tuple[tuple[str, int], ...]  # name and size of each trained parameter, in Adam's order
     frozen: tuple[str, ...]
     classes: int
     rule: tuple[float, ...]  # beta1, beta2, epsilon
@@ -63,10 +75,10 @@ class _BatchNeed:
 
 @dataclass(frozen=True, eq=False)
 class ChainTraining:
-    """Trains a body whose layers all run in one compiled call (a chain), with cross-entropy behind a linear head."""
+    """Trains a body whose layers are all in one chain, with a linear head and cross-entropy, by compiled code."""
 
     stage: ChainStage
-    programs: dict[_BatchNeed, Program] = field(default_factory=dict)
+    programs: dict[_ProgramKey, Program] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -79,49 +91,55 @@ class ChainTraining:
         frozen: Params,
         records: Sequence[int],
         size: int,
-        draws: Draws,
+        drawn: ShuffledRecords,
         feed: PixelFeed | ArrangedFeed,
     ) -> None:
-        """Train every client on its records in batches of `size`; `frozen` are the parameters that are not trained."""
+        """Train each client for one epoch on its records (`records` says how many it has) in batches of `size`.
+
+        `frozen` are the parameters that are not trained.
+        """
         names = self.names
         own = {name: value for name, value in frozen.items() if name in names}
-        _check_labels(draws.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
+        _check_labels(drawn.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
         for client, number in enumerate(records):
             still = {name: value[client : client + 1] for name, value in own.items()}
             for start, batches, length in _split_into_calls(number, size, self._count_batches_per_call(size)):
                 part = (client, slice(start, start + batches * length))
                 positions, labels, weights = (
-                    each[part].view(batches, length) for each in (draws.positions, draws.labels, draws.weights)
+                    each[part].view(batches, length) for each in (drawn.positions, drawn.labels, drawn.weights)
                 )
-                crops = None if draws.crops is None else draws.crops[:, *part].reshape(3, batches, length)
+                crops = None if drawn.crops is None else drawn.crops[:, *part].reshape(3, batches, length)
                 with CLOCK.time("gather"):
                     inputs = feed.gather(positions, crops)
                 CLOCK.add(self._train(adam.reserve_steps(client, batches), still, inputs, labels, weights))
 
     def _count_batches_per_call(self, size: int) -> int:
-        numbers = self.stage.count_numbers(size)[self.stage.reads[0]]
+        numbers = self.stage.compute_slot_sizes(size)[self.stage.reads[0]]
         return max(1, GATHERED_NUMBERS // max(1, numbers))
 
     def _train(
         self, row: AdamRow, frozen: Params, inputs: Tensor, labels: Tensor, weights: Tensor
     ) -> Mapping[str, float]:
-        """Train one client on batches of equal size, and return the seconds of each part of the work."""
+        """Train one client on these batches of equal size, and return the seconds of each part of the work."""
         batches, size = labels.shape
         classes = frozen[HEAD].shape[1] if HEAD in frozen else row.shapes[HEAD][0]
-        moving = tuple((name, shape.numel()) for name, shape in row.shapes.items())
-        need = _BatchNeed(size, row.values.dtype, moving, tuple(frozen), classes, row.rule)
-        if need not in self.programs:
-            self.programs[need] = _write_program(self.stage, need)
+        trained = tuple((name, shape.numel()) for name, shape in row.shapes.items())
+        key = _ProgramKey(size, row.values.dtype, trained, tuple(frozen), classes, row.rule)
+        if key not in self.programs:
+            self.programs[key] = _write_program(self.stage, key)
         seconds = torch.zeros(1, 1 + len(PARTS), dtype=torch.float64)
         given = (inputs, labels, weights, row.corrections, row.values, row.first, row.second, seconds)
-        self.programs[need].run(batches, (None, *given, *(value.contiguous() for value in frozen.values())))
+        self.programs[key].run(batches, (None, *given, *(value.contiguous() for value in frozen.values())))
         return dict(zip(PARTS, seconds[0, 1:].tolist(), strict=True))
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
-    """Raise an IndexError for an out-of-range label: the compiled code would write outside of its memory."""
+    """Raise an IndexError if a label is out of range, because the compiled code would write outside of its memory."""
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise IndexError(f"expected labels from 0 to {classes - 1}, found: {int(labels.min())} to {int(labels.max())}")
+        raise IndexError(
+            f"training records: expected labels from 0 to {classes - 1} (the head has {classes} classes), "
+            f"found labels from {int(labels.min())} to {int(labels.max())}"
+        )
 
 
 def _split_into_calls(records: int, size: int, most: int) -> Iterator[tuple[int, int, int]]:
@@ -133,18 +151,21 @@ def _split_into_calls(records: int, size: int, most: int) -> Iterator[tuple[int,
         yield whole * size, 1, records % size
 
 
-def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
-    """Write the steps of one batch. `ChainTraining._train` must pass its tensors in the order of the buffers here."""
-    program, bases = Program(need.dtype, keeps=True, has_tape=False), count(TAPE + 1)
+def _write_program(stage: ChainStage, key: _ProgramKey) -> Program:
+    """Write the program that trains on one batch.
+
+    `ChainTraining._train` must pass its tensors in the order in which buffers are made here.
+    """
+    program, bases = Program(key.dtype, keeps=True, has_tape=False), count(TAPE + 1)
     (entry,), (output,) = stage.reads, stage.writes
-    sizes = stage.count_numbers(need.batch)
+    sizes = stage.compute_slot_sizes(key.batch)
     inputs, labels, weights, corrections = (
-        Buffer(numbers, next(bases)) for numbers in (sizes[entry], need.batch, need.batch, 3)
+        Buffer(numbers, next(bases)) for numbers in (sizes[entry], key.batch, key.batch, 3)
     )
-    own, first, second = (_locate_parameters(need.moving, next(bases)) for _ in range(3))
+    own, first, second = (_locate_parameters(key.trained, next(bases)) for _ in range(3))
     seconds = Buffer(1 + len(PARTS), next(bases))
-    params = own | {name: Buffer(0, next(bases)) for name in need.frozen}
-    gradients = {name: program.reserve_temporary(numbers) for name, numbers in need.moving}
+    params = own | {name: Buffer(0, next(bases)) for name in key.frozen}
+    gradients = {name: program.reserve_temporary(numbers) for name, numbers in key.trained}
     waiting = set(own)
 
     def read_clock(part: int) -> None:
@@ -152,18 +173,18 @@ def _write_program(stage: ChainStage, need: _BatchNeed) -> Program:
 
     def add_adam_step(name: str, gradient: Buffer | None) -> None:
         read_clock(1 + PARTS.index("backward"))
-        rule = _Rule(own[name].numbers, *need.rule)
+        rule = _Rule(own[name].size, *key.rule)
         program.add_call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
         read_clock(1 + PARTS.index("optimiser"))
         waiting.discard(name)
 
     read_clock(0)
     values = {entry: inputs}
-    nodes = write_forward(stage, program, need.batch, values, params)
+    nodes = write_forward(stage, program, key.batch, values, params)
     read_clock(1 + PARTS.index("forward"))
     of_features = program.reserve_temporary(sizes[output])
-    extent = Extent(need.batch, need.classes, sizes[output] // need.batch, 0, 0.0)
-    scores = program.reserve_scratch(need.batch * -(-need.classes // _LANES) * _LANES)
+    extent = UnitSizes(key.batch, key.classes, sizes[output] // key.batch, 0, 0.0)
+    scores = program.reserve_scratch(key.batch * -(-key.classes // _LANES) * _LANES)
     of_head = gradients.pop(HEAD, None)
     program.add_call(
         "cross_entropy", extent, values[output], params[HEAD], labels, weights, of_features, of_head, scores

@@ -1,7 +1,7 @@
 """Compile a module into a `BlockNetwork`, which computes many stacked clients at once.
 
-The module is traced. A layer that has a stacked version (block) is replaced by it. Neighbouring operations that have
-none form a region, which PyTorch computes.
+The module is traced. A layer that has a stacked version (block) is replaced by the block. Neighbouring operations that
+have no block form a region, which PyTorch computes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.links import join_chains
 from fedlog.engine.training.block.network import BlockNetwork, Params, Shape, StackedBody, Stage, StageCall
 from fedlog.engine.training.block.regions import extract_region, make_region_stage
-from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, Place
+from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, PlacedLayer
 from fedlog.engine.training.block.stages import (
     AddStage,
     ConcatenateStage,
@@ -36,7 +36,7 @@ from fedlog.models.module_checks import make_trial_records
 
 
 def compile_stacked_body(body: Body) -> StackedBody | None:
-    """The body's stacked networks for training and evaluation; None if they would not be faster."""
+    """The body's stacked networks for training and evaluation; None if one cannot be made, or would not be faster."""
     training = compile_module(body.training_module, body.input_shape, body.untrained_params)
     never_trained = {name for name, _ in body.evaluation_module.named_parameters()}
     evaluating = compile_module(body.evaluation_module, body.input_shape, never_trained)
@@ -62,7 +62,7 @@ def compile_module(module: nn.Module, input_shape: Sequence[int], fixed: Collect
 
 @dataclass
 class _Compiler:
-    """The state of a compilation: the steps so far, and the operations without stacked code, which form a region."""
+    """The state of a compilation: the steps so far, and operations without a block that wait to become a region."""
 
     root: nn.Module
     operations: list[Operation]
@@ -73,7 +73,7 @@ class _Compiler:
     gains: bool = False  # whether some block is faster than PyTorch
 
     def compile(self) -> BlockNetwork | None:
-        """Compile the module into a network for stacked clients; None if no layer would be faster than by PyTorch."""
+        """The network for stacked clients that computes the module; None if no block is faster than PyTorch."""
         entry, *inner, exit_ = self.operations
         (result,) = exit_.reads or (None,)
         if result is None or entry.shape is None or result.shape is None or len(result.shape) != 1 or not inner:
@@ -107,9 +107,9 @@ class _Compiler:
         )
 
     def _register_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
-        """Assign slot 0 to the input, and return whether it stays a feature map.
+        """Assign slot 0 to the input, and return whether the network takes it as maps.
 
-        It does not if it is a vector, or an image that every operation flattens first.
+        It takes vectors if the input is a vector, or an image that every operation flattens first.
         """
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0
@@ -126,7 +126,7 @@ class _Compiler:
         if build is None or one.layer is None or one.shape is None or None in shapes:
             return None
         known: list[Shape] = [shape for shape in shapes if shape is not None]
-        return build(Place(one.name, one.layer, tuple(known), one.shape, self._find_followers(one)))
+        return build(PlacedLayer(one.name, one.layer, tuple(known), one.shape, self._find_followers(one)))
 
     def _find_followers(self, one: Operation) -> tuple[Follower, ...]:
         chain = list[Follower]()
@@ -170,14 +170,14 @@ _TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateS
 
 
 def _is_plain(stage: Stage) -> bool:
-    """Whether a plain body may have this stage: linear, flatten, or a convolution without padding, stride, groups."""
+    """Whether a plain body may have this stage: linear, flatten, or a convolution without padding, stride or groups."""
     if isinstance(stage, ConvStage):
         return not stage.shape.has_padding_or_stride and stage.shape.groups == 1
     return isinstance(stage, LinearStage | FlattenStage)
 
 
 def _use_compiled_linear(step: StageCall) -> StageCall:
-    """The step with compiled code for a linear layer; not for plain bodies, whose results must repeat to the bit."""
+    """The step, with compiled code if it is a linear layer; not for plain bodies, whose results must repeat exactly."""
     if not isinstance(step.stage, LinearStage):
         return step
     return replace(step, stage=replace(step.stage, compiled=True))
@@ -199,7 +199,7 @@ def _computes_the_same(network: BlockNetwork, module: nn.Module, fixed: Collecti
     clients = [values, {name: -value for name, value in values.items()}]
     records = make_trial_records(network.input_shape, 3)
     parameters = [name for name, _ in module.named_parameters()]
-    moving = [name for name in parameters if name not in fixed]
+    trained = [name for name in parameters if name not in fixed]
     # A negative running variance has no root, and so no gradient.
     differentiable = [values, values | {name: -values[name] for name in parameters}]
 
@@ -213,7 +213,7 @@ def _computes_the_same(network: BlockNetwork, module: nn.Module, fixed: Collecti
 
     try:
         return have_same_features(compute_alone, compute_stacked, clients, records) and have_same_gradients(
-            compute_alone, compute_stacked, differentiable, moving, records
+            compute_alone, compute_stacked, differentiable, trained, records
         )
     except (RuntimeError, ValueError):
         return False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
 from fedlog.engine.training.block.network import Masks, Params, Shape, find_parameter, get_parameter, select_masks
-from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
+from fedlog.engine.training.block.registry import Block, Follower, PlacedLayer, register_block
 from fedlog.models.masked_dropout import MaskedDropout
 
 
@@ -37,7 +37,7 @@ class ConvStage:
 
 
 @register_block(nn.Conv1d, nn.Conv2d)
-def _build_convolution(place: Place) -> Block | None:
+def _build_convolution(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of a convolution with its pooling, ReLU and dropout; None if not supported."""
     layer = place.layer
     flat = isinstance(layer, nn.Conv1d)

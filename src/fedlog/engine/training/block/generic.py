@@ -55,7 +55,7 @@ def call_stacked(function: Callable[..., Any], *stacked: Any) -> Any:
 
 
 def find_vmap_obstacle(body: Body) -> str | None:
-    """Why clients with this body cannot be stacked through `vmap`; None if a trial with two clients was right."""
+    """Why clients with this body cannot be stacked through `vmap`; None if a trial with two clients succeeded."""
     single = {name: value.detach().clone() for name, value in collect_parameters(body.training_module).items()}
     params = {name: torch.stack([value, value]) for name, value in single.items()}
     inputs = make_trial_records(body.input_shape, 2)

@@ -41,7 +41,7 @@ NUMBER = {torch.float32: "float", torch.float64: "double"}
 def run_compiled(function: str, dtype: torch.dtype, sizes: ctypes.Structure, *tensors: Tensor | None) -> bool:
     """Call the compiled function for this type of numbers, with contiguous tensors; None becomes a null pointer.
 
-    Return what it returns, which has a meaning only for functions that check their arguments.
+    `gather_pixels` checks its arguments and returns False if they are wrong; of other functions, ignore the result.
     """
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     return bool(getattr(LIBRARY, f"{function}_{NUMBER[dtype]}")(ctypes.byref(sizes), *addresses))
@@ -61,7 +61,7 @@ _own = threading.local()
 
 
 def get_scratch_space(size: int, dtype: torch.dtype) -> Tensor:
-    """Scratch space for at least `size` numbers, which is kept between calls because new memory costs page faults."""
+    """Memory for at least `size` temporary numbers; it is kept between calls, because new memory costs page faults."""
     kept: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("kept", {})
     if dtype not in kept or kept[dtype].numel() < size:  # `len` of a tensor is slow
         kept[dtype] = torch.empty(size, dtype=dtype)

@@ -10,9 +10,9 @@ struct linear { /* the same in linear.py */
     int64_t clients, batch, in, out, rectify;
 };
 
-/* The products of a linear layer alone, in the order of a matrix library: `plain.py` compares them before it uses
+/* The products of a linear layer alone, in the order of a matrix library: `passes.py` compares them before it uses
    them. Inputs are (batch, units), or (units, batch) where `innermost`; steps are from a client to the next. */
-struct product { /* the same in plain.py */
+struct product { /* the same in passes.py */
     int64_t clients, batch, in, out, innermost, weight_step, bias_step;
 };
 enum { PRODUCT_UNITS = 192 };

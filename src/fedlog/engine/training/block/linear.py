@@ -1,7 +1,8 @@
 """Linear layers with ReLU for stacked clients, by the compiled functions of `linear.c`.
 
-Bodies of only linear layers and plain convolutions do not use `CompiledLinear`, so that their recorded results repeat
-to the last bit. Other bodies have no results to repeat, and with small batches it is faster than PyTorch.
+Plain bodies (only linear layers, and convolutions without padding or stride) do not use `CompiledLinear`: recorded
+results of such bodies were made by PyTorch and must repeat to the last bit. Other bodies use it, because with small
+batches it is faster than PyTorch.
 """
 
 from __future__ import annotations

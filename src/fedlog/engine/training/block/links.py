@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from fedlog.engine.training.block import convolve, library, map_passes
-from fedlog.engine.training.block.chain import Buffer, ChainStage, Extent, Link, Node, Program
+from fedlog.engine.training.block.chain import Buffer, ChainStage, Link, Node, Program, UnitSizes
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
 from fedlog.engine.training.block.map_passes import make_norm_sizes, make_pooling_sizes
@@ -97,7 +97,7 @@ def _find_slots_read_backward(call: StageCall) -> tuple[int, ...]:
 
 
 def _reserve_if_needed(program: Program, needed: bool, like: Buffer) -> Buffer | None:
-    return program.reserve_temporary(like.numbers) if needed else None
+    return program.reserve_temporary(like.size) if needed else None
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,14 @@ class ConvLink(_WithParameters):
         """Add a step that convolves, and keep the argmax of each pooling window."""
         sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
-        node.kept.extend([program.reserve_value(node.output.numbers)] if keeps else [])
+        node.kept.extend([program.reserve_value(node.output.size)] if keeps else [])
         winners = node.kept[0] if keeps else None
         buffers = (*node.inputs, *node.params, node.output, winners, program.reserve_scratch(room))
         program.add_call("convolve_forward", sizes, *buffers)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[0] if node.kept else None
@@ -144,7 +146,7 @@ class ConvLink(_WithParameters):
             winners,
             gradient,
             of_inputs,
-            *of_params,
+            *param_gradients,
             program.reserve_scratch(room),
         )
         program.add_call("convolve_backward", sizes, *buffers)
@@ -162,18 +164,20 @@ class NormLink(_WithParameters):
         sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
         node.kept.extend(program.reserve_value(self.stage.shape.groups * node.batch) for _ in range(2))
         if program.keeps and self.stage.shape.pools:
-            node.kept.append(program.reserve_value(node.output.numbers))
+            node.kept.append(program.reserve_value(node.output.size))
         winners = node.kept[2] if len(node.kept) > 2 else None
         buffers = (*node.inputs, *node.params, node.output, *node.kept[:2], winners, program.reserve_scratch(room))
         program.add_call("norm_forward", sizes, *buffers)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
         winners = node.kept[2] if len(node.kept) > 2 else None
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, *node.params, *node.kept[:2], winners, gradient)
-        program.add_call("norm_backward", sizes, *read, of_inputs, *of_params, program.reserve_scratch(room))
+        program.add_call("norm_backward", sizes, *read, of_inputs, *param_gradients, program.reserve_scratch(room))
         return [of_inputs]
 
 
@@ -186,19 +190,21 @@ class PoolLink(_WithoutParameters):
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that pools, and keep the argmax of each window."""
         if self.stage.windows.divisors is None:
-            node.kept.append(program.reserve_value(node.output.numbers))
+            node.kept.append(program.reserve_value(node.output.size))
         winners = node.kept[0] if node.kept else None
         program.add_call("pool_forward", self._make_sizes(node), *node.inputs, node.output, winners)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
-        of_inputs = program.reserve_temporary(node.inputs[0].numbers)
+        of_inputs = program.reserve_temporary(node.inputs[0].size)
         program.add_call(
             "pool_backward", self._make_sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs
         )
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> map_passes.Pooling:
+    def _make_sizes(self, node: Node) -> map_passes.PoolingSizes:
         return make_pooling_sizes(self.stage.windows, node.shapes[0][0], node.batch)
 
 
@@ -215,17 +221,19 @@ class UnitNormLink(_WithParameters):
             "unit_norm_forward", self._make_sizes(node), *node.inputs, *node.params, node.output, *node.kept
         )
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, node.params[0], *node.kept, gradient)
         scratch = program.reserve_scratch(node.shapes[0][0])
-        program.add_call("unit_norm_backward", self._make_sizes(node), *read, of_inputs, *of_params, scratch)
+        program.add_call("unit_norm_backward", self._make_sizes(node), *read, of_inputs, *param_gradients, scratch)
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> Extent:
+    def _make_sizes(self, node: Node) -> UnitSizes:
         groups = self.stage.groups
-        return Extent(node.batch, groups, node.shapes[0][0] // groups, 0, self.stage.epsilon)
+        return UnitSizes(node.batch, groups, node.shapes[0][0] // groups, 0, self.stage.epsilon)
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,9 @@ class LinearLink(_WithParameters):
         """Add a step that multiplies by the weight, adds the bias, and applies ReLU if there is one."""
         program.add_call("linear_forward", self._make_sizes(node), *node.inputs, *node.params, node.output)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         outputs = node.output if self.stage.rectify else None
@@ -248,13 +258,13 @@ class LinearLink(_WithParameters):
             self._make_sizes(node),
             *read,
             of_inputs,
-            *of_params,
-            program.reserve_scratch(gradient.numbers),
+            *param_gradients,
+            program.reserve_scratch(gradient.size),
         )
         return [of_inputs]
 
     def _make_sizes(self, node: Node) -> LinearSizes:
-        units = node.output.numbers // node.batch
+        units = node.output.size // node.batch
         return LinearSizes(1, node.batch, node.shapes[0][0], units, int(self.stage.rectify))
 
 
@@ -267,22 +277,24 @@ class MeanLink(_WithoutParameters):
     def forward(self, program: Program, node: Node) -> None:
         """Add steps that average the pixels, then transpose (channels, batch) to (batch, channels)."""
         channels, *space = node.shapes[0]
-        extent = Extent(channels, prod(space), node.batch, 0, 0.0)
+        extent = UnitSizes(channels, prod(space), node.batch, 0, 0.0)
         if self.stage.keeps_axes:
             program.add_call("mean_forward", extent, *node.inputs, node.output)
             return
-        means = program.reserve_temporary(node.output.numbers)
+        means = program.reserve_temporary(node.output.size)
         program.add_call("mean_forward", extent, *node.inputs, means)
-        program.add_call("turn_over", Extent(channels, node.batch, 0, 0, 0.0), means, node.output)
+        program.add_call("turn_over", UnitSizes(channels, node.batch, 0, 0, 0.0), means, node.output)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
         channels, *space = node.shapes[0]
         if not self.stage.keeps_axes:
-            units, gradient = gradient, program.reserve_temporary(gradient.numbers)
-            program.add_call("turn_over", Extent(node.batch, channels, 0, 0, 0.0), units, gradient)
-        of_inputs = program.reserve_temporary(node.inputs[0].numbers)
-        program.add_call("mean_backward", Extent(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
+            units, gradient = gradient, program.reserve_temporary(gradient.size)
+            program.add_call("turn_over", UnitSizes(node.batch, channels, 0, 0, 0.0), units, gradient)
+        of_inputs = program.reserve_temporary(node.inputs[0].size)
+        program.add_call("mean_backward", UnitSizes(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -292,13 +304,15 @@ class FlattenLink(_WithoutParameters):
 
     def forward(self, program: Program, node: Node) -> None:
         """Add a step that transposes (units, batch) to (batch, units)."""
-        extent = Extent(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
+        extent = UnitSizes(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
         program.add_call("turn_over", extent, *node.inputs, node.output)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add a step that transposes the gradient (batch, units) to (units, batch)."""
-        of_inputs = program.reserve_temporary(gradient.numbers)
-        program.add_call("turn_over", Extent(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
+        of_inputs = program.reserve_temporary(gradient.size)
+        program.add_call("turn_over", UnitSizes(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -313,15 +327,17 @@ class AddLink(_WithoutParameters):
         one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
         program.add_call("sum_forward", self._make_sizes(node), one, other, node.output)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Return the gradients of the two values, which are the same."""
         if self.stage.rectify:
-            given, gradient = gradient, program.reserve_temporary(gradient.numbers)
+            given, gradient = gradient, program.reserve_temporary(gradient.size)
             program.add_call("sum_backward", self._make_sizes(node), node.output, given, gradient)
         return [gradient if needed else None for needed in needs]
 
-    def _make_sizes(self, node: Node) -> Extent:
-        return Extent(node.output.numbers, 0, 0, int(self.stage.rectify), 0.0)
+    def _make_sizes(self, node: Node) -> UnitSizes:
+        return UnitSizes(node.output.size, 0, 0, int(self.stage.rectify), 0.0)
 
 
 @dataclass(frozen=True)
@@ -334,11 +350,13 @@ class ActivationLink(_WithoutParameters):
         """Add a step that applies the activation."""
         program.add_call("activate", self._make_sizes(node), *node.inputs, None, node.output)
 
-    def backward(self, program: Program, node: Node, gradient: Buffer, needs: Needs, of_params: Gradients) -> Gradients:
+    def backward(
+        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+    ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
-        of_inputs = program.reserve_temporary(gradient.numbers)
+        of_inputs = program.reserve_temporary(gradient.size)
         program.add_call("activate", self._make_sizes(node), *node.inputs, gradient, of_inputs)
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> Extent:
-        return Extent(node.output.numbers, 0, 0, self.kind, 0.0)
+    def _make_sizes(self, node: Node) -> UnitSizes:
+        return UnitSizes(node.output.size, 0, 0, self.kind, 0.0)

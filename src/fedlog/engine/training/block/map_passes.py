@@ -15,10 +15,11 @@ from torch.autograd.function import once_differentiable
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.library import get_scratch_space, run_compiled
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # start and end
+Pair = tuple[int, int]  # of rows and of columns
 
 
-class Pooling(ctypes.Structure):
+class PoolingSizes(ctypes.Structure):
     """The C struct of sizes and windows that the compiled pooling takes."""
 
     _fields_ = [
@@ -40,7 +41,7 @@ class _Norm(ctypes.Structure):
 class Windows:
     """The rows and columns of each pooling window, and the divisor of each window's sum (for mean pooling only)."""
 
-    size: Span  # rows and columns of the input
+    size: Pair  # rows and columns of the input
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
     divisors: Tensor | None = None  # (rows, columns) float64
@@ -81,9 +82,9 @@ def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tup
     run_compiled(f"pool_{direction}", dtype, make_pooling_sizes(windows, shape[0] * shape[1], shape[-1]), *tensors)
 
 
-def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> Pooling:
+def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> PoolingSizes:
     """The sizes that compiled pooling takes; they point to tables in `windows`, which must outlive them."""
-    return Pooling(
+    return PoolingSizes(
         planes,
         batch,
         *windows.size,

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.conv_stages import has_adjacent_windows, read_pool_size
-from fedlog.engine.training.block.map_passes import NormShape, PoolMaps, Span, Windows, normalise
+from fedlog.engine.training.block.map_passes import NormShape, Pair, PoolMaps, Span, Windows, normalise
 from fedlog.engine.training.block.network import Masks, Params, find_parameter, get_parameter
-from fedlog.engine.training.block.registry import Block, Place, register_block
+from fedlog.engine.training.block.registry import Block, PlacedLayer, register_block
 from fedlog.engine.training.block.trace import SpatialMean
 
 
@@ -33,7 +33,7 @@ class PoolStage:
 
 
 @register_block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
-def _build_pooling(place: Place) -> Block | None:
+def _build_pooling(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of maximum or mean pooling; None if the dilation is not 1."""
     layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
@@ -43,7 +43,7 @@ def _build_pooling(place: Place) -> Block | None:
         return None
     sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
     kernels, strides = (_expand_to_axes(value, flat) for value in (layer.kernel_size, layer.stride))
-    paddings = _expand_to_axes(layer.padding, flat, of_rows=0)
+    paddings = _expand_to_axes(layer.padding, flat, rows=0)
     axes = [_find_window_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
     rows, columns = ([(max(a, 0), min(b, size)) for a, b in spans] for spans, size in zip(axes, sizes, strict=True))
     divisors = None
@@ -57,24 +57,24 @@ def _build_pooling(place: Place) -> Block | None:
 
 
 def _find_window_spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
-    """The (start, end) of each pooling window along one axis; windows end at the end of the padding at the latest."""
+    """The (start, end) of each pooling window along one axis; no window ends after the end of the padding."""
     starts = [at * stride - padding for at in range(outputs)]
     return [(start, min(start + kernel, size + padding)) for start in starts]
 
 
-def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Span:
+def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Pair:
     return (1, shape[1]) if flat else (shape[1], shape[2])
 
 
-def _expand_to_axes(value: int | tuple[int, ...], flat: bool, of_rows: int = 1) -> Span:
-    """A kernel size, stride or padding as (rows, columns); for a signal (`flat`), (`of_rows`, columns)."""
+def _expand_to_axes(value: int | tuple[int, ...], flat: bool, rows: int = 1) -> Pair:
+    """A kernel size, stride or padding as (rows, columns); a signal (`flat`) has no rows, so `rows` is used for it."""
     if isinstance(value, int):
-        return (of_rows, value) if flat else (value, value)
-    return (of_rows, value[0]) if flat else (value[0], value[1])
+        return (rows, value) if flat else (value, value)
+    return (rows, value[0]) if flat else (value[0], value[1])
 
 
 @register_block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-def _build_adaptive_pooling(place: Place) -> Block | None:
+def _build_adaptive_pooling(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of adaptive mean pooling to any output size."""
     flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
     if not library.AVAILABLE or len(place.shape) != (2 if flat else 3):
@@ -105,7 +105,7 @@ class SpatialMeanStage:
 
 
 @register_block(SpatialMean)
-def _build_spatial_mean(place: Place) -> Block | None:
+def _build_spatial_mean(place: PlacedLayer) -> Block | None:
     return Block(SpatialMeanStage(len(place.shape_out) > 1))
 
 
@@ -142,7 +142,7 @@ class UnitNormStage:
         return found * weight[:, None] if bias is None else torch.addcmul(bias[:, None], found, weight[:, None])
 
 
-def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
+def _absorb_followers(shape: NormShape, place: PlacedLayer) -> tuple[NormShape, int]:
     """Add the pooling and ReLU layers after a normalisation to its sizes; also return how many layers were added."""
     flat, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
@@ -158,13 +158,16 @@ def _absorb_followers(shape: NormShape, place: Place) -> tuple[NormShape, int]:
     return shape, absorbed
 
 
-def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: Place) -> bool:
-    """Whether the normalisation can also compute this pooling: the first one, no overlaps or gaps between windows."""
+def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: PlacedLayer) -> bool:
+    """Whether the normalisation can also compute this pooling.
+
+    It can if it computes no other pooling yet, and if the windows have no overlaps or gaps.
+    """
     return not shape.pools and has_adjacent_windows(layer, flat, place.shape)
 
 
 @register_block(nn.GroupNorm)
-def _build_group_norm(place: Place) -> Block | None:
+def _build_group_norm(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of group normalisation; for maps it includes the pooling and ReLU after it."""
     layer, channels = place.layer, place.shape[0]
     if len(place.shape) == 1:
@@ -178,7 +181,7 @@ def _build_group_norm(place: Place) -> Block | None:
 
 
 @register_block(nn.LayerNorm)
-def _build_layer_norm(place: Place) -> Block | None:
+def _build_layer_norm(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of layer normalisation; None if it does not normalise whole records."""
     layer = place.layer
     if tuple(layer.normalized_shape) != place.shape:
@@ -214,7 +217,7 @@ class FrozenNormStage:
 
 
 @register_block(nn.BatchNorm1d, nn.BatchNorm2d)
-def _build_frozen_norm(place: Place) -> Block | None:
+def _build_frozen_norm(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of batch normalisation in evaluation mode; None if it uses batch statistics."""
     layer: Any = place.layer
     if layer.training or layer.running_mean is None:

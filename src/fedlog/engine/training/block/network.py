@@ -115,7 +115,7 @@ class BlockNetwork:
         return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """The stacked batch of the records at `positions` (clients, batch)."""
+        """The stacked batch of the records at these positions (clients, batch)."""
         clients, batch = positions.shape
         found = gather_batch_innermost(arranged, positions) if self.takes_maps else None
         if found is None:
@@ -180,12 +180,12 @@ class ArrangedFeed:
     """Feeds batches to a network; the clients' records are put into the network's memory layout once, at the start."""
 
     def __init__(
-        self, network: Layout, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
+        self, network: Layout, records: Records, transform: Transform, positions: Sequence[Tensor], settings: Settings
     ) -> None:
         self._network = network
         self._transform = transform
         self._dtype, self._device = settings.dtype, torch.device(settings.device)
-        own: Tensor = torch.unique(torch.cat([*held, torch.zeros(0, dtype=torch.int64)]))
+        own: Tensor = torch.unique(torch.cat([*positions, torch.zeros(0, dtype=torch.int64)]))
         # The row of each position of the pool in `_raw`; padding (position 0) may point to any row.
         self._row = torch.zeros(len(records), dtype=torch.int64)
         self._row[own] = torch.arange(len(own))
@@ -205,11 +205,11 @@ class ArrangedFeed:
 
 
 def choose_feed(
-    network: Stacked, records: Records, transform: Transform, held: Sequence[Tensor], settings: Settings
+    network: Stacked, records: Records, transform: Transform, positions: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
-    """Choose the fastest way to gather batches from a pool; `held` are the positions of each client's records."""
+    """Choose the fastest way to gather batches from a pool; `positions` are those of each client's records in it."""
     layout = network.training if isinstance(network, StackedBody) else network  # the same in evaluation
     pixels = make_pixel_pool(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
     if pixels is not None:
         return PixelFeed(layout, pixels)
-    return ArrangedFeed(layout, records, transform, held, settings)
+    return ArrangedFeed(layout, records, transform, positions, settings)

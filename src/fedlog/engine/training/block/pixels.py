@@ -1,4 +1,4 @@
-"""Gather batches from a pool of 8-bit images or signals, by the compiled code of `pixels.c`, or from a pool of numbers.
+"""Gather batches from a pool of 8-bit images or signals by the compiled code of `pixels.c`, or from a pool of floats.
 
 The pool is not converted: floats would take four times the memory, and forked workers share the pool. A table has the
 normalised value of each of a channel's 256 levels, so the numbers are exactly those of `Transform.prepare`. Crops and

@@ -1,4 +1,4 @@
-"""Regions: parts of a traced module without blocks, run by `vmap` or client by client inside a network of blocks."""
+"""Regions: parts of a traced module that have no blocks. PyTorch computes them, by `vmap` or client by client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RegionStage:
 
     module: fx.GraphModule
     names: tuple[str, ...]  # the names of its parameters and running statistics
-    sites: tuple[str, ...]  # the names of its dropout layers
+    dropouts: tuple[str, ...]  # the names of its dropout layers
     stacked: bool  # True: by vmap; False: one client after another
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> tuple[Tensor, ...]:
@@ -43,7 +43,7 @@ class RegionStage:
         own = {name: params[name] for name in self.names}
         own = {n: v if v.shape[0] == clients else v.expand(clients, *v.shape[1:]) for n, v in own.items()}
         if masks is not None:
-            own |= {f"{site}.mask": masks[site] for site in self.sites}
+            own |= {f"{site}.mask": masks[site] for site in self.dropouts}
         if self.stacked:
             found = call_stacked(self._run_one_client, own, inputs)
         else:
@@ -107,9 +107,9 @@ def make_region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     """The region as a stage, computed by `vmap` if that gives the same result as one client after another."""
     module = region.module
     values = collect_parameters(module)
-    sites = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
-    stacked = RegionStage(module, tuple(values), sites, stacked=True)
-    one_by_one = RegionStage(module, tuple(values), sites, stacked=False)
+    dropouts = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
+    stacked = RegionStage(module, tuple(values), dropouts, stacked=True)
+    one_by_one = RegionStage(module, tuple(values), dropouts, stacked=False)
     params = {name: torch.stack([value, 0.9 * value]) for name, value in values.items()}
     generator = torch.Generator().manual_seed(0)
     sizes = [(2, 3, *shape) if len(shape) == 1 else (2, *shape, 3) for shape in input_shapes]

@@ -1,4 +1,4 @@
-"""The registry of blocks: for each type of layer, a function that makes the stage for a layer in a network."""
+"""The registry of blocks: for each type of layer, a function that builds the stacked version (block) of a layer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Follower:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """A layer in a network: its name, the shapes of its inputs and its output, and the layers after it (`Follower`)."""
+class PlacedLayer:
+    """A layer at its place in a network: with the shapes of its inputs and its output, and the layers after it."""
 
     name: str
     layer: Any  # of the type that the builder is registered for
@@ -39,18 +39,18 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The code of a layer for stacked clients (a stage), and the number of following layers that it also computes."""
+    """The stacked version of a layer: a stage, and how many of the layers after it the stage computes as well."""
 
     stage: Stage
     absorbed: int = 0
 
 
-Builder = Callable[[Place], Block | None]
+Builder = Callable[[PlacedLayer], Block | None]
 BLOCKS: dict[type[nn.Module], Builder] = {}
 
 
 def register_block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
-    """Register a builder for these types of layers; it returns None for a place that its block does not support."""
+    """Register a function that builds the block of a layer of these types; for a layer without one, it returns None."""
 
     def register(build: Builder) -> Builder:
         for kind in kinds:

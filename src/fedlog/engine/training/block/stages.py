@@ -27,7 +27,7 @@ from fedlog.engine.training.block.network import (
     move_batch_innermost,
     select_masks,
 )
-from fedlog.engine.training.block.registry import Block, Follower, Place, register_block
+from fedlog.engine.training.block.registry import Block, Follower, PlacedLayer, register_block
 from fedlog.engine.training.block.trace import Add, Concatenate
 from fedlog.models.masked_dropout import MaskedDropout
 
@@ -80,7 +80,7 @@ class LinearStage:
 
 
 @register_block(nn.Linear)
-def _build_linear(place: Place) -> Block | None:
+def _build_linear(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of a linear layer, with the ReLU and dropout layers after it."""
     if len(place.shape) != 1:
         return None
@@ -121,7 +121,7 @@ class FlattenStage:
 
 
 @register_block(nn.Flatten)
-def _build_flatten(place: Place) -> Block | None:
+def _build_flatten(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of a layer that flattens records; None for a layer that keeps some axes."""
     return Block(FlattenStage()) if len(place.shape) > 1 and place.shape_out == (prod(place.shape),) else None
 
@@ -147,7 +147,7 @@ class DropoutStage:
 
 
 @register_block(MaskedDropout)
-def _build_dropout(place: Place) -> Block | None:
+def _build_dropout(place: PlacedLayer) -> Block | None:
     return Block(DropoutStage(place.name, place.layer.per_channel))
 
 
@@ -163,7 +163,7 @@ class ElementwiseStage:
 
 
 @register_block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
-def _build_activation(place: Place) -> Block | None:
+def _build_activation(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of an activation; never in place, because other layers may read the input."""
     layer = place.layer
     functions: dict[type[nn.Module], Callable[[], Callable[[Tensor], Tensor]]] = {
@@ -214,7 +214,7 @@ class AddStage:
 
 
 @register_block(Add)
-def _build_add(place: Place) -> Block | None:
+def _build_add(place: PlacedLayer) -> Block | None:
     rectify = bool(place.followers) and isinstance(place.followers[0].layer, nn.ReLU)
     return Block(AddStage(rectify), int(rectify))
 
@@ -231,5 +231,5 @@ class ConcatenateStage:
 
 
 @register_block(Concatenate)
-def _build_concatenate(place: Place) -> Block | None:
+def _build_concatenate(place: PlacedLayer) -> Block | None:
     return Block(ConcatenateStage(2 if len(place.shape_out) == 1 else 1))

@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations whose results this one reads; a layer's weights, which have no row by record, do not count."""
+        """The operations whose results this one reads, without a layer's weights, which have no batch axis."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 

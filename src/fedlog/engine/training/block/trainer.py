@@ -1,8 +1,8 @@
-"""The block backend: trains clients with the same body together, stacked, in chunks small enough for the cache.
+"""The block backend: trains clients with the same body together, their tensors stacked, in chunks that fit the cache.
 
-The clients of a chunk are sorted by size, so those that still have a batch are always the first ones of the stack; a
-client that has finished costs nothing, and its Adam moments do not change. Short batches are padded with records of
-weight 0.
+The clients of a chunk are sorted by their number of records. So the clients that still have a batch are always the
+first ones of the stack. A client that has finished costs nothing, and its Adam moments do not change. Short batches are
+padded with records of weight 0.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
 from fedlog.engine.training.block.chain import ChainPasses
-from fedlog.engine.training.block.chain_training import ChainTraining, Draws
+from fedlog.engine.training.block.chain_training import ChainTraining, ShuffledRecords
 from fedlog.engine.training.block.memory import keep_freed_memory
 from fedlog.engine.training.block.network import Stacked, StackedBody, choose_feed
-from fedlog.engine.training.block.plain import Gradients, PlainPasses, compute_cross_entropy_gradients, make_passes
+from fedlog.engine.training.block.passes import Gradients, PlainPasses, compute_cross_entropy_gradients, make_passes
 from fedlog.engine.training.tasks import (
     CLOCK,
     FeatureRequest,
@@ -42,15 +42,8 @@ EVALUATION_RECORDS = 50  # records of each client that are evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
-class _Epoch(Draws):
-    """The random numbers of one epoch for clients that train together, padded to the largest client."""
-
-    masks: dict[str, Tensor]  # name of the dropout layer -> (clients, records, *shape)
-
-
-@dataclass(frozen=True, eq=False)
 class _Inputs:
-    """One batch of a chunk of clients."""
+    """One batch of each client in a chunk: inputs, dropout multipliers, labels and weights."""
 
     inputs: Tensor
     masks: dict[str, Tensor]
@@ -59,7 +52,7 @@ class _Inputs:
 
 
 class BlockBackend:
-    """Trains clients with one body together on the CPU, their tensors stacked."""
+    """Trains clients with the same body together on the CPU, their tensors stacked."""
 
     def __init__(
         self,
@@ -97,7 +90,7 @@ class BlockBackend:
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
-        """Train, and return the result of each task, in order."""
+        """Do these tasks together, and return the result of each, in order."""
         order = sorted(range(len(tasks)), key=lambda at: -tasks[at].client.records)
         stacked, moments = self._train_chunk([tasks[at] for at in order])
         fits = [Fit({})] * len(tasks)
@@ -138,7 +131,10 @@ class BlockBackend:
         return self._network.compute_features(params, batch, None)
 
     def _train_chunk(self, tasks: list[Task]) -> tuple[Params, list[Params]]:
-        """Train these tasks together, largest client first; return stacked parameters, and Adam's moments by client."""
+        """Do these tasks together; the client with the most records must come first.
+
+        Return the stacked parameters, and Adam's moments of each task.
+        """
         rule = self._settings.optimiser
         params = _stack([task.work.params for task in tasks], self._settings)
         constants = _stack([task.work.constants for task in tasks], self._settings)
@@ -146,11 +142,11 @@ class BlockBackend:
         weights = self._compute_weights(tasks)
         for number, phase in enumerate(tasks[0].phases):
             carry: Carry = _stack([task.work.carry for task in tasks], self._settings)
-            moving = list_trained_parameters(params, phase, self._body)
-            if not moving:
+            trained = list_trained_parameters(params, phase, self._body)
+            if not trained:
                 continue
-            adam = FlatAdam({name: params[name] for name in moving}, phase.learning_rate, rule)
-            frozen = {name: value for name, value in params.items() if name not in moving}
+            adam = FlatAdam({name: params[name] for name in trained}, phase.learning_rate, rule)
+            frozen = {name: value for name, value in params.items() if name not in trained}
             for row, task in enumerate(tasks):
                 if (before := read_moments(task.moments, number)) is not None:
                     adam.resume(row, *before)
@@ -174,7 +170,7 @@ class BlockBackend:
         frozen: Params,
         constants: Params,
         carry: Carry,
-        drawn: _Epoch,
+        drawn: ShuffledRecords,
     ) -> Carry:
         size = self._settings.batch_size
         records = [task.client.records for task in tasks]
@@ -185,15 +181,15 @@ class BlockBackend:
             active = sum(count > start for count in records)
             longest = min(size, records[0] - start)
             at = (slice(0, active), slice(start, start + longest))
-            moving = adam.get_leaves(active)
-            params = {**_take_first(frozen, active), **moving}
+            trained = adam.get_leaves(active)
+            params = {**_take_first(frozen, active), **trained}
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
                 inputs = self._feeds[Pool.TRAIN].gather(drawn.positions[at], crops)
             batch = _Inputs(inputs, masks, drawn.labels[at], drawn.weights[at])
             gradients, after = self._compute_gradients(
-                phase, params, list(moving), batch, _take_first(constants, active), _take_first(carry, active)
+                phase, params, list(trained), batch, _take_first(constants, active), _take_first(carry, active)
             )
             with CLOCK.time("optimiser"):
                 adam.step(active, gradients)
@@ -201,20 +197,20 @@ class BlockBackend:
         return carry
 
     def _compute_gradients(
-        self, phase: Phase, params: Params, moving: list[str], batch: _Inputs, constants: Params, carry: Carry
+        self, phase: Phase, params: Params, trained: list[str], batch: _Inputs, constants: Params, carry: Carry
     ) -> tuple[Sequence[Tensor | None], Carry]:
-        """The gradients of the parameters `moving`, in order, and the state that the loss carries to the next batch."""
+        """The gradients of the parameters `trained`, in order, and what the loss passes on to the next batch."""
         if self._passes is None or phase.reads_params:
             with CLOCK.time("forward"):
                 features = self._network.compute_features(params, batch.inputs, batch.masks)
                 losses, after = self._compute_loss(phase, params, features, batch, constants, carry)
             with CLOCK.time("backward"):
-                leaves = [params[name] for name in moving]
+                leaves = [params[name] for name in trained]
                 return torch.autograd.grad(losses.sum(), leaves, allow_unused=True), after
         with CLOCK.time("forward"), torch.no_grad():
             features, tape = self._passes.forward(params, batch.inputs, batch.masks)
         # Behind the body, the loss is differentiated by autograd unless it is the usual one.
-        outside = [name for name in moving if name not in self._own_names]
+        outside = [name for name in trained if name not in self._own_names]
         if self._is_plain_cross_entropy(phase, params, outside):
             with CLOCK.time("forward"), torch.no_grad():
                 dropped = self._body.apply_last_dropout(features, batch.masks)
@@ -235,32 +231,35 @@ class BlockBackend:
                 found = dict(zip(outside, others, strict=True))
         with CLOCK.time("backward"), torch.no_grad():
             if of_features is not None:
-                found |= self._passes.backward(tape, of_features, moving)
-            return [found.get(name) for name in moving], after
+                found |= self._passes.backward(tape, of_features, trained)
+            return [found.get(name) for name in trained], after
 
-    def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: _Epoch) -> bool:
-        """Whether compiled code can train these clients one by one: no dropout, and cross-entropy of a linear head."""
+    def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: ShuffledRecords) -> bool:
+        """Whether `ChainTraining` can train these clients: there is no dropout, and the loss is plain cross-entropy."""
         names = list(adam.values())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._is_plain_cross_entropy(phase, params, outside)
         return usual and self._one_by_one is not None and {*names} <= self._one_by_one.names
 
     def _is_plain_cross_entropy(self, phase: Phase, params: Params, outside: list[str]) -> bool:
-        """Whether the loss is cross-entropy of the logits of a linear head, so that its gradient has a formula."""
+        """Whether the loss is cross-entropy of the logits of a linear head, so that its gradient has a formula.
+
+        `outside` are the trained parameters that are not in the body.
+        """
         plain = phase.loss is cross_entropy and self._body.clip is None
         return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
 
     def _compute_loss(
         self, phase: Phase, params: Params, features: Tensor, batch: _Inputs, constants: Params, carry: Carry
     ) -> tuple[Tensor, Carry]:
-        """The loss of each client from its features, and the state that the loss carries to the next batch."""
+        """The loss of each client, from its features, and what the loss passes on to the next batch."""
         features = self._body.clip_features(features)
         dropped = self._body.apply_last_dropout(features, batch.masks)
         view = phase.select_params_for_loss(params)
         seen = Batch(features, logits(dropped, params), batch.labels, batch.weights, view, dropped)
         return phase.loss(seen, constants, carry)
 
-    def _draw_epoch(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> _Epoch:
+    def _draw_epoch(self, tasks: list[Task], phase: int, epoch: int, weights: Tensor) -> ShuffledRecords:
         dtype, device = self._settings.dtype, self._settings.device
         clients, longest = weights.shape
         # Padding gets -1, which is below every p: its multipliers are 0.
@@ -276,7 +275,7 @@ class BlockBackend:
             if crops is not None and augmentation is not None:
                 for part, drawn in enumerate((augmentation.top, augmentation.left, augmentation.flips)):
                     crops[part, row, :records] = drawn
-        return _Epoch(
+        return ShuffledRecords(
             positions,
             self._labels[positions].to(device),
             weights,
@@ -295,7 +294,7 @@ class BlockBackend:
 
 
 def compute_batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
-    """The weight of each record, (records,): 1 / (size of its batch); the last batch may be short."""
+    """The weight of each of so many records, (records,): 1 / (size of its batch); the last batch may be short."""
     starts = torch.arange(records) // batch_size * batch_size
     return 1 / (records - starts).clamp(max=batch_size).to(dtype)
 
@@ -316,7 +315,7 @@ def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
 
 
 def _stack_one(rows: Sequence[Tensor]) -> Tensor:
-    """Stack the tensors, without a copy if they already lie at a constant stride in one tensor."""
+    """Stack the tensors; if they already lie at equal distances in one tensor, return a view of it, not a copy."""
     first = rows[0]
     step = rows[1].storage_offset() - first.storage_offset() if len(rows) > 1 else 0
     whole = first.untyped_storage().data_ptr()

@@ -1,10 +1,10 @@
-"""Forward and backward computation without autograd, and the gradient of cross-entropy.
+"""Forward and backward passes without autograd, and the gradient of cross-entropy.
 
-It serves plain bodies (only linear layers and convolutions without padding or stride, one after another) and bodies
-whose layers are all in one chain.
+Bodies with such passes are plain bodies (only linear layers, and convolutions without padding or stride, in a row) and
+bodies whose layers are all in one chain.
 
-Operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so all
-bits are the same. A batch then needs fewer calls, and no autograd graph.
+The operations and their order are those of the stages under autograd (`conv_stages.py`, `stages.py`, `chain.py`), so
+all bits are the same. But a batch needs fewer calls, and no autograd graph.
 
 Linear layers are computed by compiled code where its results equal PyTorch's to the last bit. A matrix library adds the
 terms of each entry of a product in one fixed order, and the compiled code adds them in the same order. The two are
@@ -66,13 +66,13 @@ class _Conv:
             maps = maps * multiplier
         return maps.squeeze(2) if stage.signals else maps, cls(stage, kept, multipliers)
 
-    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
         if self.stage.signals:
             gradient = gradient.unsqueeze(2)
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
         names = name_weight_and_bias(self.stage.name)
-        needs = (needs_inputs, names[0] in moving, names[1] in moving)
+        needs = (needs_inputs, names[0] in trained, names[1] in trained)
         of_inputs, of_weight, of_bias = run_backward(self.kept, gradient, needs)
         if self.stage.signals:
             of_inputs = None if of_inputs is None else of_inputs.squeeze(2)
@@ -102,15 +102,15 @@ class _Linear:
             units = units * multiplier
         return units, cls(stage, inputs, weight, outputs, multipliers)
 
-    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
         if self.stage.rectify:
             gradient = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
         names = name_weight_and_bias(self.stage.name)
-        of_bias = gradient.sum(1) if names[1] in moving else None
+        of_bias = gradient.sum(1) if names[1] in trained else None
         of_inputs, of_weight = compute_product_gradients(
-            self.inputs, self.weight, gradient, needs_inputs, names[0] in moving
+            self.inputs, self.weight, gradient, needs_inputs, names[0] in trained
         )
         return of_inputs, {names[0]: of_weight, names[1]: of_bias}
 
@@ -125,7 +125,7 @@ class _Flatten:
     def forward(cls, inputs: Tensor) -> tuple[Tensor, _Flatten]:
         return inputs.flatten(1, -2).mT, cls(inputs.shape)
 
-    def backward(self, gradient: Tensor, moving: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
         if not needs_inputs:
             return None, {}
         turned = gradient.mT
@@ -164,16 +164,16 @@ class PlainPasses:
                 batch = stage(params, None, batch)
         return batch
 
-    def backward(self, tape: list[_Kept], gradient: Tensor, moving: Collection[str]) -> Gradients:
-        """The gradients of the parameters in `moving`, from the gradient of the features."""
+    def backward(self, tape: list[_Kept], gradient: Tensor, trained: Collection[str]) -> Gradients:
+        """The gradients of the parameters in `trained`, from the gradient of the features."""
         found: Gradients = {}
-        trained = [
-            not isinstance(stage, FlattenStage) and any(name in moving for name in name_weight_and_bias(stage.name))
+        is_trained = [
+            not isinstance(stage, FlattenStage) and any(name in trained for name in name_weight_and_bias(stage.name))
             for stage in self.stages
         ]
-        first = trained.index(True) if any(trained) else len(trained)
+        first = is_trained.index(True) if any(is_trained) else len(is_trained)
         for at in range(len(tape) - 1, first - 1, -1):
-            of_inputs, own = tape[at].backward(gradient, moving, at > first)
+            of_inputs, own = tape[at].backward(gradient, trained, at > first)
             found |= own
             if of_inputs is not None:
                 gradient = of_inputs
@@ -189,8 +189,8 @@ class Passes(Protocol):
     def evaluate(self, params: Params, batch: Tensor) -> Tensor:
         """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
 
-    def backward(self, tape: Any, gradient: Tensor, moving: Collection[str]) -> Gradients:
-        """The gradients of the parameters in `moving`, from the gradient of the features."""
+    def backward(self, tape: Any, gradient: Tensor, trained: Collection[str]) -> Gradients:
+        """The gradients of the parameters in `trained`, from the gradient of the features."""
 
 
 def make_passes(network: BlockNetwork) -> Passes | None:
@@ -211,17 +211,17 @@ def make_passes(network: BlockNetwork) -> Passes | None:
 
 
 def compute_cross_entropy_gradients(
-    features: Tensor, scores: Tensor, labels: Tensor, weights: Tensor, head: Tensor, moves_head: bool
+    features: Tensor, logits: Tensor, labels: Tensor, weights: Tensor, head: Tensor, trains_head: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of all clients' cross-entropy: of the head's inputs (features), and of the head if it is trained.
+    """The gradients of each client's cross-entropy with respect to its features and, if it is trained, its head.
 
-    Shapes are those of `Batch`; `scores` are the logits.
+    Shapes are those of `Batch`, with one axis of clients in front.
     """
     weights = weights[..., None]
-    gradient = (scores - torch.logsumexp(scores, -1, keepdim=True)).exp_().mul_(weights)
+    gradient = (logits - torch.logsumexp(logits, -1, keepdim=True)).exp_().mul_(weights)
     gradient.scatter_add_(-1, labels[..., None], -weights)
     of_features = torch.bmm(gradient, head[..., 1:])
-    if not moves_head:
+    if not trains_head:
         return of_features, None
     of_head = torch.empty_like(head)
     of_head[..., 0] = gradient.sum(1)
