@@ -100,13 +100,11 @@ class Program:
         self._dtype = dtype
         self._calls: list[tuple[str, ctypes.Structure, list[Buffer | None]]] = []
         self._scratch = Buffer(0)
-        self._temporary: list[Buffer] = []
         self._steps: Any = None
 
     def reserve_temporary(self, size: int) -> Buffer:
         """Reserve memory for a value that is read only by steps of this program."""
-        self._temporary.append(Buffer(size))
-        return self._temporary[-1]
+        return Buffer(size)
 
     def reserve_value(self, size: int) -> Buffer:
         """Reserve memory for a value that the backward pass may read."""
