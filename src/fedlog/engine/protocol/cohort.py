@@ -158,9 +158,9 @@ class Cohort:
                 yield client, message
 
     def evaluate(
-        self, indices: Sequence[int], judge: HeldOutRecords = HeldOutRecords.TEST, closing: tuple[Phase, ...] = ()
+        self, indices: Sequence[int], held_out: HeldOutRecords = HeldOutRecords.TEST, closing: tuple[Phase, ...] = ()
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        """The scores of these clients' models on their test or validation records, as `judge` says.
+        """The scores of these clients' models on their test or validation records, as `held_out` says.
 
         A client has one score for each of its sets of held-out records. Copies of the models are first trained by the
         phases that end a run (`closing`). The clients' state does not change.
@@ -169,7 +169,7 @@ class Cohort:
         for backend, group in self._group_by_backend(indices):
             models = self._make_final_models(backend, group, closing)
             with CLOCK.time("evaluate"):
-                scores += self._score(backend, group, models, judge)
+                scores += self._score(backend, group, models, held_out)
         return scores
 
     def make_personal_models(self, closing: tuple[Phase, ...], indices: Sequence[int]) -> Iterator[tuple[int, Params]]:
@@ -322,15 +322,15 @@ class Cohort:
         return models
 
     def _score(
-        self, backend: Backend, group: list[Client], models: Mapping[int, Params], judge: HeldOutRecords
+        self, backend: Backend, group: list[Client], models: Mapping[int, Params], held_out: HeldOutRecords
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        pool = Pool.TEST if judge is HeldOutRecords.TEST else Pool.TRAIN
+        pool = Pool.TEST if held_out is HeldOutRecords.TEST else Pool.TRAIN
         labels = pool.find_records(self._federation).labels
-        held_out = {c.index: c.tests if judge is HeldOutRecords.TEST else c.validations for c in group}
-        requests = [FeatureRequest(c, models[c.index], pool, torch.cat(held_out[c.index])) for c in group]
+        positions = {c.index: c.tests if held_out is HeldOutRecords.TEST else c.validations for c in group}
+        requests = [FeatureRequest(c, models[c.index], pool, torch.cat(positions[c.index])) for c in group]
         scores = []
         for request, features in zip(requests, backend.compute_features(requests), strict=True):
-            sizes = [len(part) for part in held_out[request.client.index]]
+            sizes = [len(part) for part in positions[request.client.index]]
             if self._range is not None:
                 scores.append((request.client.index, self._score_numbers(request, features, sizes, self._range)))
                 continue

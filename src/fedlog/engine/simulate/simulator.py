@@ -138,13 +138,13 @@ class Simulation:
 
     def _check_start(self) -> None:
         """Refuse settings with which the run would fail later."""
-        for judge in self.settings.judge.parts:
-            held_out = [c.tests if judge is HeldOutRecords.TEST else c.validations for c in self._clients]
+        for kind in self.settings.judge.parts:
+            held_out = [c.tests if kind is HeldOutRecords.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
                 hint = "hold out some training records: --validation-fraction 0.2"
                 raise InputError(
-                    f"no client has a {judge.value} record to measure accuracy on",
-                    hint=hint if judge is HeldOutRecords.VALIDATION else f"{hint} --judge validation",
+                    f"no client has a {kind.value} record to measure accuracy on",
+                    hint=hint if kind is HeldOutRecords.VALIDATION else f"{hint} --judge validation",
                 )
         check_method_fits_labels(self.algorithm, numbers=self.federation.target_range is not None)
         self._check_bodies()
@@ -300,12 +300,12 @@ class Simulation:
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
         parts = self.settings.judge.parts
         scores, *validated = (_flatten(self.workers.evaluate(self._all_client_numbers, part)) for part in parts)
-        judged = [score for score in scores if score.records]
+        measured = [score for score in scores if score.records]
         ledger = self.server.ledger
         seconds = time.perf_counter() - start
         return RoundRecord(
             round=number,
-            accuracy_mean_over_clients=sum(score.correct / score.records for score in judged) / len(judged),
+            accuracy_mean_over_clients=sum(score.correct / score.records for score in measured) / len(measured),
             correct_per_client=[score.correct for score in scores],
             records_per_client=[score.records for score in scores],
             participants=len(participants),

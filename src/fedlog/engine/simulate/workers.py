@@ -74,9 +74,9 @@ class Workers(ABC):
             "make_encoded_uploads", [(round_number, exchange, own) for own in self._split_by_cohort(indices)]
         )
 
-    def evaluate(self, indices: Sequence[int], judge: HeldOutRecords, closing: tuple[Phase, ...] = ()) -> Scores:
+    def evaluate(self, indices: Sequence[int], held_out: HeldOutRecords, closing: tuple[Phase, ...] = ()) -> Scores:
         """The scores of these clients, in the clients' order; models are first trained by the `closing` phases."""
-        return self._call_and_join("evaluate", [(own, judge, closing) for own in self._split_by_cohort(indices)])
+        return self._call_and_join("evaluate", [(own, held_out, closing) for own in self._split_by_cohort(indices)])
 
     def save_models(self, closing: tuple[Phase, ...], folder: Path) -> None:
         """Write every client's personal model into the folder."""

@@ -83,10 +83,10 @@ class BlockBackend:
         self._labels = federation.train.labels
         held_out = [part for c in clients for part in c.validations]
         trained_on = [c.train for c in clients]
-        judged_on = [part for c in clients for part in c.tests]
+        tested_on = [part for c in clients for part in c.tests]
         self._feeds = {
             Pool.TRAIN: choose_feed(network, federation.train, federation.transform, trained_on + held_out, settings),
-            Pool.TEST: choose_feed(network, federation.test, federation.transform, judged_on, settings),
+            Pool.TEST: choose_feed(network, federation.test, federation.transform, tested_on, settings),
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
