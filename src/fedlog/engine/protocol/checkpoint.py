@@ -9,6 +9,7 @@ so if the process is killed, the older one is still there. A checkpoint with ano
       memory.safetensors   each client's last contribution, if the server keeps them
       ledger.json          the bits sent so far
       sums.json            the number of secure sums so far, if the run has any
+      downlink.safetensors    each client's last broadcast, if clients get different bytes
       clients-N.safetensors   the state of the clients of worker N; metadata: which clients, and the format
 """
 

@@ -105,7 +105,7 @@ class MessagesByClient:
 class ClientStore:
     """The state that clients keep between two exchanges: `homes`, received parameters, Adam's moments and messages.
 
-    Clients are named by their numbers.
+    Keys are the clients' numbers.
     """
 
     homes: dict[int, Params]
