@@ -105,7 +105,7 @@ class Server:
         return ServerState(round_number, self.state, self.ledger, self.memory or {}, sums, known)
 
     def resume(self, saved: ServerState) -> None:
-        """Restore the state and the ledger from a checkpoint."""
+        """Restore the server from its part of a checkpoint."""
         self.state, self.ledger = saved.values, saved.ledger
         if self.memory is not None:
             self.memory = saved.memory

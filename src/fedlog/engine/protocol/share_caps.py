@@ -1,8 +1,8 @@
 """A limit on the weight of one client in a sum, so that no client can dominate the head by claiming a large count.
 
-A client's count is the number of records that it claims for its statistics. If it has too large a share of all counts,
-its statistics are scaled down: the class means stay the same, the weight shrinks. Whether the means are true cannot be
-checked; a clip bounds how wrong they can be (`privacy.limits`).
+A client's count is the number of records that it claims for its statistics. If a client has too large a share of all
+counts, its statistics are scaled down: the class means stay the same, and their weight in the sum shrinks. Whether the
+means are true cannot be checked; a clip bounds how wrong they can be (`privacy.limits`).
 """
 
 from __future__ import annotations
