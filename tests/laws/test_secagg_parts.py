@@ -87,26 +87,26 @@ def test_a_sum_of_words_is_the_sum_of_the_rounded_values_modulo_the_range(
     total = np.zeros(3, dtype=np.uint64)
     exact = np.zeros(3, dtype=object)
     for row in rows:
-        words = fixed.to_words(np.array(row))
+        words = fixed.encode_words(np.array(row))
         total += unpack_words(pack_words(words, value_bytes), value_bytes)
         exact += np.array([math.trunc(value / grid) for value in row], dtype=object)
     wrapped = [(int(steps) + fixed.half_range) % (2 * fixed.half_range) - fixed.half_range for steps in exact]
-    assert fixed.from_words(total).tolist() == [steps * grid for steps in wrapped]
+    assert fixed.decode_words(total).tolist() == [steps * grid for steps in wrapped]
 
 
 def test_values_that_are_no_numbers_or_too_large_raise_nothing() -> None:
     fixed = FixedPoint(2.0**-10, 4)
-    words = fixed.to_words(np.array([math.nan, math.inf, -math.inf, 1e300, -1e300]))
-    assert fixed.from_words(words)[:3].tolist() == [0.0, 0.0, 0.0]
-    assert np.isfinite(fixed.from_words(words)).all()
+    words = fixed.encode_words(np.array([math.nan, math.inf, -math.inf, 1e300, -1e300]))
+    assert fixed.decode_words(words)[:3].tolist() == [0.0, 0.0, 0.0]
+    assert np.isfinite(fixed.decode_words(words)).all()
 
 
 def test_without_privacy_an_overflow_is_an_error() -> None:
     fixed = FixedPoint(1.0, 1)
-    assert fixed.from_words(fixed.to_words_checked(np.array([41.0, -41.0]), parties=3)).tolist() == [41.0, -41.0]
+    assert fixed.decode_words(fixed.encode_words_or_raise(np.array([41.0, -41.0]), parties=3)).tolist() == [41.0, -41.0]
     for bad in (43.0, math.nan):
         with pytest.raises(InputError, match="coarser grid"):
-            fixed.to_words_checked(np.array([bad]), parties=3)
+            fixed.encode_words_or_raise(np.array([bad]), parties=3)
 
 
 @settings(deadline=None, max_examples=60)

@@ -302,14 +302,14 @@ def test_distributed_noise_arrives_exactly_once_per_survivor() -> None:
         labels = torch.randint(0, 3, (10,), generator=Key(number, ("labels",)).torch())
         exact = sum_clipped_moments(features, labels, 3, Clamp(2.0), mechanism.grid).statistics.sums
         messages[number] = add_noise(exact, mechanism.client_std, DiscreteSampler(mechanism.grid)).reshape(-1).numpy()
-    words = {number: fixed.to_words(message) for number, message in messages.items()}
+    words = {number: fixed.encode_words(message) for number, message in messages.items()}
     found = run_secure_round(
         terms, make_clients(terms), words, lambda step, way, mail: mail[1:] if step is Step.MASKED else mail
     )
     assert isinstance(found, SecureSumResult)
     assert 4 <= len(found.survivors) < 6
     expected = np.sum([messages[number] for number in found.survivors], axis=0)
-    assert fixed.from_words(found.total).tolist() == expected.tolist()
+    assert fixed.decode_words(found.total).tolist() == expected.tolist()
 
 
 def test_the_list_of_survivors_is_signed_by_survivors_alone() -> None:

@@ -108,7 +108,7 @@ class ReleaseLog:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The releases of noisy objects: all events except rounds of DP-SGD and unbounded privacy losses."""
+        """The releases of noisy messages or sums: all events except rounds of DP-SGD and unbounded privacy losses."""
         return tuple(event for event in self.events if isinstance(event, Release))
 
 
@@ -179,8 +179,8 @@ def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """Add a release to a run's log on disk; raise BudgetSpentError if the budget does not cover the release.
 
-    Call this before the noisy object is sent. A crash in between then wastes budget; in the other order, a crash would
-    leave a release unrecorded.
+    Call this before the noisy message or sum is sent. A crash in between then wastes budget; in the other order, a crash
+    would leave a release unrecorded.
     """
     with _lock_log(path):
         log = read_log(path)

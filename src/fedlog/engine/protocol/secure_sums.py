@@ -35,14 +35,14 @@ def encode_for_sum(upload: Contribution, protection: Protection | None, parties:
     """
     values = np.concatenate([array.reshape(-1).numpy() for array in upload.arrays])
     encoding = choose_encoding(protection)
-    return encoding.to_words_checked(values, parties) if protection is None else encoding.to_words(values)
+    return encoding.encode_words_or_raise(values, parties) if protection is None else encoding.encode_words(values)
 
 
 def decode_sum(
     result: SecureSumResult, protection: Protection | None, shapes: Sequence[tuple[int, ...]]
 ) -> Contribution:
     """The contribution that the result of a secure sum encodes, with arrays of these shapes."""
-    arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).from_words(result.total)), shapes)
+    arrays = split_into_shapes(torch.from_numpy(choose_encoding(protection).decode_words(result.total)), shapes)
     noise = 0.0 if protection is None else protection.mechanism.client_std
     return Contribution(arrays, len(result.survivors), noise * sqrt(len(result.survivors)))
 

@@ -139,12 +139,12 @@ def drop_methods_needing_equal_bodies(
 
 
 def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
-    """Return whether sites have different bodies by the common settings, and `choices` has no bodies for all sites."""
+    """Return whether the common settings give sites different bodies, and `choices` names no body for all sites."""
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
 def keep_own_rounds(choices: VariantChoices, common: RunSpec) -> tuple[VariantChoices, tuple[str, ...]]:
-    """Let methods with their own number of rounds keep it, whatever the common settings and recipes say.
+    """Give methods that have a number of rounds of their own this number, whatever common settings and recipes say.
 
     Return the new choices, and a note if the user gave another number for all methods.
     """

@@ -41,7 +41,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_with_versions(results: Path) -> list[Experiment]:
-    """List all experiments, each followed by those of its versions with other rounds that are in the results folder."""
+    """List all experiments; after each come its versions with other numbers of rounds that the results folder has."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

@@ -36,7 +36,7 @@ class FixedPoint:
         """The number of grid steps that fit on either side of zero."""
         return 1 << (8 * self.value_bytes - 1)
 
-    def to_words(self, values: NDArray[np.float64]) -> Words:
+    def encode_words(self, values: NDArray[np.float64]) -> Words:
         """Encode values as words (whole numbers of grid steps, modulo a power of two), rounded towards zero.
 
         An out-of-range value raises no error, and a value that is not finite counts as 0: in a private run, an error
@@ -46,7 +46,7 @@ class FixedPoint:
         # fmod keeps the conversion defined; 2^62 is a multiple of every modulus here.
         return np.fmod(steps, 2.0**62).astype(np.int64).astype(np.uint64)
 
-    def to_words_checked(self, values: NDArray[np.float64], parties: int) -> Words:
+    def encode_words_or_raise(self, values: NDArray[np.float64], parties: int) -> Words:
         """Encode values as words; raise InputError if a sum of `parties` such vectors could wrap around.
 
         The error depends on the data, so call this only in a run without privacy.
@@ -58,9 +58,9 @@ class FixedPoint:
                 f"values must be below {bound:g} for a secure sum of {parties} clients, found: {worst:g}",
                 hint="use a coarser grid or more bytes per value",
             )
-        return self.to_words(values)
+        return self.encode_words(values)
 
-    def from_words(self, words: Words) -> NDArray[np.float64]:
+    def decode_words(self, words: Words) -> NDArray[np.float64]:
         """Decode words into values, reading each word as a signed (two's complement) number of grid steps."""
         shift = np.uint64(64 - 8 * self.value_bytes)
         signed = (words << shift).view(np.int64) >> np.int64(64 - 8 * self.value_bytes)
