@@ -285,7 +285,7 @@ def _read_message_norm(text: str) -> float:
     except ValueError:
         norm = -1.0
     if not 0 < norm < float("inf"):
-        raise InputError(f"--clip message:S needs a number above 0, found: {text}", hint="--clip message:20")
+        raise InputError(f"--clip message:S needs a number S above 0, found: {text}", hint="--clip message:20")
     return norm
 
 
