@@ -227,7 +227,7 @@ def test_clients_of_any_size_have_heads_of_their_own_to_choose_from(method: str,
 
 
 def test_a_regression_has_no_heads_of_ones_own() -> None:
-    with pytest.raises(InputError, match="fed-regression solves one head for all sites"):
+    with pytest.raises(InputError, match="fed-regression solves one head for all clients"):
         make_method("fed-regression", ModelPlan(1, 3, (("head",),), 4), {"personal": True})
 
 

@@ -14,7 +14,7 @@ PLAN = ModelPlan(n_class=10, width=4, layers=(("0.weight", "0.bias"), ("head",))
 
 
 def test_an_unbounded_push_that_outweighs_the_pull_is_refused_with_the_largest_beta():
-    with pytest.raises(InputError, match=r"needs an alpha above \(classes - 1\) \* beta") as refusal:
+    with pytest.raises(InputError, match=r"diverges unless alpha is above \(classes - 1\) \* beta") as refusal:
         FedLogC(PLAN, alpha=0.009, beta=0.001, margin=None)
     assert "0.001" in (refusal.value.hint or "")
     FedLogC(PLAN, alpha=0.009, beta=0.001)  # a margin bounds it
@@ -22,7 +22,7 @@ def test_an_unbounded_push_that_outweighs_the_pull_is_refused_with_the_largest_b
 
 def test_a_push_that_is_exactly_as_strong_as_the_pull_is_refused_too():
     alpha, beta = 9 / 1024, 1 / 1024  # 9 * beta is alpha to the last bit
-    with pytest.raises(InputError, match="fedlog-c needs an alpha above"):
+    with pytest.raises(InputError, match="fedlog-c diverges unless alpha is above"):
         FedLogC(PLAN, alpha=alpha, beta=beta, margin=None)
     FedLogC(PLAN, alpha=math.nextafter(alpha, 1), beta=beta, margin=None)
     assert math.isinf(FedLogC(PLAN, alpha=alpha, beta=beta).growth_factor)

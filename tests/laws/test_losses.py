@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlog.algorithms.losses import (
-    ClusteredLoss,
+    ClassMeansLoss,
     ComparedFeatures,
     NearGlobalMeanLoss,
     NearModelLoss,
@@ -36,8 +36,8 @@ class _NearDrawnModel(NearModelLoss):
 MODEL = ("matrix", "single")
 LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
-    "clustered": ClusteredLoss(alpha=0.3, beta=0.05, margin=None),
-    "clustered with margin": ClusteredLoss(alpha=0.3, beta=0.05, margin=1.5),
+    "clustered": ClassMeansLoss(alpha=0.3, beta=0.05, margin=None),
+    "clustered with margin": ClassMeansLoss(alpha=0.3, beta=0.05, margin=1.5),
     "near prototype": NearPrototypeLoss(regularisation=0.7),
     "near global mean": NearGlobalMeanLoss(kappa=0.6, momentum=0.2),
     "near model": _NearDrawnModel(strength=0.9),
@@ -190,7 +190,7 @@ def test_a_batch_of_padding_leaves_the_running_mean_alone() -> None:
 
 def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
     batch = Batch(torch.zeros(2, 1), torch.zeros(2, 3), torch.tensor([0, 1]), torch.full((2,), 0.5))
-    with pytest.raises(InputError, match="without asking for it: head") as refused:
+    with pytest.raises(InputError, match="without asking for them: head") as refused:
         NearModelLoss(1.0)(batch, {"head": torch.zeros(3)}, {})
     assert "reads_params = True" in str(refused.value.hint)
     for look in (len, list, dict):
@@ -205,11 +205,11 @@ def test_fedlog_c_takes_the_distance_before_or_after_the_dropout() -> None:
     features, dropped = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 0.0]])
     means = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     constants = {"means": means, "present": torch.ones(2, dtype=torch.bool)}
-    batch = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1), dropped=dropped)
+    batch = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1), after_dropout=dropped)
     for distance, seen in ((ComparedFeatures.BEFORE_DROPOUT, features), (ComparedFeatures.AFTER_DROPOUT, dropped)):
-        loss, _ = ClusteredLoss(0.5, 0.25, None, distance)(batch, constants, {})
+        loss, _ = ClassMeansLoss(0.5, 0.25, None, distance)(batch, constants, {})
         own, other = (float((seen - mean).square().sum()) for mean in means)
         assert float(loss) == pytest.approx(math.log(2) + 0.5 * own - 0.25 * other)
     nothing_dropped = Batch(features, torch.zeros(1, 2), torch.tensor([0]), torch.ones(1))
-    found, _ = ClusteredLoss(0.5, 0.25, None, ComparedFeatures.AFTER_DROPOUT)(nothing_dropped, constants, {})
+    found, _ = ClassMeansLoss(0.5, 0.25, None, ComparedFeatures.AFTER_DROPOUT)(nothing_dropped, constants, {})
     assert float(found) == pytest.approx(math.log(2) + 0.5 * 5 - 0.25 * 1)

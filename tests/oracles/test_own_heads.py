@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.algorithms import registry
 from fedlog.algorithms.one_exchange.base import OneExchange
-from fedlog.algorithms.shape import BodySummary, ModelPlan, Work, WorkResult
+from fedlog.algorithms.shape import FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_near_head
 from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_unit_ridge
@@ -53,7 +53,7 @@ def make(name: str, **options: Any) -> OneExchange:
 def work(method: OneExchange, x: Tensor, y: Tensor) -> tuple[Params, Message]:
     """What a site with these records keeps at home, and what it sends."""
     (exchange,) = method.schedule.round
-    if exchange.summary is BodySummary.MIXTURES:
+    if exchange.summary is FeatureSummary.MIXTURES:
         mixtures = fit_mixtures(x, y, N_CLASS, exchange.parts, Key(1), exchange.fewest)
         trained = WorkResult(
             {}, Moments.from_records(x, y, N_CLASS, exchange.detail).statistics, len(y), mixtures=mixtures

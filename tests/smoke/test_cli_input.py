@@ -62,7 +62,7 @@ MISTAKES = [
     ("--set epochs=0", "the number of epochs must be at least 1, found: 0", ""),
     ("--set learning_rate=-1", "the learning rate must be positive, found: -1.0", ""),
     ("--set first_head=rnd", "option first_head of fedlog cannot be 'rnd'", "random"),
-    ("--method fedlog-c --set margin=none --set beta=1", "fedlog-c needs an alpha above", "beta below"),
+    ("--method fedlog-c --set margin=none --set beta=1", "fedlog-c diverges unless alpha is above", "beta below"),
     ("--clients 0", "clients must be at least 1", ""),
     ("--clients 99999", "99999", ""),
     ("--partition shards --classes-per-client 3", "classes per client must be 1 to 2, found: 3", ""),

@@ -1,1 +1,1 @@
-"""One page per method: what a client keeps, what it sends, and what the server does with the sum."""
+"""The methods: what a client keeps, what it sends, and what the server does with the sum of what clients send."""

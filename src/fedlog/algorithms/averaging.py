@@ -6,8 +6,11 @@
 | lg-fedavg | the top k layers    | the rest            | everything                   |                    |
 | fedper    | all but the top k   | the top k layers    | everything                   |                    |
 | fedrep    | all but the top k   | the top k layers    | the top, then the rest       | the top            |
-| fedbabu   | all but the head    | (the first head)    | all but the head             | everything         |
+| fedbabu   | all but the head    | the initial head    | all but the head             | everything         |
 | local     | nothing             | everything          | everything                   |                    |
+
+`lg-fedavg-1` and `lg-fedavg-2` are lg-fedavg with k = 1 and k = 2. `pooled` is `local` for one client that has the
+records of all clients.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class Averaging(Algorithm):
-    """Averages the shared layers, weighted by the clients' records; each client keeps its other layers."""
+    """Averages the shared layers, weighted by the clients' numbers of records; each client keeps its other layers."""
 
     name: str
     shared: tuple[str, ...]
@@ -71,7 +74,7 @@ class Averaging(Algorithm):
         return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Keep the layers that are not shared; send the shared layers with the client's number of records."""
+        """To keep: the layers that are not shared. To send: the shared layers with the client's number of records."""
         if not trained.records:
             kept = home  # nothing was trained; home may still be the whole initial model, which is needed
         else:
@@ -105,8 +108,9 @@ def _make_full_training_phase(epochs: int, learning_rate: float) -> Phase:
 def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
     if not 1 <= count < len(plan.layers):
         raise InputError(
-            f"{method} needs between 1 and {len(plan.layers) - 1} top layers for this body, found: {count}",
-            hint="give a smaller number; layers are counted from the top, and the head is the first",
+            f"the number of top layers of {method} must be 1 to {len(plan.layers) - 1} for this body, found: {count}",
+            hint="layers are counted from the top, and the head is the first: use a body with more layers, or set "
+            "personal_layers if the method has this option",
         )
     return plan.list_top_params(count)
 
@@ -147,7 +151,7 @@ def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) 
 
 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
-    """FedPer (Arivazhagan et al. 2019): clients keep the top layers, the rest is averaged; all are trained together."""
+    """FedPer (Arivazhagan et al. 2019): clients keep the top layers and average the rest; all layers train together."""
     _take_top_layers(plan, personal_layers, "fedper")
     return Averaging(
         "fedper", plan.list_params_below(personal_layers), (_make_full_training_phase(epochs, learning_rate),)
@@ -162,7 +166,7 @@ def fedrep(
     head_epochs: int = 10,
     head_learning_rate: float = 0.005,
 ) -> Averaging:
-    """FedRep (Collins et al. 2021): train the personal top layers with the rest frozen, then the other way round."""
+    """FedRep (Collins et al. 2021): train the personal top layers with the rest frozen, then only the rest."""
     personal = _take_top_layers(plan, personal_layers, "fedrep")
     top = Phase(select_only(*personal), head_epochs, cross_entropy, head_learning_rate)
     rest = Phase(select_all_but(*personal), epochs, cross_entropy, learning_rate)

@@ -1,4 +1,4 @@
-"""CS-FL (Li, Li and Varshney 2021): model changes are sent compressed, up and down: by compressed sensing, or as signs.
+"""CS-FL (Li, Li and Varshney 2021): clients and server send changes of the model, as few measurements or as signs.
 
 A round has two exchanges. In the first, clients send a few random measurements of the entries that training changed
 most; the server broadcasts their average, and every client recovers the same sparse update from it. In the second,
@@ -39,7 +39,8 @@ ERROR = "error"  # the changes that a client's measurements left out, kept for i
 class CSFL(Algorithm):
     """Sends compressed changes of the model instead of parameters, in both directions.
 
-    Changes larger than `threshold` are measured; there are `reduction` times as many measurements as model entries.
+    Changes larger than `threshold` are measured. `reduction`, at most 1, is the number of measurements divided by the
+    number of the model's entries.
     """
 
     plan: ModelPlan
@@ -47,9 +48,9 @@ class CSFL(Algorithm):
     learning_rate: float = 0.001
     threshold: float = 0.005
     reduction: float = 0.1
-    phase_1_rate: float = 0.001
-    phase_2_rate: float = 0.001
-    iterations: int = 50
+    phase_1_rate: float = 0.001  # step size of the update that is recovered from the measurements
+    phase_2_rate: float = 0.001  # step size of the update by signs
+    iterations: int = 50  # of the recovery from measurements
 
     name = "cs-fl"
 
@@ -76,7 +77,7 @@ class CSFL(Algorithm):
         }
 
     def join(self, initial: Params) -> Params:
-        """The initial model, which the client keeps unchanged (each broadcast has what to add), and no error yet."""
+        """The initial model, which the client keeps unchanged, and zeros for the changes that were not sent yet."""
         return {**initial, ERROR: torch.zeros(self.plan.n_entries)}
 
     def broadcast(self, server: Params) -> Message:
@@ -111,11 +112,11 @@ class CSFL(Algorithm):
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The start of training: the model that all clients share, and the seed of the measurement matrix."""
+        """The start of training: the model that all clients share; and the seed of the measurement matrix."""
         return Work(self.deploy(home, heard), {"seed": heard["seed"]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """In the first exchange send measurements of large changes and keep small ones; in the second send signs."""
+        """To keep and to send: small changes and measurements of large ones; in the second exchange zeros and signs."""
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
@@ -126,7 +127,10 @@ class CSFL(Algorithm):
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The weighted mean of measurements and support sizes; or the majority sign of each entry, +1 in a tie."""
+        """The mean, weighted by records, of measurements and of numbers of measured changes; or each majority sign.
+
+        A tie of signs counts as +1.
+        """
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:
             votes, voters = total.arrays
@@ -152,7 +156,7 @@ class CSFL(Algorithm):
         }
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The L2 norm of the sum of updates, and non-zero changes per measurement (above about 0.2, recovery fails)."""
+        """The L2 norm of the sum of updates, and the measured changes per measurement (above 0.2 recovery fails)."""
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved

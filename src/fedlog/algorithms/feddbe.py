@@ -15,8 +15,8 @@ from fedlog.algorithms.losses import NearGlobalMeanLoss
 from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
-    BodySummary,
     Exchange,
+    FeatureSummary,
     ModelPlan,
     Phase,
     Schedule,
@@ -57,7 +57,7 @@ class FedDBE(Algorithm):
         plain = Phase(EVERYTHING, self.epochs, cross_entropy, self.learning_rate)
         near_mean = Phase(EVERYTHING, self.epochs, NearGlobalMeanLoss(self.kappa, self.momentum), self.learning_rate)
         return Schedule(
-            round=(Exchange("average", (near_mean,)),), opening=Exchange(OPENING, (plain,), BodySummary.STATISTICS)
+            round=(Exchange("average", (near_mean,)),), opening=Exchange(OPENING, (plain,), FeatureSummary.STATISTICS)
         )
 
     def join(self, initial: Params) -> Params:
@@ -89,7 +89,7 @@ class FedDBE(Algorithm):
         return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """In the opening send the mean feature and keep the old state; in a round send the model, keep the shift."""
+        """In the opening, to keep: the old state, to send: the mean feature. In a round, the shift and the model."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)

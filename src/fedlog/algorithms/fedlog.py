@@ -13,13 +13,13 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import ClusteredLoss, ComparedFeatures
+from fedlog.algorithms.losses import ClassMeansLoss, ComparedFeatures
 from fedlog.algorithms.shape import (
     BODY,
     Algorithm,
     Bodies,
-    BodySummary,
     Exchange,
+    FeatureSummary,
     Loss,
     ModelPlan,
     Phase,
@@ -65,7 +65,8 @@ class FedLog(Algorithm):
     first_head: FirstHead = FirstHead.RANDOM
     head_norm: float = 5.0
     nu: float = 1.0
-    carry: float | None = None  # None: the server keeps every client's last statistics
+    carry: float | None = None
+    """The share of the old statistics that is added to new ones; None: the server keeps every client's last ones."""
 
     name = "fedlog"
     bodies = Bodies.ANY
@@ -80,15 +81,15 @@ class FedLog(Algorithm):
 
     @property
     def can_remove_client(self) -> bool:
-        """Whether a client can be taken out of a run: not if `carry` keeps its statistics in the old posterior."""
+        """Whether a client can be taken out of a run: not if `carry` keeps its statistics in the server's sum."""
         return self.carry is None
 
     @property
     def sums_last_uploads(self) -> bool:
         """Whether the last statistics of clients that skip a round are summed again: not if `carry` is set.
 
-        The body of such a client does not change, so its statistics are still right. With `carry`, the old posterior
-        contains them already.
+        The body of such a client does not change, so its statistics are still right. With `carry`, the server's old
+        sum contains them already.
         """
         return self.carry is None
 
@@ -100,10 +101,10 @@ class FedLog(Algorithm):
     @property
     def schedule(self) -> Schedule:
         """One exchange a round; an opening exchange if the first head comes from statistics."""
-        opening = Exchange("opening", (), BodySummary.STATISTICS)
+        opening = Exchange("opening", (), FeatureSummary.STATISTICS)
         train = Phase(BODY, self.epochs, self.loss, self.learning_rate)
         return Schedule(
-            round=(Exchange("statistics", (train,), BodySummary.STATISTICS),),
+            round=(Exchange("statistics", (train,), FeatureSummary.STATISTICS),),
             opening=opening if self.first_head is FirstHead.STATISTICS else None,
         )
 
@@ -127,14 +128,14 @@ class FedLog(Algorithm):
         return Work(self.deploy(home, heard))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Keep the body; send the statistics of all training records of the client."""
+        """To keep: the body. To send: the statistics of all training records of the client."""
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The exact MAP head of the summed statistics (eq. 11).
 
-        With privacy noise, n is the sum of the noisy counts. If n is too small compared with its noise, the old head
-        stays.
+        With privacy noise, the number of records is the sum of the noisy counts. If it is too small compared with its
+        noise, the old head stays.
         """
         total = self._add_old_statistics(server, total)
         (sums,) = total.arrays
@@ -152,7 +153,7 @@ class FedLog(Algorithm):
         }
 
     def _add_old_statistics(self, server: Params, total: Contribution) -> Contribution:
-        """The old statistics T, multiplied by `carry` (g), plus this round's statistics Phi: T <- g * T + Phi.
+        """This round's statistics Phi plus `carry` (g) times the old sum T, with the noise of both: T <- g * T + Phi.
 
         The prior is not multiplied by g, so that clients can solve the same head from the statistics alone.
         """
@@ -180,13 +181,17 @@ class FedLog(Algorithm):
 
 @dataclass(frozen=True)
 class FedLogC(FedLog):
-    """FedLog with a loss that pulls features to the global mean of their class, and away from the other means."""
+    """FedLog with a loss that pulls features to the global mean of their class, and pushes them from other means.
+
+    The C stands for clustered: the features of a class gather around their mean.
+    """
 
     first_head: FirstHead = FirstHead.STATISTICS
     alpha: float = 0.1  # strength of the pull
     beta: float = 0.001  # strength of the push
     margin: float | None = 5.0  # class means further away do not push; None: all push, as in the paper
-    distance: ComparedFeatures | None = None  # None: before the dropout on the features
+    distance: ComparedFeatures | None = None
+    """Which features are compared with the means; None: those before the dropout on them."""
 
     name = "fedlog-c"
 
@@ -199,7 +204,7 @@ class FedLogC(FedLog):
         others = self.plan.n_class - 1
         if self.margin is None and self.beta > 0 and self.alpha <= others * self.beta:
             raise InputError(
-                "without a margin, fedlog-c needs an alpha above (classes - 1) * beta, or it diverges, found: "
+                "without a margin, fedlog-c diverges unless alpha is above (classes - 1) * beta, found: "
                 f"alpha {self.alpha}, (classes - 1) * beta = {others * self.beta:g}",
                 hint=f"set beta below {self.alpha / max(others, 1):g}, or set a margin",
             )
@@ -215,7 +220,7 @@ class FedLogC(FedLog):
     @property
     def loss(self) -> Loss:
         """The loss: cross-entropy, a pull to the mean of the own class, and a push from other means (eq. 12)."""
-        return ClusteredLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
+        return ClassMeansLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
         """The summed statistics and, in a private run, the std of their noise; before round 1, the seed."""
@@ -225,7 +230,7 @@ class FedLogC(FedLog):
         return super().broadcast(server)
 
     def hear(self, message: Message, known: Params) -> Params:
-        """The head, solved as the server solves it, and the class means; from a seed, only a random head."""
+        """The head, solved as the server solves it, and the class means; from a seed a random head, and no means."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
@@ -241,7 +246,10 @@ class FedLogC(FedLog):
         return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """Notes for the user: how fast class means may move apart; a warning if they grow 100-fold without a margin."""
+        """Notes for the user: how fast class means may move apart, with a warning if their distances may grow 100-fold.
+
+        With a margin there is no warning.
+        """
         if not self.beta:
             return ()
         try:

@@ -15,8 +15,8 @@ from fedlog.algorithms.shape import (
     EVERYTHING,
     Algorithm,
     Bodies,
-    BodySummary,
     Exchange,
+    FeatureSummary,
     ModelPlan,
     Phase,
     Schedule,
@@ -57,7 +57,7 @@ class FedProto(Algorithm):
     def schedule(self) -> Schedule:
         """One exchange a round: train the whole model, then sum its features by class."""
         train = Phase(EVERYTHING, self.epochs, NearPrototypeLoss(self.regularisation), self.learning_rate)
-        return Schedule(round=(Exchange("prototypes", (train,), BodySummary.STATISTICS),))
+        return Schedule(round=(Exchange("prototypes", (train,), FeatureSummary.STATISTICS),))
 
     def begin(self, key: Key) -> Params:
         """A seed for the initial model, the same for all clients, and no prototypes yet."""
@@ -85,13 +85,13 @@ class FedProto(Algorithm):
         return Work(home, heard)
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Keep the model; send the class means and the number of records of each class."""
+        """To keep: the model. To send: the class means and the number of records of each class."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         return trained.params, Message(Kind.MEANS, (means[:, 1:].to(torch.float32), counts))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The new prototypes: the class means; the old prototype for a class of which no participant has records."""
+        """The new prototypes: the class means of all participants; a class without records keeps its old prototype."""
         sums, counts = total.arrays
         new = counts > 0
         means = torch.where(new[:, None], sums / counts.clamp(min=1)[:, None], server["means"])

@@ -1,4 +1,4 @@
-"""Losses that add a term to cross-entropy. They sum over the batch axis only, so leading axes may be clients."""
+"""Losses that add a term to cross-entropy. They sum over the batch axis only, so axes before it may be clients."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class ComparedFeatures(StrEnum):
 
 
 @dataclass(frozen=True)
-class ClusteredLoss:
+class ClassMeansLoss:
     """Cross-entropy + alpha * (squared distance to the own class's mean) - beta * (squared distances to other means).
 
-    FedLog-C's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present` (..., n_class). A
-    class without a mean is in neither term. Means further away than the `margin` do not push. docs/deviations.md
-    explains the margin, and why the distance is taken before the dropout on the features.
+    FedLog-C's loss: the paper's eq. 12, averaged over the batch. Constants: `means` (..., n_class, width) and `present`
+    (..., n_class). A class without a mean is in neither term. Means further away than the `margin` do not push.
+    docs/deviations.md explains the margin, and why features before the dropout are compared with the means.
     """
 
     alpha: float
     beta: float
     margin: float | None
-    distance: ComparedFeatures = ComparedFeatures.BEFORE_DROPOUT
+    compared: ComparedFeatures = ComparedFeatures.BEFORE_DROPOUT
 
     def __call__(self, batch: Batch, constants: Mapping[str, Tensor], carry: Carry) -> tuple[Tensor, Carry]:
         entropy, carry = cross_entropy(batch, constants, carry)
-        dropped = batch.dropped if self.distance is ComparedFeatures.AFTER_DROPOUT else None
-        features = batch.features if dropped is None else dropped
+        after_dropout = batch.after_dropout if self.compared is ComparedFeatures.AFTER_DROPOUT else None
+        features = batch.features if after_dropout is None else after_dropout
         squares = _squared_distances(features, constants["means"], constants["present"])
         own = squares.gather(-1, batch.labels[..., None])[..., 0]
         pushing = squares if self.margin is None else squares.clamp(max=self.margin**2)
@@ -74,7 +74,8 @@ class NearPrototypeLoss:
 class NearModelLoss:
     """Cross-entropy, plus `strength` / 2 times the squared distance of the parameters from given parameters.
 
-    The proximal term of FedProx (mu) and of Ditto (lambda). Constants: the given parameters, by name.
+    The proximal term of FedProx (its mu is `strength`) and of Ditto (its lambda). Constants: the given parameters, by
+    name.
     """
 
     strength: float
@@ -92,8 +93,8 @@ class NearModelLoss:
 class NearGlobalMeanLoss:
     """Cross-entropy, plus kappa / 2 times the mean squared difference of the running mean feature from the global mean.
 
-    FedDBE's loss. Constant: `mean` (..., width). Carry: `running` (..., width), which each batch moves towards its own
-    mean by the share `momentum`. The gradient flows through the current batch only.
+    FedDBE's loss. Constant: the global mean, `mean` (..., width). Carry: the running mean, `running` (..., width), to
+    which each batch adds its own mean with the share `momentum`. The gradient flows through the current batch only.
     """
 
     kappa: float

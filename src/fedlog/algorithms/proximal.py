@@ -35,7 +35,7 @@ def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: 
 
 @dataclass(frozen=True)
 class Ditto(Averaging):
-    """Each round trains a personal model near the global one, then averages as FedAvg does."""
+    """Trains a personal model near the global one in each round, and averages the global one as FedAvg does."""
 
     personal_phases: tuple[Phase, ...] = ()
 
@@ -57,7 +57,7 @@ class Ditto(Averaging):
         return Work(_strip_personal_prefix(home), common) if exchange == PERSONAL else Work(common)
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Keep the personal model; send the global one with the client's number of records."""
+        """To keep: the personal model. To send: the newly trained global one with the client's number of records."""
         if exchange == PERSONAL:
             return {**home, **_add_personal_prefix(trained.params)}, None
         kept, message = super().close(exchange, home, work, trained)
@@ -78,7 +78,8 @@ def ditto(
 ) -> Ditto:
     """Ditto (Li et al. 2021): FedAvg, and a personal model v with lambda / 2 * |v - w_global|^2 in its loss.
 
-    `regularisation` is lambda. Epochs and learning rate of the personal model are the global model's unless given.
+    `regularisation` is lambda. The personal model has the epochs and the learning rate of the global one unless its own
+    are given.
     """
     near = NearModelLoss(_check_strength("ditto", "regularisation", regularisation))
     personal = Phase(

@@ -19,10 +19,10 @@ from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
-from fedlog.algorithms.one_exchange.drawn_heads import CCVR, FedPFT
 from fedlog.algorithms.one_exchange.fed_cof import FedCOF
 from fedlog.algorithms.one_exchange.fed_heads import FedHeads
 from fedlog.algorithms.one_exchange.fed_regression import FedRegression
+from fedlog.algorithms.one_exchange.heads_from_drawn_features import CCVR, FedPFT
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNB, FedNCM, FedQDA, FedRidge
 from fedlog.algorithms.shape import Algorithm, ModelPlan, Schedule
 from fedlog.errors import InputError
@@ -52,15 +52,15 @@ METHODS: dict[str, Factory] = {
 }
 
 
-def find_methods(fact: Callable[[Algorithm], bool]) -> tuple[str, ...]:
-    """The names of the registered methods for which `fact` holds."""
+def find_methods(condition: Callable[[Algorithm], bool]) -> tuple[str, ...]:
+    """The names of the registered methods for which `condition(method)` is true."""
     layers = (("first",), ("second",), (HEAD,))
     plan = ModelPlan(n_class=2, width=2, layers=layers, n_entries=10)
-    return tuple(name for name, make in METHODS.items() if fact(make(plan)))
+    return tuple(name for name, make in METHODS.items() if condition(make(plan)))
 
 
 def name_method(method: str | Factory) -> str:
-    """The name of a method in settings and records, given its name, its class or its function."""
+    """The name of a method in settings and result files, given its name, or the class or function that makes it."""
     if isinstance(method, str):
         return method
     if not callable(method):
@@ -83,7 +83,7 @@ def find_factory(method: str) -> Factory:
 
 
 def find_method_rounds(method: str) -> int | None:
-    """The number of rounds that a method sets (1 for one-exchange methods); None if the user chooses it."""
+    """The number of rounds that a method needs (1 for one-exchange methods); None if the user chooses the number."""
     found = getattr(find_factory(method), "rounds", None)
     return found if isinstance(found, int) else None
 
@@ -115,7 +115,7 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_method(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
-    """Make the method for models of this plan, with these options."""
+    """Make the method for models with this plan, and with the `given` options."""
     make = find_factory(method)
     _refuse_incomplete(method, sorted(getattr(make, "__abstractmethods__", ())))
     made = make(plan, **read_options(method, given))
@@ -133,10 +133,10 @@ def freeze_bodies(algorithm: Algorithm) -> Algorithm:
             f"method {algorithm.name} cannot be used with frozen bodies: it sends no statistics",
             hint=f"use one of: {able}",
         )
-    return cast(Algorithm, _FrozenBodies(algorithm))
+    return cast(Algorithm, _MethodWithoutTraining(algorithm))
 
 
-class _FrozenBodies:
+class _MethodWithoutTraining:
     """A method without its training phases; everything else is passed on to the method."""
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -162,7 +162,7 @@ def _refuse_incomplete(method: str, missing: list[str]) -> None:
 
 @cache
 def _find_option_types(make: Factory) -> dict[str, Any]:
-    """The types of the options that have annotations in the constructor."""
+    """The annotated types of the options, by name."""
     sources: list[Any] = [make.__init__ if inspect.isclass(make) else make]
     if is_dataclass(make):
         sources.insert(0, make)  # annotations of a base class are looked up in that class's module

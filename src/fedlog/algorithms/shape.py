@@ -1,10 +1,11 @@
-"""The interface of every method: a schedule, and a few pure functions.
+"""The interface of every method: a schedule, and a few pure functions that the engine calls in this order:
 
     server   begin -> broadcast ..............................-> step -> broadcast ...
     client             hear -> open -> (engine trains) -> close --^           hear -> deploy
 
-An algorithm has no training loop, device, bytes or clock: that is the engine's work. The engine may train one client
-or a block of clients at once; these functions always see one client and one message.
+A method (in code an `Algorithm`) has no training loop, device, bytes or clock: that is the engine's work. The engine
+may train one client or a block of clients at once; these functions always see one client and one message. What a client
+keeps between exchanges is its `home`; what it knows from broadcasts is `heard`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class TrainingRecords(Enum):
 class ModelPlan:
     """What all clients' models have in common: the classes, the width of the features, and the layers.
 
-    `layers` are names of parameters, bottom to top, the head last. Methods that accept any body use only the head.
+    `layers` are the names of the parameters, layer by layer from the input up, the head last. A method whose clients
+    may have different bodies must use only the head of them.
     """
 
     n_class: int
@@ -62,11 +64,11 @@ class ModelPlan:
 
 
 class HiddenParams(Mapping[str, Tensor]):
-    """Replaces the parameters in a batch if the loss did not ask for them: every access raises an InputError."""
+    """Stands in for the parameters if a loss did not ask for them: every access raises an InputError."""
 
     def __getitem__(self, name: str) -> NoReturn:
         raise InputError(
-            f"a loss reads `batch.params` without asking for it: {name}",
+            f"a loss reads parameters from `batch.params` without asking for them: {name}",
             hint="set `reads_params = True` on the loss",
         )
 
@@ -79,7 +81,7 @@ class HiddenParams(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The input of a loss. The leading axes `...` are clients that train together; a single client has none."""
+    """The input of a loss. The axes `...` are clients that train together; for a single client there are none."""
 
     features: Tensor  # (..., B, width), before the dropout on them and before any shift
     logits: Tensor  # (..., B, n_class), after both
@@ -87,7 +89,7 @@ class Batch:
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
     params: Mapping[str, Tensor] = field(default_factory=HiddenParams)
     """The whole model by name, (..., *shape) each, for losses with `reads_params`."""
-    dropped: Tensor | None = None
+    after_dropout: Tensor | None = None
     """(..., B, width): the features after the dropout on them, as the head sees them; None without dropout."""
 
 
@@ -134,7 +136,7 @@ EVERYTHING = select_all_but()
 class Phase:
     """A part of local training: which parameters are trained, for how many epochs, with which loss."""
 
-    moves: Selection
+    trained: Selection
     epochs: int
     loss: Loss
     learning_rate: float
@@ -149,8 +151,11 @@ class Phase:
         return params if self.reads_params else HiddenParams()
 
 
-class BodySummary(Enum):
-    """What the engine computes from the features of all training records after training, in evaluation mode."""
+class FeatureSummary(Enum):
+    """What the engine computes after training from the features of all training records, for the upload.
+
+    The body is in evaluation mode.
+    """
 
     NOTHING = "nothing"
     STATISTICS = "statistics"
@@ -160,25 +165,25 @@ class BodySummary(Enum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """A client's local work, and then its upload; methods without communication have no upload."""
+    """One exchange between clients and server: a client trains, summarises features, and sends its upload, if any."""
 
     name: str
     phases: tuple[Phase, ...]
-    summary: BodySummary = BodySummary.NOTHING
+    summary: FeatureSummary = FeatureSummary.NOTHING
     detail: Detail = Detail.MEANS
     """Which second moments are summed besides class sums, for the summary STATISTICS."""
     parts: int = 1
     """The number of Gaussians for each class, for the summary MIXTURES."""
     fewest: int | None = None
-    """The smallest number of records for each of several Gaussians, for the summary MIXTURES."""
+    """The smallest number of records for each of several Gaussians of a class, for the summary MIXTURES."""
 
     def count_summed_features(self, width: int) -> int:
         """The number of summed features: the body's `width`, plus 1 if the number to predict is summed with them."""
-        return width + (self.summary is BodySummary.NUMBERS)
+        return width + (self.summary is FeatureSummary.NUMBERS)
 
 
 class Audience(Enum):
-    """Who gets a broadcast: the next participants, or all clients if a broadcast builds on earlier broadcasts."""
+    """Who gets a broadcast: the next participants, or all clients if a broadcast builds on earlier ones."""
 
     NEXT = "whoever takes part next"
     EVERYONE = "everyone"
@@ -196,14 +201,14 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The start of a client's training: the whole model, constants for the loss and for `close`, and the first carry.
-
-    The carry is what a loss passes on from batch to batch.
-    """
+    """What a client's local work starts from."""
 
     params: Params
+    """The whole model."""
     constants: Params = field(default_factory=dict)
+    """Values for the loss and for `close` that training does not change."""
     carry: Params = field(default_factory=dict)
+    """The first value of what a loss passes on from batch to batch."""
 
 
 NO_MIXTURES = Mixtures(*torch.zeros(3, 0, 0))
@@ -214,6 +219,7 @@ class WorkResult:
     """The result of a client's local work; statistics and mixtures are empty unless the exchange asks for them."""
 
     params: Params
+    """The whole model after training."""
     statistics: Statistics
     records: int
     second: Tensor | None = None
@@ -226,23 +232,23 @@ class HasCandidates(Protocol):
     """A method that offers several models; each client chooses one on its validation records."""
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The models to choose from, by name; clients without validation records take the first."""
+        """The models to choose from, with their names; clients without validation records take the first."""
 
 
 def predicts_numbers(algorithm: Algorithm) -> bool:
     """Whether the method predicts a number instead of a class."""
-    return any(exchange.summary is BodySummary.NUMBERS for exchange in algorithm.schedule.round)
+    return any(exchange.summary is FeatureSummary.NUMBERS for exchange in algorithm.schedule.round)
 
 
 class Algorithm(ABC):
-    """The base class of methods. A method is a frozen dataclass with a `ModelPlan` and its hyper-parameters."""
+    """The base class of methods. A method is a frozen dataclass with a `ModelPlan` and its options."""
 
     name: str
     """The method's name in the registry."""
     bodies = Bodies.SAME
     training = TrainingRecords.OWN
     may_federate: bool = False
-    """Whether sites accept it over Flower: no body leaves a site, and bodies may differ."""
+    """Whether sites accept the method over Flower: no body leaves a site, and bodies may differ."""
     sends_statistics: bool = False
     """Whether uploads are statistics. Only such methods can be private or use frozen bodies."""
     sums_in_the_open: bool = False
@@ -260,9 +266,10 @@ class Algorithm(ABC):
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Whether a step sums the last upload of every client, even of clients that skip this exchange.
+        """Whether a step gets the sum of the last uploads of all clients, even of those that skip this exchange.
 
-        If not, it sums only the uploads of this exchange. If so, all exchanges must upload the same kind of message.
+        If not, it gets the sum of the uploads of this exchange alone. If so, all exchanges must upload the same kind of
+        message.
         """
         return False
 
@@ -280,15 +287,15 @@ class Algorithm(ABC):
 
     @abstractmethod
     def hear(self, message: Message, known: Params) -> Params:
-        """What a client knows after a broadcast; `known` is what it knew before."""
+        """What a client knows from broadcasts after this one; `known` is what it knew before."""
 
     @abstractmethod
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The start of a client's training in this exchange, from what it keeps and what it heard."""
+        """The start of a client's training in this exchange, from what it keeps and what it knows from broadcasts."""
 
     @abstractmethod
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """The state that the client keeps from now on, and the message that it uploads or None."""
+        """After training in an exchange: the state that the client keeps from now on, and its upload, if any."""
 
     @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -299,7 +306,7 @@ class Algorithm(ABC):
         """The client's whole model, for evaluation and use."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
-        """Raise an InputError unless `holds`; it states the `rule` ("must not be negative") and the option's value."""
+        """Raise an InputError unless `holds`; it has the option's value and the `rule` ("must not be negative")."""
         if not holds:
             raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}", hint=hint)
 

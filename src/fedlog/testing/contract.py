@@ -38,7 +38,7 @@ Check = Callable[[Trial], None]
 
 
 class MethodBrokenError(AssertionError):
-    """A method breaks the contract of all methods; the message names the check that failed, and why."""
+    """A method breaks the contract of all methods; the message names the check that failed, and says why."""
 
 
 def check_method(method: str | registry.Factory, **options: Any) -> None:
@@ -85,7 +85,7 @@ def contract_checks() -> tuple[Check, ...]:
 
 def check_description(trial: Trial) -> None:
     """Check what a method states about itself: its name, its exchanges in a round, and its advice to users."""
-    algorithm = trial.make_algorithm()
+    algorithm = trial.make_method()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
     assert algorithm.schedule.round, "its schedule has no exchange in a round"
@@ -184,7 +184,7 @@ def check_unequal_clients(trial: Trial) -> None:
 def check_round_without_data(trial: Trial) -> None:
     """Check that a run goes on after a round in which only a client without data takes part."""
     federation = make_small_federation([0, 0, 0, 8])
-    pooled = trial.make_algorithm().training is TrainingRecords.POOLED
+    pooled = trial.make_method().training is TrainingRecords.POOLED
     for seed in range(3):
         simulation = trial.make_simulation(federation, participation=0.25, seed=seed)
         if pooled or simulation.draw_participants(1) != [3]:
@@ -224,14 +224,14 @@ def check_different_bodies(trial: Trial) -> None:
 
 
 def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]) -> None:
-    algorithm = trial.make_algorithm()
+    algorithm = trial.make_method()
     if algorithm.bodies is Bodies.SAME:
         try:
             make(None)
         except InputError:
             return
         raise AssertionError(
-            f"the method declares that all clients need the same body, but it accepts {what}: correct `bodies`"
+            f"the method states that all clients need the same body, but it accepts {what}: correct `bodies`"
         )
     if algorithm.schedule.opening is not None:
         try:
@@ -241,7 +241,8 @@ def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[
                 return
         else:
             raise AssertionError(
-                f"the exchange before the first round needs the same body at all clients, but the method accepts {what}"
+                f"the opening exchange sums uploads of untrained bodies, but the method accepts {what}: "
+                "set `bodies` to Bodies.SAME, or leave out the opening exchange"
             )
     simulation = make({"first_head": "random"} if algorithm.schedule.opening is not None else None)
     assert len(run_all_rounds(simulation)) == 2
@@ -335,7 +336,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
 
 
 def make_training_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """Yield all clients' tasks, and the exchange's name, for each exchange; at last for the phase named `closing`."""
+    """Yield all clients' tasks with the exchange's name, for each exchange, and at last with the name `closing`."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)

@@ -67,7 +67,7 @@ def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -
 
 
 def replace_classes_by_numbers(federation: Federation) -> Federation:
-    """Return the federation as a regression: the target is a number made from the class and the first input."""
+    """Return a federation for regression: each record's target is a number made from its class and its first input."""
     train, test = (
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
         for pool in (federation.train, federation.test)
@@ -134,7 +134,7 @@ class Trial:
         plan = make_model_plan(make_small_federation([4, 4]), [make_small_body()] * 2)
         return predicts_numbers(registry.make_method(self.method, plan, self._make_options()))
 
-    def make_algorithm(self) -> Algorithm:
+    def make_method(self) -> Algorithm:
         """Make the method for a small federation."""
         return self.make_simulation(make_small_federation([4, 4])).algorithm
 
@@ -145,12 +145,12 @@ class Trial:
 
 
 def run_all_rounds(simulation: Simulation) -> list[dict[str, Any]]:
-    """Run all remaining rounds and return each round's record, without the seconds it took."""
+    """Run all remaining rounds; return each round's log entry as a dictionary, without the seconds the round took."""
     return [drop_seconds(record) for record in simulation.rounds()]
 
 
 def drop_seconds(record: RoundRecord) -> dict[str, Any]:
-    """Return a round's record as a dictionary, without the seconds it took."""
+    """Return a round's log entry as a dictionary, without the seconds the round took."""
     return {name: value for name, value in asdict(record).items() if name != "seconds"}
 
 

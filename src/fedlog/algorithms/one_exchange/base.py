@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, ModelPlan, Schedule, Work, WorkResult
+from fedlog.algorithms.shape import Algorithm, Exchange, FeatureSummary, ModelPlan, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
 from fedlog.core.packed_matrix import pack_triangle, unpack_triangle
@@ -29,11 +29,11 @@ SUMS, SECOND = "sums", "second"  # names in the server's state, and in what clie
 
 
 class PredictedClasses(StrEnum):
-    """Which classes a site's model can predict."""
+    """Which classes a client's model can predict."""
 
     ALL = "all"
     OWN = "own"
-    """Only those that the site has training records of."""
+    """Only those that the client has training records of."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OneExchange(Algorithm):
     detail = Detail.MEANS
     rounds = 1  # more rounds would send the same sums again
     sends_moments_for_personal = True
-    """Whether sites need the summed moments to solve personal heads; False: the global head is enough."""
+    """Whether clients need the summed moments to solve personal heads; if not, the global head is enough."""
     may_federate = True
     can_remove_client = True
     sums_last_uploads = True
@@ -62,9 +62,9 @@ class OneExchange(Algorithm):
         raise NotImplementedError
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head, from its own sums and the sums of all clients, which count as `strength` records.
+        """A client's personal head, from its own sums and the sums of all clients, which count as `strength` records.
 
-        None if the sums of all clients were not sent, or if the method has no personal head for this strength.
+        None if the server did not send the sums of all clients, or if the method has no personal head of this strength.
         """
         if SUMS not in heard:
             return None
@@ -73,7 +73,7 @@ class OneExchange(Algorithm):
     @property
     def schedule(self) -> Schedule:
         """One exchange without training: clients send their summed moments."""
-        return Schedule(round=(Exchange("statistics", (), BodySummary.STATISTICS, self.detail),))
+        return Schedule(round=(Exchange("statistics", (), FeatureSummary.STATISTICS, self.detail),))
 
     def join(self, initial: Params) -> Params:
         """The state that the client keeps: its frozen body."""
@@ -108,25 +108,28 @@ class OneExchange(Algorithm):
         return {HEAD: message.arrays[0]}
 
     def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        """The client's frozen body with the newest head; nothing is trained."""
+        """The client's frozen body with the newest head. Nothing will be trained."""
         return Work({**home, HEAD: heard[HEAD]})
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Send the client's sums; keep a copy of them if the client solves a personal head."""
+        """To keep: the body, and the client's sums if it solves a personal head. To send: the client's sums."""
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
         kept = dict(zip((OWN_SUMS, OWN_SECOND), moments.arrays, strict=False)) if self.personal else {}
         return {**self.join(trained.params), **kept, **self.mark_own_classes(trained.statistics.counts)}, message
 
     def mark_own_classes(self, counts: Tensor) -> Params:
-        """A mask of the classes that the site has records of, to be kept; empty if its model may predict all classes.
+        """A mask of the classes that the client has records of, for the state it keeps.
 
-        `counts` (n_class,) are the site's records of each class.
+        Empty if models may predict all classes. `counts` (n_class,) are the client's numbers of records.
         """
         return {OWN_CLASSES: counts > 0} if self.classes is PredictedClasses.OWN else {}
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head of the summed moments; the old head if there are no records, or too few compared with the noise."""
+        """The server's next state, with the head of the summed moments.
+
+        The old state if there are no records, or too few compared with the privacy noise.
+        """
         moments = Moments.from_arrays(total.arrays, self.detail)
         if not is_count_usable(moments.statistics, total.noise_std):
             return server
@@ -138,13 +141,13 @@ class OneExchange(Algorithm):
         return _name_head_parts(self.solve(moments, noise_std))
 
     def deploy(self, home: Params, heard: Params) -> Params:
-        """The frozen body with the global head; with `classes = own` it predicts only the site's classes."""
+        """The frozen body with the global head; with `classes = own` it predicts only the client's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         others = {name: heard[name] for name in (QUADRATIC, SPREAD, NOISE) if name in heard}
         return {**body, HEAD: self.restrict_to_own_classes(heard[HEAD], home), **others}
 
     def restrict_to_own_classes(self, head: Tensor, home: Params) -> Tensor:
-        """The head (n_class, 1 + w), changed so that it never predicts classes without a record at the site."""
+        """The head (n_class, 1 + w), changed so that it never predicts classes that the client has no record of."""
         own = home.get(OWN_CLASSES)
         if own is None or not bool(own.any()):
             return head
@@ -152,10 +155,9 @@ class OneExchange(Algorithm):
         return torch.cat([bias[:, None], head[:, 1:]], dim=1)
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The models that a site chooses from: with the global head, then with its personal heads.
+        """The models that a client chooses from: with the global head, then with its personal heads.
 
-        Personal heads are ordered: each gives the global head less weight than the one before. Empty if the method has
-        no personal heads.
+        Each personal head gives the global head less weight than the one before. Empty without personal heads.
         """
         if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
@@ -169,7 +171,7 @@ class OneExchange(Algorithm):
         return found
 
     def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A site's personal head from the sums that it kept; None if it has no records, or no head of this strength."""
+        """A client's personal head from its kept sums; None without records, or if there is none of this strength."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_personal_head(own, heard, strength) if own.statistics.total else None
 

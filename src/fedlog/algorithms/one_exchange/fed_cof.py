@@ -4,7 +4,7 @@ The covariance of a class is estimated from how much its mean differs between cl
 means separately, so secure sums cannot be used.
 
 Personal heads are not in that paper: the server sends the class sums and the Gram matrix instead of the head, and a
-site adds its own sums and Gram matrix, which it computes from its records.
+client adds its own sums and Gram matrix, which it computes from its records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
-from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkResult
+from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, estimate_gram_of_client, solve_unit_ridge
 from fedlog.core.heads.personal import mix_moments
 from fedlog.core.packed_matrix import pack_triangle
@@ -42,10 +42,10 @@ class FedCOF(OneExchange):
     def schedule(self) -> Schedule:
         """One exchange without training: clients send their class means."""
         at_home = Detail.SECOND if self.personal else Detail.MEANS
-        return Schedule(round=(Exchange("means", (), BodySummary.STATISTICS, at_home),))
+        return Schedule(round=(Exchange("means", (), FeatureSummary.STATISTICS, at_home),))
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Send the class means with the number of records of each; keep the sums if the site solves a personal head."""
+        """To keep: the body, and the sums if the client solves a personal head. To send: class means with counts."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
         message = Message(Kind.CLASS_MEANS, (means[:, 1:].to(torch.float32), counts))
@@ -67,10 +67,10 @@ class FedCOF(OneExchange):
         return solve_unit_ridge(moments.statistics, moments.gram())
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
-        """A site's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
+        """A client's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
-        None if the sums of all clients were not sent. With strength 0, also None if no class has two records at the
-        site, since a covariance needs two.
+        None if the server did not send the sums of all clients. With strength 0, also None if the client has no two
+        records of any class, since a covariance needs two.
         """
         if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
             return None

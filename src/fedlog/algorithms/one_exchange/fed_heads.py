@@ -1,4 +1,4 @@
-"""The server solves several heads from the same sums, and each site chooses the best one on its validation rows."""
+"""The server solves several heads from the same sums; each client chooses the best one on its validation records."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedlog.wire.message import Contribution, Kind, Message
 
 @dataclass(frozen=True)
 class FedHeads(OneExchange):
-    """Solves all heads named in `heads` (fedlog, ncm, lda, ridge); each site chooses one on its validation rows.
+    """Solves all heads named in `heads` (fedlog, ncm, lda, ridge); each client chooses one on its validation records.
 
-    A site without validation rows takes the first. With `personal`, a site can also choose its own versions of FedLog's
-    head and of the ridge head.
+    A client without validation records takes the first. With `personal`, a client can also choose its own versions of
+    FedLog's head and of the ridge head.
     """
 
     heads: str = "lda,ridge,fedlog,ncm"
@@ -58,7 +58,7 @@ class FedHeads(OneExchange):
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
-        """The head that is named first; `step` solves all heads."""
+        """The head that is named first in `heads`; `step` solves all of them."""
         return self._methods[self.names[0]].solve(moments, noise_std)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
@@ -84,7 +84,7 @@ class FedHeads(OneExchange):
         return {HEAD: first, **{f"{HEAD}.{name}": head for name, head in zip(self.names[1:], others, strict=True)}}
 
     def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
-        """The models that a site chooses from: one for each head, and with `personal` also with its personal heads."""
+        """The models that a client chooses from: one for each head, and with `personal` one for each personal head."""
         deployed = self.deploy(home, heard)
         heads = {
             name: heard[HEAD if at == 0 else f"{HEAD}.{name}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedlog.algorithms.one_exchange.base import OneExchange, PredictedClasses
-from fedlog.algorithms.shape import BodySummary, Exchange, Schedule
+from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule
 from fedlog.core.heads.regression import NumberHead, solve_regression
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError
@@ -31,14 +31,14 @@ class FedRegression(OneExchange):
         self._check_option("strength", self.strength is None or self.strength > 0, "must be above 0")
         if self.personal or self.classes is not PredictedClasses.ALL:
             raise InputError(
-                "fed-regression solves one head for all sites, so it cannot be used with personal heads or own classes",
+                "fed-regression solves one head for all clients: it cannot be used with personal heads or own classes",
                 hint="leave out --personal and the option `classes`",
             )
 
     @property
     def schedule(self) -> Schedule:
         """One exchange without training: clients send the joint moments of the features and the number to predict."""
-        return Schedule(round=(Exchange("statistics", (), BodySummary.NUMBERS, self.detail),))
+        return Schedule(round=(Exchange("statistics", (), FeatureSummary.NUMBERS, self.detail),))
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the posterior from the summed moments, by name."""

@@ -52,7 +52,7 @@ class FedLogOnce(OneExchange):
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The site's MAP head with the global posterior as its prior: chi = s * grad A(eta_global) + Phi_own."""
+        """The client's MAP head; the prior is the global head, which counts as `strength` records."""
         return solve_personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
 
 
@@ -68,7 +68,7 @@ class FedNCM(OneExchange):
         return solve_nearest_mean_head(moments.statistics, find_least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The site's nearest-mean head, as if it had `strength` more records at each global class mean."""
+        """The client's nearest-mean head, as if it had `strength` more records at each global class mean."""
         head = heard[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
         means = head.clone() / 2  # the rows of a nearest-mean head are twice the means
@@ -95,7 +95,8 @@ class FedNB(OneExchange):
 class FedLDA(OneExchange):
     """Linear discriminant analysis: Gaussian classes with one shared covariance, which the sums give exactly.
 
-    A `share` of the covariance is replaced by a multiple of the identity; None computes the share by Chen et al. 2010.
+    A `share` of the covariance is replaced by a multiple of the identity. If the share is None, it is computed from the
+    covariance (Chen et al. 2010).
     """
 
     share: float | None = None
@@ -112,7 +113,7 @@ class FedLDA(OneExchange):
 class FedQDA(OneExchange):
     """Quadratic discriminant analysis: each class has its own covariance, shrunk to the pooled one and to the identity.
 
-    The second moments of each class are sent, so use it with few features: `--project 64`.
+    The second moments of each class are sent, so use this method with few features: `--project 64`.
     """
 
     towards_pooled: float = 0.5
@@ -141,7 +142,10 @@ class FedRidge(OneExchange):
         return solve_ridge_head(moments, self.strength, noise_std, find_least_count_for_mean(noise_std))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """A ridge head from the site's moments, pulled to the global head; with strength 0, a plain ridge head."""
+        """A ridge head from the client's moments, near the global head, which counts as `strength` records.
+
+        With 0 records it is an ordinary ridge head of the client's moments, with the penalty `self.strength`.
+        """
         if not strength:
             return solve_ridge_head(own, self.strength)
         return solve_personal_ridge_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, BodySummary, Exchange, HasCandidates, Phase, Work, WorkResult
+from fedlog.algorithms.shape import Algorithm, Exchange, FeatureSummary, HasCandidates, Phase, Work, WorkResult
 from fedlog.core.classification import choose_nearly_best
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import compute_number_metrics
@@ -235,10 +235,10 @@ class Cohort:
     ) -> Iterator[WorkResult]:
         """Yield what the exchange asks for about each request's records: class sums, Gaussian mixtures or nothing."""
         nothing = WorkResult({}, Statistics.zeros(0, 1), 0)
-        if exchange.summary in (BodySummary.STATISTICS, BodySummary.NUMBERS):
+        if exchange.summary in (FeatureSummary.STATISTICS, FeatureSummary.NUMBERS):
             for moments in self._sum_moments(backend, requests, exchange):
                 yield replace(nothing, statistics=moments.statistics, second=moments.second)
-        elif exchange.summary is BodySummary.MIXTURES:
+        elif exchange.summary is FeatureSummary.MIXTURES:
             labels, n_class = self._federation.train.labels, self._federation.n_class
             for request, features in zip(requests, backend.compute_features(requests), strict=True):
                 own = labels[request.positions]
@@ -256,7 +256,7 @@ class Cohort:
         protection, labels, n_class = self._protection, self._federation.train.labels, self._federation.n_class
         summarise = Moments.from_records if protection is None else protection.sum_moments
         for request, features in self._list_features_to_sum(backend, requests):
-            if exchange.summary is BodySummary.NUMBERS:
+            if exchange.summary is FeatureSummary.NUMBERS:
                 numbers = self._federation.train.required_targets[request.positions].to(features)
                 # In a private run the number to predict is cut to its agreed range.
                 numbers = numbers if protection is None else numbers.clamp(-1, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, BodySummary, Exchange, ModelPlan, WorkResult
+from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, Exchange, FeatureSummary, ModelPlan, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
@@ -228,7 +228,7 @@ def make_upload_template(algorithm: Algorithm, exchange: Exchange, initial: Para
     work = algorithm.open(exchange.name, home, heard)
     nothing = Moments.zeros(plan.n_class, exchange.count_summed_features(plan.width), exchange.detail)
     mixtures = NO_MIXTURES
-    if exchange.summary is BodySummary.MIXTURES:
+    if exchange.summary is FeatureSummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)
         mixtures = fit_mixtures(*no_records, plan.n_class, exchange.parts, Key(0))
     trained = WorkResult(work.params, nothing.statistics, 0, nothing.second, mixtures)

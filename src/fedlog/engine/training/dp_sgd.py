@@ -124,7 +124,7 @@ class DpSgdBackend(LoopBackend):
         weights = features.new_ones(len(seen.labels))
         params = {HEAD: task.work.params[HEAD].to(features.dtype)}
         dropped = self._body.apply_last_dropout(features, seen.masks)
-        batch = Batch(features, logits(dropped, params), seen.labels, weights, dropped=dropped)
+        batch = Batch(features, logits(dropped, params), seen.labels, weights, after_dropout=dropped)
         if phase.reads_params:
             return self._compute_layer_and_direct_gradients(task, phase, batch)
         loss, _ = phase.loss(batch, task.work.constants, task.work.carry)
@@ -155,7 +155,7 @@ class DpSgdBackend(LoopBackend):
             batch.labels[:, None],
             batch.weights[:, None],
             {**copies, **direct},
-            None if batch.dropped is None else batch.dropped[:, None],
+            None if batch.after_dropout is None else batch.after_dropout[:, None],
         )
         losses, _ = phase.loss(apart, expand_to_records(task.work.constants), expand_to_records(dict(task.work.carry)))
         losses.sum().backward()  # type: ignore[no-untyped-call]

@@ -109,7 +109,7 @@ class EpochDraws:
 
 def list_trained_parameters(params: Params, phase: Phase, body: Body) -> list[str]:
     """The names of the parameters that the phase trains, sorted, so that saved Adam moments match after a reload."""
-    return sorted(name for name in params if name in phase.moves and name not in body.buffers | body.untrained_params)
+    return sorted(name for name in params if name in phase.trained and name not in body.buffers | body.untrained_params)
 
 
 def make_adam_arguments(rule: Optimiser, learning_rate: float) -> dict[str, Any]:

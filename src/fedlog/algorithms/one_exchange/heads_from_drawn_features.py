@@ -7,8 +7,8 @@ FedPFT (Beitollahi et al. 2024): each client sends a mixture of Gaussians for ea
 client's mixtures separately, so secure sums cannot be used. Covariances are diagonal; Beitollahi et al. also have
 spherical and full ones.
 
-Personal heads are not in these papers: a site draws features from its own Gaussians and trains a head on them, with the
-global head as the prior. No further message is needed.
+Personal heads are not in these papers: a client draws features from its own Gaussians and trains a head on them, with
+the global head as the prior. No further message is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, OneExchange
-from fedlog.algorithms.shape import BodySummary, Exchange, Schedule, Work, WorkResult
+from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
@@ -50,17 +50,20 @@ class HeadFromDrawnFeatures(OneExchange):
         return fit_logistic(features, labels, self.plan.n_class, self.penalty)
 
     def train_personal_head(
-        self, features: Tensor, labels: Tensor, records: float, heard: Params, strength: float
+        self, features: Tensor, labels: Tensor, n_records: float, heard: Params, strength: float
     ) -> Tensor:
-        """A site's personal head from features drawn for its records; the global head counts as `strength` records."""
+        """A client's personal head; the global head counts as `strength` records.
+
+        `features` (n, w) and `labels` (n,) were drawn from Gaussians of the client's `n_records` records.
+        """
         if not strength:
             return self.train_head(features, labels)
-        return fit_personal_softmax_head(features, labels, records, heard[HEAD], strength)
+        return fit_personal_softmax_head(features, labels, n_records, heard[HEAD], strength)
 
 
 @dataclass(frozen=True)
 class CCVR(HeadFromDrawnFeatures):
-    """A softmax head trained on `drawn` features for each class, drawn from the class's Gaussian."""
+    """A softmax head trained on feature vectors drawn from each class's Gaussian, `drawn` of them for each class."""
 
     drawn: int = 200
 
@@ -82,7 +85,7 @@ class CCVR(HeadFromDrawnFeatures):
         return self.train_head(*self._draw_features(moments))
 
     def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
-        """The head trained on features drawn from the site's Gaussians, with the global head as the prior."""
+        """The head trained on features drawn from the client's Gaussians, with the global head as the prior."""
         return self.train_personal_head(*self._draw_features(own), own.statistics.total, heard, strength)
 
     def _draw_features(self, moments: Moments) -> tuple[Tensor, Tensor]:
@@ -103,7 +106,7 @@ class CCVR(HeadFromDrawnFeatures):
 class FedPFT(HeadFromDrawnFeatures):
     """A softmax head trained on features drawn from all clients' mixtures of `parts` Gaussians for each class.
 
-    With many Gaussians, one of them may describe a single record. Gaussians of fewer than `fewest` records are merged.
+    With many Gaussians, one of them may describe a single record. Gaussians of fewer than `fewest` records are joined.
     """
 
     parts: int = 1
@@ -121,10 +124,12 @@ class FedPFT(HeadFromDrawnFeatures):
     @property
     def schedule(self) -> Schedule:
         """One exchange without training: clients send their mixtures of Gaussians."""
-        return Schedule(round=(Exchange("mixtures", (), BodySummary.MIXTURES, parts=self.parts, fewest=self.fewest),))
+        return Schedule(
+            round=(Exchange("mixtures", (), FeatureSummary.MIXTURES, parts=self.parts, fewest=self.fewest),)
+        )
 
     def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        """Send the mixtures; keep the body, and a copy of the mixtures if the client trains a personal head."""
+        """To keep: the body, and the mixtures if the client trains a personal head. To send: the mixtures."""
         found = trained.mixtures
         arrays = (found.counts, found.means, found.variances)
         counts = found.counts.reshape(self.plan.n_class, -1).sum(1)
@@ -132,32 +137,32 @@ class FedPFT(HeadFromDrawnFeatures):
         return {**self.join(trained.params), **kept, **self.mark_own_classes(counts)}, Message(Kind.MIXTURES, arrays)
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The head trained on features drawn from the mixtures, one for each record at the sites."""
+        """The server's next state, with the head trained on features drawn from all clients' mixtures."""
         features, labels = self._draw_features(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
     def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | None:
-        """The head trained on features drawn from the site's mixtures, with the global head as the prior."""
+        """The head trained on features drawn from the client's mixtures, with the global head as the prior."""
         features, labels = self._draw_features(Mixtures(*(home[name] for name in OWN_MIXTURES)))
         return self.train_personal_head(features, labels, len(features), heard, strength) if len(features) else None
 
     def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
-        """Features (n, w) drawn from the mixtures, one for each record, and their labels (n,)."""
+        """Features (n, w) drawn from the mixtures, as many as they have records, and their labels (n,)."""
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
         labels = of_one.repeat(len(mixtures.counts) // len(of_one))
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
-        """No numbers to record: the mixtures are not summed."""
+        """Nothing to record: the mixtures are not summed."""
         return {}
 
 
 def _square_root(covariance: Tensor) -> Tensor:
     """The symmetric square root of a covariance, without directions whose variance is only rounding error.
 
-    Scaled eigenvectors would give the same distribution, but their signs and order depend on the last bit of the sums:
-    the same sums, added in another order, would give other features.
+    Eigenvectors times standard deviations would give the same distribution. But their signs and order depend on the
+    last bit of the sums, so sums added in another order would give other features.
     """
     values, vectors = torch.linalg.eigh(covariance)
     kept = torch.where(values > RANK_ROUNDING * values.max(), values, 0.0)
