@@ -75,7 +75,7 @@ def make_upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
     trained = WorkResult({}, moments.statistics, len(y), moments.second)
     if exchange.summary is BodySummary.MIXTURES:
         trained = replace(trained, mixtures=fit_mixtures(x, y, n_class, exchange.parts, Key(2)))
-    message = method.close(exchange.name, {}, Work({}), trained)[1]
+    message = method.finish_exchange(exchange.name, {}, Work({}), trained)[1]
     assert message is not None
     return message
 

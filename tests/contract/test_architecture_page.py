@@ -52,7 +52,7 @@ STATIONS = (
         "Body.make_initial_params",
         "BlockBackend.train",
         "Statistics.from_records",
-        "FedLog.close",
+        "FedLog.finish_exchange",
         "Protection.protect",
         "Float32Codec.encode",
     ),

@@ -35,16 +35,18 @@ class Wrapped:
 class Unweighted(Wrapped):
     """Counts every client as one record, so that one without any moves the average."""
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        kept, message = self.__getattr__("close")(exchange, home, work, replace(trained, records=1))
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
+        kept, message = self.__getattr__("finish_exchange")(exchange, home, work, replace(trained, records=1))
         return kept, message
 
 
 class Drawing(Wrapped):
     """Draws from PyTorch's own random numbers instead of a key."""
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
-        work: Work = self.__getattr__("open")(exchange, home, heard)
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
+        work: Work = self.__getattr__("start_exchange")(exchange, home, received)
         return replace(work, params={name: value + 1e-3 * torch.rand(()) for name, value in work.params.items()})
 
 
@@ -54,16 +56,16 @@ class Remembering(Wrapped):
 
     steps: Any = field(default_factory=count)
 
-    def deploy(self, home: Params, heard: Params) -> Params:
-        model: Params = self.__getattr__("deploy")(home, heard)
+    def deploy(self, home: Params, received: Params) -> Params:
+        model: Params = self.__getattr__("deploy")(home, received)
         return {**model, HEAD: model[HEAD] + 1e-3 * next(self.steps)}
 
 
 class InPlace(Wrapped):
     """Changes its arguments instead of returning new values."""
 
-    def deploy(self, home: Params, heard: Params) -> Params:
-        model: Params = self.__getattr__("deploy")(home, heard)
+    def deploy(self, home: Params, received: Params) -> Params:
+        model: Params = self.__getattr__("deploy")(home, received)
         model[HEAD] *= 0.999
         return model
 
@@ -95,16 +97,18 @@ class AnyBody(Wrapped):
 class Headless(Wrapped):
     """Deploys a model without a head."""
 
-    def deploy(self, home: Params, heard: Params) -> Params:
-        model: Params = self.__getattr__("deploy")(home, heard)
+    def deploy(self, home: Params, received: Params) -> Params:
+        model: Params = self.__getattr__("deploy")(home, received)
         return {name: value for name, value in model.items() if name != HEAD}
 
 
 class Idle(Wrapped):
     """Uploads what it started from, whatever was trained."""
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
-        kept, message = self.__getattr__("close")(exchange, home, work, replace(trained, params=work.params))
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
+        kept, message = self.__getattr__("finish_exchange")(exchange, home, work, replace(trained, params=work.params))
         return kept, message
 
 

@@ -115,7 +115,7 @@ def test_the_bodies_of_the_pages(page: str, name: str, follow: Follow, capsys: p
     algorithm = METHODS["fedavg"](make_model_plan(federation, bodies), epochs=1, learning_rate=0.01)
     clients = list_clients(federation, bodies, algorithm)
     start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.make_initial_params(Key(1))}
-    work = algorithm.open("average", {name: value.double() for name, value in start.items()}, {})
+    work = algorithm.start_exchange("average", {name: value.double() for name, value in start.items()}, {})
     tasks = [Task(c, work, algorithm.schedule.round[0].phases, Key(2).child(c.name)) for c in clients]
     settings = Settings(batch_size=5, dtype=torch.float64)
     trained = {}

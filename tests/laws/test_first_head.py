@@ -42,17 +42,17 @@ def test_the_default_first_head_is_drawn_from_the_seed_that_was_sent_with_rows_o
     algorithm = FedLog(PLAN)
     assert algorithm.first_head is FirstHead.RANDOM
     message = algorithm.broadcast(algorithm.begin(Key(3)))
-    heard = algorithm.hear(message, {})
-    assert torch.equal(heard[HEAD], make_random_head(3, 5, 5.0, int(message.arrays[0])))
-    torch.testing.assert_close(heard[HEAD].norm(dim=1), torch.full((3,), 5.0))
+    received = algorithm.receive(message, {})
+    assert torch.equal(received[HEAD], make_random_head(3, 5, 5.0, int(message.arrays[0])))
+    torch.testing.assert_close(received[HEAD].norm(dim=1), torch.full((3,), 5.0))
 
 
 def test_a_class_without_records_has_no_mean_in_fedlog_c() -> None:
     algorithm = FedLogC(PLAN)
     sums = Statistics.from_records(torch.ones(4, 5), torch.tensor([0, 0, 2, 2]), 3).sums
     server = algorithm.step("statistics", algorithm.begin(Key(1)), Contribution((sums,)))
-    heard = algorithm.hear(algorithm.broadcast(server), {})
-    work = algorithm.open("statistics", {}, heard)
+    received = algorithm.receive(algorithm.broadcast(server), {})
+    work = algorithm.start_exchange("statistics", {}, received)
     assert work.constants["present"].tolist() == [True, False, True]
 
 
@@ -98,5 +98,5 @@ class Unfinished(Algorithm):
 def test_a_users_method_that_lacks_a_part_is_refused_with_what_it_lacks() -> None:
     with pytest.raises(InputError, match=r"is incomplete: it lacks bodies, training, .*schedule, .*begin, .*advice"):
         make_method(f"{__name__}:NoAlgorithm", PLAN, {})
-    with pytest.raises(InputError, match=r"is incomplete: it lacks broadcast, close, deploy, hear, open, schedule"):
+    with pytest.raises(InputError, match=r"is incomplete: it lacks broadcast, deploy, finish_exchange, receive"):
         make_method(f"{__name__}:Unfinished", PLAN, {})

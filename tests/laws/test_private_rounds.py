@@ -231,8 +231,8 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
     body = build_body("dropping", make, (4,), parse_clip(clip))
     algorithm = FedLog(make_model_plan(federation, [body] * 2), epochs=2, learning_rate=0.05)
     clients = list_clients(federation, [body] * 2, algorithm)
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
-    start = {**body.make_initial_params(Key(2)), HEAD: heard[HEAD]}
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    start = {**body.make_initial_params(Key(2)), HEAD: received[HEAD]}
     phases = algorithm.schedule.round[0].phases
     found = []
     for choice in (BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP):
@@ -382,9 +382,9 @@ def test_a_count_that_drowns_in_noise_keeps_the_old_head() -> None:
     start = algorithm.begin(Key(1))
     assert algorithm.step("statistics", start, Contribution((sums,), noise_std=40.0)) is start
     usable = algorithm.step("statistics", start, Contribution((sums,), noise_std=1.0))
-    heard = algorithm.hear(WIRE.decode(WIRE.encode(algorithm.broadcast(usable))), {})
+    received = algorithm.receive(WIRE.decode(WIRE.encode(algorithm.broadcast(usable))), {})
     # 3 standard deviations of noise are more than the two records of class 1.
-    assert heard["present"].tolist() == [True, False]
+    assert received["present"].tolist() == [True, False]
     again = algorithm.step("statistics", usable, Contribution((-sums,), noise_std=1.0))
     assert again is usable
     without_noise = algorithm.step("statistics", start, Contribution((sums,)))

@@ -64,9 +64,9 @@ def _tasks(federation: Federation, body: Body, method: str, dtype: torch.dtype, 
     )
     start = {HEAD: draw_initial_head(body.width, federation.n_class, Key(1)), **body.make_initial_params(Key(1))}
     home = algorithm.join({name: value.to(dtype) for name, value in start.items()})
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {})
     exchange = algorithm.schedule.round[0]
-    work = algorithm.open(exchange.name, home, {name: value.to(dtype) for name, value in heard.items()})
+    work = algorithm.start_exchange(exchange.name, home, {name: value.to(dtype) for name, value in received.items()})
     clients = list_clients(federation, [body] * len(RECORDS), algorithm)
     return [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
 

@@ -94,10 +94,10 @@ def _task(records: Records, plan: SgdRoundPlan) -> tuple[DpSgdBackend, Task]:
     body = _body()
     algorithm = FedLogC(make_model_plan(federation, [body]), epochs=1, learning_rate=0.1)
     (client,) = list_clients(federation, [body], algorithm)
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {})
     means = torch.randn(CLASSES, WIDTH, generator=Key(9).torch())
     constants = {"means": means, "present": torch.ones(CLASSES, dtype=torch.bool)}
-    work = Work({**body.make_initial_params(Key(2)), HEAD: heard[HEAD]}, constants)
+    work = Work({**body.make_initial_params(Key(2)), HEAD: received[HEAD]}, constants)
     backend = DpSgdBackend(body, federation, Settings(batch_size=50), SgdTraining(plan, 1, lambda key: NoNoise()))
     return backend, Task(client, work, algorithm.schedule.round[0].phases, Key(3))
 
@@ -456,8 +456,8 @@ def _messages(records: int, plan: SgdRoundPlan, clip: Clip, sigma: float, trials
     body = build_body("canary", make, (INPUTS,), clip)
     algorithm = FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1.0)
     (client,) = list_clients(federation, [body], algorithm)
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {})
-    work = Work({**body.make_initial_params(Key(2)), HEAD: heard[HEAD]})
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {})
+    work = Work({**body.make_initial_params(Key(2)), HEAD: received[HEAD]})
     settings = Settings(batch_size=records, dtype=torch.float64)
     backend = DpSgdBackend(body, federation, settings, SgdTraining(plan, 24, FloatSampler))
     phases = algorithm.schedule.round[0].phases

@@ -40,11 +40,12 @@ CASES = {
 def _tasks(algorithm: Any, federation: Federation, found: Body) -> list[Task]:
     start = {HEAD: draw_initial_head(found.width, federation.n_class, Key(1)), **found.make_initial_params(Key(1))}
     home = algorithm.join({name: value.double() for name, value in start.items()})
-    heard = {
-        name: value.double() for name, value in algorithm.hear(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()
+    received = {
+        name: value.double()
+        for name, value in algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {}).items()
     }
     exchange = algorithm.schedule.round[0]
-    work = algorithm.open(exchange.name, home, heard)
+    work = algorithm.start_exchange(exchange.name, home, received)
     clients = list_clients(federation, [found] * len(federation.shards), algorithm)
     return [Task(c, work, exchange.phases, Key(2).child(c.name)) for c in clients]
 

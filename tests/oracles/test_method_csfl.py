@@ -122,10 +122,10 @@ def signs(number: int) -> Message:
 
 def test_an_update_heard_twice_counts_once_and_a_missed_one_is_noticed() -> None:
     method = algorithm()
-    known = method.hear(method.broadcast(method.begin(Key(0))), {})
-    once = method.hear(signs(1), known)
-    again = method.hear(signs(1), once)
+    known = method.receive(method.broadcast(method.begin(Key(0))), {})
+    once = method.receive(signs(1), known)
+    again = method.receive(signs(1), once)
     assert torch.equal(once["moved"], again["moved"])
     assert torch.allclose(once["moved"].abs(), torch.tensor(OPTIONS["phase_2_rate"], dtype=torch.float64))
     with pytest.raises(RunError, match="update 3 after update 1"):
-        method.hear(signs(3), once)
+        method.receive(signs(3), once)

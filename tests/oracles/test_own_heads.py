@@ -61,7 +61,7 @@ def work(method: OneExchange, x: Tensor, y: Tensor) -> tuple[Params, Message]:
     else:
         moments = Moments.from_records(x, y, N_CLASS, exchange.detail)
         trained = WorkResult({}, moments.statistics, len(y), moments.second)
-    home, message = method.close(exchange.name, {}, Work({}), trained)
+    home, message = method.finish_exchange(exchange.name, {}, Work({}), trained)
     assert message is not None
     return home, message
 
@@ -72,11 +72,11 @@ def hear(method: OneExchange, uploads: list[Message]) -> Params:
     state = method.step(
         exchange.name, method.begin(Key(0)), add_contributions([make_contribution(each) for each in uploads])
     )
-    return method.hear(method.broadcast(state), {})
+    return method.receive(method.broadcast(state), {})
 
 
-def own_head(method: OneExchange, home: Params, heard: Params, strength: float) -> Tensor:
-    solved = method.solve_from_kept_state(home, heard, strength)
+def own_head(method: OneExchange, home: Params, received: Params, strength: float) -> Tensor:
+    solved = method.solve_from_kept_state(home, received, strength)
     assert isinstance(solved, Tensor)
     return solved
 
@@ -85,8 +85,8 @@ def own_head(method: OneExchange, home: Params, heard: Params, strength: float) 
 def test_candidates_go_from_the_global_head_to_the_own_records_alone(name: str) -> None:
     method = make(name, classes="own")
     worked = [work(method, *site) for site in sites()]
-    heard = hear(method, [message for _, message in worked])
-    found = dict(method.candidates(worked[0][0], heard))
+    received = hear(method, [message for _, message in worked])
+    found = dict(method.candidates(worked[0][0], received))
     assert list(found) == ["global", *(f"own {s:g}" for s in STRENGTHS[1:])]
     heads = [model[HEAD] for model in found.values()]
     away = [float((head[:2, 1:] - heads[0][:2, 1:]).norm()) for head in heads]
@@ -101,9 +101,9 @@ def test_candidates_go_from_the_global_head_to_the_own_records_alone(name: str) 
 def test_a_prior_of_endless_strength_is_the_global_head(name: str) -> None:
     method = make(name)
     worked = [work(method, *site) for site in sites()]
-    heard = hear(method, [message for _, message in worked])
-    found = own_head(method, worked[0][0], heard, 1e12)
-    torch.testing.assert_close(found, heard[HEAD].double(), rtol=1e-5, atol=1e-5)
+    received = hear(method, [message for _, message in worked])
+    found = own_head(method, worked[0][0], received, 1e12)
+    torch.testing.assert_close(found, received[HEAD].double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "options"), [("ccvr", {}), ("fedpft", {}), ("fedpft", {"parts": 3})])
@@ -197,13 +197,13 @@ def test_a_site_without_records_uses_the_global_head(name: str) -> None:
     method = make(name)
     worked = [work(method, *site) for site in sites()]
     home, nothing = work(method, torch.zeros(0, WIDTH, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
-    heard = hear(method, [*(m for _, m in worked), nothing])
-    assert [label for label, _ in method.candidates(home, heard)] == ["global"]
+    received = hear(method, [*(m for _, m in worked), nothing])
+    assert [label for label, _ in method.candidates(home, received)] == ["global"]
 
 
 def test_without_two_records_of_a_class_there_is_no_fedcof_head_of_ones_own_alone() -> None:
     method = make("fedcof")
     x, y = sites()[0]
     home, message = work(method, x[:2], y[:2])
-    heard = hear(method, [message, *(work(method, *site)[1] for site in sites()[1:])])
-    assert [label for label, _ in method.candidates(home, heard)] == ["global", "own 1000", "own 100", "own 10"]
+    received = hear(method, [message, *(work(method, *site)[1] for site in sites()[1:])])
+    assert [label for label, _ in method.candidates(home, received)] == ["global", "own 1000", "own 100", "own 10"]

@@ -63,17 +63,19 @@ class Averaging(Algorithm):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.PARAMETERS, (*(server[name] for name in self.shared), torch.zeros(1, dtype=torch.int64)))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The averaged parameters by name; empty if the message holds only the seed of the initial model."""
         if message.kind is Kind.SEED:
             return {}
         return dict(zip(self.shared, message.arrays[:-1], strict=True))
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the client's own layers with the shared layers as last received."""
-        return Work(self.deploy(home, heard))
+        return Work(self.deploy(home, received))
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the layers that are not shared. To send: the shared layers with the client's number of records."""
         if not trained.records:
             kept = home  # nothing was trained; home may still be the whole initial model, which is needed
@@ -88,9 +90,9 @@ class Averaging(Algorithm):
         """The mean of the shared layers, weighted by records; the old state if there are no records."""
         return average_parameters(server, self.shared, total)
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The whole model: the layers the client keeps, and the shared layers as last received."""
-        return {**home, **heard}
+        return {**home, **received}
 
 
 def average_parameters(server: Params, names: tuple[str, ...], total: Contribution) -> Params:

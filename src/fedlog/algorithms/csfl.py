@@ -89,7 +89,7 @@ class CSFL(Algorithm):
             return Message(Kind.MEASUREMENTS, (server["measurements"], numbers))
         return Message(Kind.SEED, (server["seed"],))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The sum of all updates so far, with this one added if it is new."""
         if message.kind is Kind.SEED:
             return self.begin(Key(0)) | {"seed": message.arrays[0]}
@@ -111,11 +111,13 @@ class CSFL(Algorithm):
             move = self.phase_1_rate * sparse
         return {"seed": known["seed"], "updates": numbers[-1:], "moved": known["moved"] + move}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the model that all clients share; and the seed of the measurement matrix."""
-        return Work(self.deploy(home, heard), {"seed": heard["seed"]})
+        return Work(self.deploy(home, received), {"seed": received["seed"]})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep and to send: small changes and measurements of large ones; in the second exchange zeros and signs."""
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
@@ -144,12 +146,12 @@ class CSFL(Algorithm):
             mean_support = (support / records).round().to(torch.int64)[None]
             news |= {"measurements": (measurements / records).to(torch.float32), "support": mean_support}
         # The server updates its copy of the model as clients do: from its own broadcast.
-        return {**self.hear(self.broadcast(news), server), **news}
+        return {**self.receive(self.broadcast(news), server), **news}
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The model that all clients share: the initial model plus all updates."""
         names = self.plan.list_top_params(len(self.plan.layers))
-        parts = torch.split(heard["moved"], [home[name].numel() for name in names])
+        parts = torch.split(received["moved"], [home[name].numel() for name in names])
         return {
             name: (home[name] + part.reshape(home[name].shape)).to(home[name].dtype)
             for name, part in zip(names, parts, strict=True)

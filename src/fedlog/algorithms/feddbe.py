@@ -74,21 +74,23 @@ class FedDBE(Algorithm):
         model = tuple(server[name] for name in self.shared if name in server)
         return Message(Kind.PARAMETERS, (*model, server["mean"], torch.zeros(1, dtype=torch.int64)))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The global mean (0 before the opening), and the averaged model once there is one."""
         if message.kind is Kind.SEED:
             return {"mean": torch.zeros(self.plan.width)}
         *model, mean, _ = message.arrays
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the newest model; after the opening also the client's shift and the global mean."""
-        params = self.deploy(home, heard)
+        params = self.deploy(home, received)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})
-        return Work(params, {"mean": heard["mean"]}, {"running": torch.zeros(self.plan.width)})
+        return Work(params, {"mean": received["mean"]}, {"running": torch.zeros(self.plan.width)})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """In the opening, to keep: the old state, to send: the mean feature. In a round, the shift and the model."""
         records = torch.tensor([trained.records])
         if exchange == OPENING:
@@ -101,9 +103,9 @@ class FedDBE(Algorithm):
         """The mean, weighted by records, of the mean features (opening) or of the models (rounds)."""
         return average_parameters(server, ("mean",) if exchange == OPENING else self.shared, total)
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The averaged model with the client's shift."""
-        return {**home, **{name: value for name, value in heard.items() if name != "mean"}}
+        return {**home, **{name: value for name, value in received.items() if name != "mean"}}
 
     def observe(self, server: Params) -> dict[str, float]:
         """The L2 norm of the global mean feature."""

@@ -116,18 +116,20 @@ class FedLog(Algorithm):
         """The global head; before there is one, the seed of the random first head."""
         return Message(Kind.HEAD, (server[HEAD],)) if HEAD in server else Message(Kind.SEED, (server["seed"],))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The global head; if the message holds only a seed, the random head made from it."""
         if message.kind is Kind.SEED:
             seed = int(message.arrays[0])
             return {HEAD: make_random_head(self.plan.n_class, self.plan.width, self.head_norm, seed)}
         return {HEAD: message.arrays[0]}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the client's body with the global head."""
-        return Work(self.deploy(home, heard))
+        return Work(self.deploy(home, received))
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the body. To send: the statistics of all training records of the client."""
         return self.join(trained.params), Message(Kind.STATISTICS, (trained.statistics.sums,))
 
@@ -162,9 +164,9 @@ class FedLog(Algorithm):
         noise = math.hypot(total.noise_std, self.carry * float(server.get(NOISE, torch.zeros(1))))
         return replace(total, arrays=(total.arrays[0] + self.carry * server["statistics"],), noise_std=noise)
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The client's body with the newest head."""
-        return {**home, HEAD: heard[HEAD]}
+        return {**home, HEAD: received[HEAD]}
 
     def observe(self, server: Params) -> dict[str, float]:
         """The spread of the class means, the largest norm of a row of the head, and the solver's relative gradient."""
@@ -229,21 +231,21 @@ class FedLogC(FedLog):
             return Message(Kind.STATISTICS, (server["statistics"], *noise))
         return super().broadcast(server)
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The head, solved as the server solves it, and the class means; from a seed a random head, and no means."""
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
-            return super().hear(message, known) | {"means": means, "present": nothing}
+            return super().receive(message, known) | {"means": means, "present": nothing}
         statistics = Statistics(message.arrays[0].to(torch.float64))
         noise_std = float(message.arrays[1]) if len(message.arrays) > 1 else 0.0
         means, present = statistics.means(find_least_count_for_mean(noise_std))
         head = solve_head(Prior(nu=self.nu).posterior(statistics)).weights
         return {HEAD: head.to(torch.float32), "means": means[:, 1:].to(torch.float32), "present": present}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the client's body with the global head, and the class means for the loss."""
-        return Work(self.deploy(home, heard), {"means": heard["means"], "present": heard["present"]})
+        return Work(self.deploy(home, received), {"means": received["means"], "present": received["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
         """Notes for the user: how fast class means may move apart, with a warning if their distances may grow 100-fold.

@@ -73,18 +73,20 @@ class FedProto(Algorithm):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.MEANS, (server["means"], server["present"]))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The prototypes; if the message holds only the seed, no class has a prototype."""
         if message.kind is Kind.SEED:
             nothing = self.begin(Key(0))
             return {"means": nothing["means"].to(torch.float32), "present": nothing["present"]}
         return {"means": message.arrays[0], "present": message.arrays[1]}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the client's model, and the prototypes for the loss."""
-        return Work(home, heard)
+        return Work(home, received)
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the model. To send: the class means and the number of records of each class."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
@@ -97,11 +99,11 @@ class FedProto(Algorithm):
         means = torch.where(new[:, None], sums / counts.clamp(min=1)[:, None], server["means"])
         return {"seed": server["seed"], "means": means, "present": server["present"] | new}
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The client's model, or its body with a head that chooses the nearest prototype."""
-        if self.prediction is PredictionRule.LOCAL_HEAD or not bool(heard["present"].any()):
+        if self.prediction is PredictionRule.LOCAL_HEAD or not bool(received["present"].any()):
             return home
-        return {**home, HEAD: make_nearest_mean_head(heard["means"], heard["present"])}
+        return {**home, HEAD: make_nearest_mean_head(received["means"], received["present"])}
 
     def observe(self, server: Params) -> dict[str, float]:
         """The number of classes that have a prototype."""

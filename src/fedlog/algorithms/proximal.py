@@ -21,9 +21,9 @@ PERSONAL = "personal"  # the name of Ditto's exchange without an upload, and the
 class FedProx(Averaging):
     """Averaging with a loss that keeps parameters near their values at the start of the round."""
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: the global model, which the loss also gets as the parameters to stay near."""
-        work = super().open(exchange, home, heard)
+        work = super().start_exchange(exchange, home, received)
         return replace(work, constants=work.params)
 
 
@@ -48,22 +48,24 @@ class Ditto(Averaging):
         """The initial model, and a copy of it as the first personal model."""
         return {**initial, **_add_personal_prefix(initial)}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of training: first the personal model, whose loss gets the global one; then the global model."""
         common = {
             **{name: value for name, value in home.items() if name not in _select_personal_entries(home)},
-            **heard,
+            **received,
         }
         return Work(_strip_personal_prefix(home), common) if exchange == PERSONAL else Work(common)
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the personal model. To send: the newly trained global one with the client's number of records."""
         if exchange == PERSONAL:
             return {**home, **_add_personal_prefix(trained.params)}, None
-        kept, message = super().close(exchange, home, work, trained)
+        kept, message = super().finish_exchange(exchange, home, work, trained)
         return {**kept, **_select_personal_entries(home)}, message
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The client's personal model."""
         return _strip_personal_prefix(home)
 

@@ -1,11 +1,13 @@
 """The interface of every method: a schedule, and a few pure functions that the engine calls in this order:
 
-    server   begin -> broadcast ..............................-> step -> broadcast ...
-    client             hear -> open -> (engine trains) -> close --^           hear -> deploy
+    server   begin -> broadcast
+    client   receive -> start_exchange -> (the engine trains) -> finish_exchange
+    server   step -> broadcast
+    client   receive -> deploy, or the next exchange
 
 A method (in code an `Algorithm`) has no training loop, device, bytes or clock: that is the engine's work. The engine
 may train one client or a block of clients at once; these functions always see one client and one message. What a client
-keeps between exchanges is its `home`; what it knows from broadcasts is `heard`.
+keeps between exchanges is its `home`; what it knows from broadcasts is `received`.
 """
 
 from __future__ import annotations
@@ -206,7 +208,7 @@ class Work:
     params: Params
     """The whole model."""
     constants: Params = field(default_factory=dict)
-    """Values for the loss and for `close` that training does not change."""
+    """Values for the loss and for `finish_exchange` that training does not change."""
     carry: Params = field(default_factory=dict)
     """The first value of what a loss passes on from batch to batch."""
 
@@ -231,7 +233,7 @@ class WorkResult:
 class HasCandidates(Protocol):
     """A method that offers several models; each client chooses one on its validation records."""
 
-    def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
+    def candidates(self, home: Params, received: Params) -> Sequence[tuple[str, Params]]:
         """The models to choose from, with their names; clients without validation records take the first."""
 
 
@@ -286,15 +288,17 @@ class Algorithm(ABC):
         """The message from the server to the clients, given the server's state."""
 
     @abstractmethod
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """What a client knows from broadcasts after this one; `known` is what it knew before."""
 
     @abstractmethod
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The start of a client's training in this exchange, from what it keeps and what it knows from broadcasts."""
 
     @abstractmethod
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """After training in an exchange: the state that the client keeps from now on, and its upload, if any."""
 
     @abstractmethod
@@ -302,7 +306,7 @@ class Algorithm(ABC):
         """The server's next state, from its old state and the sum of the uploads."""
 
     @abstractmethod
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The client's whole model, for evaluation and use."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:

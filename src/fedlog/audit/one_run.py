@@ -179,7 +179,7 @@ def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
     body = build_body("canaries", lambda: make_linear_layer(count, WIDTH, 0.0), (count,), parse_clip(audit.clip))
     key = Key(audit.seed)
     algorithm = FedLog(make_model_plan(federation, [body]), epochs=1, learning_rate=1e-3)
-    head = algorithm.hear(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
+    head = algorithm.receive(algorithm.broadcast(algorithm.begin(key.child("server"))), {})[HEAD]
     trained = _train_by_dp_sgd(audit, plan, body, federation, algorithm, head, key)
     # Minus the gradient of the loss by the features at the start: class 0 against class 1, without the constant.
     towards = (head[0] - head[1])[1:].to(torch.float64)

@@ -128,22 +128,22 @@ def check_learns(trial: Trial) -> None:
 
 
 def check_arguments_unchanged(trial: Trial) -> None:
-    """Check that `hear`, `open`, `step`, `broadcast` and `deploy` do not change their arguments."""
+    """Check that `receive`, `start_exchange`, `step`, `broadcast` and `deploy` do not change their arguments."""
     simulation = trial.make_simulation(make_small_federation([4, 9]))
     run_all_rounds(simulation)
     algorithm, server = simulation.algorithm, simulation.server.state
     kept = _copy_values(server)
     message = algorithm.broadcast(algorithm.begin(Key(3)))
-    heard = algorithm.hear(message, {})
+    received = algorithm.receive(message, {})
     if not _needs_all_broadcasts(simulation):  # if broadcasts add up, the last one is useless alone
-        heard = algorithm.hear(algorithm.broadcast(server), heard)
+        received = algorithm.receive(algorithm.broadcast(server), received)
     home = algorithm.join(_make_first_model(simulation))
-    before_home, before_heard = _copy_values(home), _copy_values(heard)
+    before_home, before_received = _copy_values(home), _copy_values(received)
     for exchange in algorithm.schedule.round:
-        algorithm.open(exchange.name, home, heard)
-    algorithm.deploy(home, heard)
-    algorithm.hear(message, heard)
-    given = (("server's state", server, kept), ("home", home, before_home), ("heard", heard, before_heard))
+        algorithm.start_exchange(exchange.name, home, received)
+    algorithm.deploy(home, received)
+    algorithm.receive(message, received)
+    given = (("server's state", server, kept), ("home", home, before_home), ("received", received, before_received))
     for what, now, then in given:
         assert _have_equal_values(now, then), f"the method changes the {what} in place: return new values instead"
 
@@ -342,14 +342,14 @@ def make_training_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], st
     key = Key(3)
     start = _make_first_model(simulation)
     home = algorithm.join({name: value.to(torch.float64) for name, value in start.items()})
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(key)), {})
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(key)), {})
     if not _needs_all_broadcasts(simulation):  # if broadcasts add up, the last one is useless alone
-        heard = algorithm.hear(algorithm.broadcast(simulation.server.state), heard)
+        received = algorithm.receive(algorithm.broadcast(simulation.server.state), received)
     schedule = algorithm.schedule
     for exchange in (*schedule.round, *([schedule.opening] if schedule.opening else [])):
-        work = algorithm.open(exchange.name, home, heard)
+        work = algorithm.start_exchange(exchange.name, home, received)
         yield [Task(c, work, exchange.phases, key.child(c.name, exchange.name)) for c in clients], exchange.name
-    model = Work(algorithm.deploy(home, heard))
+    model = Work(algorithm.deploy(home, received))
     yield [Task(c, model, schedule.closing, key.child(c.name)) for c in clients], "closing"
 
 

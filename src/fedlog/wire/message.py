@@ -122,7 +122,7 @@ def make_contribution(message: Message) -> Contribution:
     if message.kind not in _LIFTS:
         raise InputError(
             f"expected an upload that can be summed, found a message of kind: {message.kind.name}",
-            hint=f"a method's `close` must return a message of kind {', '.join(kind.name for kind in _LIFTS)}",
+            hint=f"`finish_exchange` must return one of {', '.join(kind.name for kind in _LIFTS)}",
         )
     make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution
     return make(_LIFTS[message.kind](message))

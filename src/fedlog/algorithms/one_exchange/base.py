@@ -25,7 +25,10 @@ from fedlog.wire.message import Contribution, Kind, Message
 OWN_SUMS, OWN_SECOND, OWN_CLASSES = "own.sums", "own.second", "own.classes"
 OWN_MIXTURES = ("own.records", "own.means", "own.variances")
 AT_HOME = (OWN_SUMS, OWN_SECOND, OWN_CLASSES, *OWN_MIXTURES)
-SUMS, SECOND = "sums", "second"  # names in the server's state, and in what clients hear if personal heads need the sums
+SUMS, SECOND = (
+    "sums",
+    "second",
+)  # names in the server's state, and in what clients receive if personal heads need the sums
 
 
 class PredictedClasses(StrEnum):
@@ -61,14 +64,14 @@ class OneExchange(Algorithm):
         """The head from the summed moments of all clients; `noise_std` is the std of the privacy noise in them."""
         raise NotImplementedError
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor | QuadraticHead | None:
         """A client's personal head, from its own sums and the sums of all clients, which count as `strength` records.
 
         None if the server did not send the sums of all clients, or if the method has no personal head of this strength.
         """
-        if SUMS not in heard:
+        if SUMS not in received:
             return None
-        return self.solve(mix_moments(self._read_moments(heard, (SUMS, SECOND)), own, strength))
+        return self.solve(mix_moments(self._read_moments(received, (SUMS, SECOND)), own, strength))
 
     @property
     def schedule(self) -> Schedule:
@@ -93,7 +96,7 @@ class OneExchange(Algorithm):
             )
         return Message(Kind.HEAD, (server[HEAD],))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The head from the broadcast; or the summed moments from the broadcast, and the head solved from them."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
@@ -107,11 +110,13 @@ class OneExchange(Algorithm):
             return {HEAD: linear, QUADRATIC: quadratic if diagonal else unpack_triangle(quadratic, self.plan.width)}
         return {HEAD: message.arrays[0]}
 
-    def open(self, exchange: str, home: Params, heard: Params) -> Work:
+    def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
         """The client's frozen body with the newest head. Nothing will be trained."""
-        return Work({**home, HEAD: heard[HEAD]})
+        return Work({**home, HEAD: received[HEAD]})
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the body, and the client's sums if it solves a personal head. To send: the client's sums."""
         moments = Moments(trained.statistics, self.detail, trained.second)
         message = Message(Kind.STATISTICS if self.detail is Detail.MEANS else Kind.MOMENTS, moments.arrays)
@@ -140,11 +145,11 @@ class OneExchange(Algorithm):
         """The parts of the model that are solved from the summed moments, by name."""
         return _name_head_parts(self.solve(moments, noise_std))
 
-    def deploy(self, home: Params, heard: Params) -> Params:
+    def deploy(self, home: Params, received: Params) -> Params:
         """The frozen body with the global head; with `classes = own` it predicts only the client's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
-        others = {name: heard[name] for name in (QUADRATIC, SPREAD, NOISE) if name in heard}
-        return {**body, HEAD: self.restrict_to_own_classes(heard[HEAD], home), **others}
+        others = {name: received[name] for name in (QUADRATIC, SPREAD, NOISE) if name in received}
+        return {**body, HEAD: self.restrict_to_own_classes(received[HEAD], home), **others}
 
     def restrict_to_own_classes(self, head: Tensor, home: Params) -> Tensor:
         """The head (n_class, 1 + w), changed so that it never predicts classes that the client has no record of."""
@@ -154,26 +159,26 @@ class OneExchange(Algorithm):
         bias = torch.where(own, head[:, 0], ABSENT)
         return torch.cat([bias[:, None], head[:, 1:]], dim=1)
 
-    def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
+    def candidates(self, home: Params, received: Params) -> Sequence[tuple[str, Params]]:
         """The models that a client chooses from: with the global head, then with its personal heads.
 
         Each personal head gives the global head less weight than the one before. Empty without personal heads.
         """
         if not self.personal or not (OWN_SUMS in home or OWN_MIXTURES[0] in home):
             return ()
-        deployed = self.deploy(home, heard)
+        deployed = self.deploy(home, received)
         found = [("global", deployed)]
         for strength in STRENGTHS:
-            solved = None if math.isinf(strength) else self.solve_from_kept_state(home, heard, strength)
+            solved = None if math.isinf(strength) else self.solve_from_kept_state(home, received, strength)
             if solved is not None:
                 model = {**deployed, **to_float32(_name_head_parts(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict_to_own_classes(model[HEAD], home)}))
         return found
 
-    def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | QuadraticHead | None:
+    def solve_from_kept_state(self, home: Params, received: Params, strength: float) -> Tensor | QuadraticHead | None:
         """A client's personal head from its kept sums; None without records, or if there is none of this strength."""
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
-        return self.solve_personal_head(own, heard, strength) if own.statistics.total else None
+        return self.solve_personal_head(own, received, strength) if own.statistics.total else None
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
         """The moments stored under these names: sums, and second moments if there are any."""

@@ -44,7 +44,9 @@ class FedCOF(OneExchange):
         at_home = Detail.SECOND if self.personal else Detail.MEANS
         return Schedule(round=(Exchange("means", (), FeatureSummary.STATISTICS, at_home),))
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the body, and the sums if the client solves a personal head. To send: class means with counts."""
         means, _ = trained.statistics.means()
         counts = trained.statistics.counts.round().to(torch.int64)
@@ -66,14 +68,14 @@ class FedCOF(OneExchange):
         """The head of these class sums, with the second moments as the Gram matrix."""
         return solve_unit_ridge(moments.statistics, moments.gram())
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor | None:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor | None:
         """A client's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
 
         None if the server did not send the sums of all clients. With strength 0, also None if the client has no two
         records of any class, since a covariance needs two.
         """
-        if SUMS not in heard or not (strength or bool((own.statistics.counts > 1).any())):
+        if SUMS not in received or not (strength or bool((own.statistics.counts > 1).any())):
             return None
         gram = pack_triangle(estimate_gram_of_client(own, self.gamma))[None]
-        everyone = self._read_moments(heard, (SUMS, SECOND))
+        everyone = self._read_moments(received, (SUMS, SECOND))
         return self.solve(mix_moments(everyone, Moments(own.statistics, self.detail, gram), strength))

@@ -76,20 +76,20 @@ class FedHeads(OneExchange):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.HEADS, (server[HEAD], *(server[f"{HEAD}.{name}"] for name in self.names[1:])))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """Every head in the broadcast, by name."""
         if message.kind is Kind.SEED:
-            return super().hear(message, known)
+            return super().receive(message, known)
         first, *others = message.arrays
         return {HEAD: first, **{f"{HEAD}.{name}": head for name, head in zip(self.names[1:], others, strict=True)}}
 
-    def candidates(self, home: Params, heard: Params) -> Sequence[tuple[str, Params]]:
+    def candidates(self, home: Params, received: Params) -> Sequence[tuple[str, Params]]:
         """The models that a client chooses from: one for each head, and with `personal` one for each personal head."""
-        deployed = self.deploy(home, heard)
+        deployed = self.deploy(home, received)
         heads = {
-            name: heard[HEAD if at == 0 else f"{HEAD}.{name}"]
+            name: received[HEAD if at == 0 else f"{HEAD}.{name}"]
             for at, name in enumerate(self.names)
-            if at == 0 or f"{HEAD}.{name}" in heard
+            if at == 0 or f"{HEAD}.{name}" in received
         }
         if self.personal and OWN_SUMS in home and float(home[OWN_SUMS][:, 0].sum()):
             heads |= self._solve_personal_heads(self._read_moments(home, (OWN_SUMS, OWN_SECOND)), heads)

@@ -51,8 +51,8 @@ class FedRegression(OneExchange):
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))
 
-    def hear(self, message: Message, known: Params) -> Params:
+    def receive(self, message: Message, known: Params) -> Params:
         """The parts of the posterior by name; a head of zeros if the message holds only the seed."""
         if message.kind is Kind.SEED:
-            return super().hear(message, known)
+            return super().receive(message, known)
         return dict(zip(PARTS, message.arrays, strict=True))

@@ -50,7 +50,7 @@ class HeadFromDrawnFeatures(OneExchange):
         return fit_logistic(features, labels, self.plan.n_class, self.penalty)
 
     def train_personal_head(
-        self, features: Tensor, labels: Tensor, n_records: float, heard: Params, strength: float
+        self, features: Tensor, labels: Tensor, n_records: float, received: Params, strength: float
     ) -> Tensor:
         """A client's personal head; the global head counts as `strength` records.
 
@@ -58,7 +58,7 @@ class HeadFromDrawnFeatures(OneExchange):
         """
         if not strength:
             return self.train_head(features, labels)
-        return fit_personal_softmax_head(features, labels, n_records, heard[HEAD], strength)
+        return fit_personal_softmax_head(features, labels, n_records, received[HEAD], strength)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class CCVR(HeadFromDrawnFeatures):
         """The head trained on features drawn from the classes' Gaussians."""
         return self.train_head(*self._draw_features(moments))
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor:
         """The head trained on features drawn from the client's Gaussians, with the global head as the prior."""
-        return self.train_personal_head(*self._draw_features(own), own.statistics.total, heard, strength)
+        return self.train_personal_head(*self._draw_features(own), own.statistics.total, received, strength)
 
     def _draw_features(self, moments: Moments) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the classes' Gaussians, equally many for each class, and their labels (n,)."""
@@ -128,7 +128,9 @@ class FedPFT(HeadFromDrawnFeatures):
             round=(Exchange("mixtures", (), FeatureSummary.MIXTURES, parts=self.parts, fewest=self.fewest),)
         )
 
-    def close(self, exchange: str, home: Params, work: Work, trained: WorkResult) -> tuple[Params, Message | None]:
+    def finish_exchange(
+        self, exchange: str, home: Params, work: Work, trained: WorkResult
+    ) -> tuple[Params, Message | None]:
         """To keep: the body, and the mixtures if the client trains a personal head. To send: the mixtures."""
         found = trained.mixtures
         arrays = (found.counts, found.means, found.variances)
@@ -141,10 +143,10 @@ class FedPFT(HeadFromDrawnFeatures):
         features, labels = self._draw_features(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
-    def solve_from_kept_state(self, home: Params, heard: Params, strength: float) -> Tensor | None:
+    def solve_from_kept_state(self, home: Params, received: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the client's mixtures, with the global head as the prior."""
         features, labels = self._draw_features(Mixtures(*(home[name] for name in OWN_MIXTURES)))
-        return self.train_personal_head(features, labels, len(features), heard, strength) if len(features) else None
+        return self.train_personal_head(features, labels, len(features), received, strength) if len(features) else None
 
     def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the mixtures, as many as they have records, and their labels (n,)."""

@@ -51,9 +51,9 @@ class FedLogOnce(OneExchange):
         """FedLog's MAP head of the summed moments."""
         return solve_head(Prior(nu=self.nu).posterior(moments.statistics)).weights
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor:
         """The client's MAP head; the prior is the global head, which counts as `strength` records."""
-        return solve_personal_fedlog_head(own.statistics, heard[HEAD], strength, self.nu)
+        return solve_personal_fedlog_head(own.statistics, received[HEAD], strength, self.nu)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class FedNCM(OneExchange):
         """The head that chooses the nearest class mean of all records."""
         return solve_nearest_mean_head(moments.statistics, find_least_count_for_mean(noise_std))
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor:
         """The client's nearest-mean head, as if it had `strength` more records at each global class mean."""
-        head = heard[HEAD].to(own.statistics.sums)
+        head = received[HEAD].to(own.statistics.sums)
         present = head[:, 0] > ABSENT
         means = head.clone() / 2  # the rows of a nearest-mean head are twice the means
         means[:, 0] = 1.0
@@ -141,11 +141,11 @@ class FedRidge(OneExchange):
         """The ridge head of the summed moments."""
         return solve_ridge_head(moments, self.strength, noise_std, find_least_count_for_mean(noise_std))
 
-    def solve_personal_head(self, own: Moments, heard: Params, strength: float) -> Tensor:
+    def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor:
         """A ridge head from the client's moments, near the global head, which counts as `strength` records.
 
         With 0 records it is an ordinary ridge head of the client's moments, with the penalty `self.strength`.
         """
         if not strength:
             return solve_ridge_head(own, self.strength)
-        return solve_personal_ridge_head(own, heard[HEAD], strength / max(1.0, own.statistics.total))
+        return solve_personal_ridge_head(own, received[HEAD], strength / max(1.0, own.statistics.total))

@@ -69,7 +69,7 @@ class MessagesByClient:
             if message.kind is Kind.SAME:
                 continue
             if (id(message), id(before)) not in known:
-                after = algorithm.hear(message, before)
+                after = algorithm.receive(message, before)
                 own = mask_missing_classes(after) if transport.closed_world else after
                 known[id(message), id(before)] = own
             self.received[index], self.received_params[index] = message, known[id(message), id(before)]

@@ -98,7 +98,7 @@ class Cohort:
 
     def receive_broadcast(self, blob: bytes) -> None:
         """Decode a broadcast that is the same for all clients, and store the parameters that they have after it."""
-        self.store.received_params = self._algorithm.hear(
+        self.store.received_params = self._algorithm.receive(
             self._transport.broadcast_codec.decode(blob), self.store.received_params
         )
 
@@ -150,7 +150,9 @@ class Cohort:
         """Do the local work of these clients, and yield (client, upload before encoding), with privacy noise if any."""
         for backend, group in self._group_by_backend(indices):
             for client, work, trained in self._train_and_summarise(backend, group, round_number, exchange):
-                home, message = self._algorithm.close(exchange.name, self.store.homes[client.index], work, trained)
+                home, message = self._algorithm.finish_exchange(
+                    exchange.name, self.store.homes[client.index], work, trained
+                )
                 self.store.homes[client.index] = _copy(home)
                 if message is not None and self._protection is not None:
                     key = self._derive_work_key(client, round_number, exchange, "noise")
@@ -207,7 +209,7 @@ class Cohort:
         self, backend: Backend, group: list[Client], round_number: int, exchange: Exchange
     ) -> Iterator[tuple[Client, Work, WorkResult]]:
         homes, received = self.store.homes, self.store.get_received_params
-        works = [self._algorithm.open(exchange.name, homes[c.index], received(c.index)) for c in group]
+        works = [self._algorithm.start_exchange(exchange.name, homes[c.index], received(c.index)) for c in group]
         keys = [self._derive_work_key(c, round_number, exchange) for c in group]
         moments = [self.store.moments.get((c.index, exchange.name), {}) for c in group]
         tasks = [Task(c, w, exchange.phases, k, m) for c, w, k, m in zip(group, works, keys, moments, strict=True)]

@@ -223,16 +223,16 @@ class Server:
 
 def make_upload_template(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
     """An upload without data, which has the kind and shapes of all uploads of this exchange; None: no upload."""
-    heard = algorithm.hear(algorithm.broadcast(algorithm.begin(Key(0))), {})
+    received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
-    work = algorithm.open(exchange.name, home, heard)
+    work = algorithm.start_exchange(exchange.name, home, received)
     nothing = Moments.zeros(plan.n_class, exchange.count_summed_features(plan.width), exchange.detail)
     mixtures = NO_MIXTURES
     if exchange.summary is FeatureSummary.MIXTURES:
         no_records = torch.zeros(0, plan.width), torch.zeros(0, dtype=torch.int64)
         mixtures = fit_mixtures(*no_records, plan.n_class, exchange.parts, Key(0))
     trained = WorkResult(work.params, nothing.statistics, 0, nothing.second, mixtures)
-    return algorithm.close(exchange.name, home, work, trained)[1]
+    return algorithm.finish_exchange(exchange.name, home, work, trained)[1]
 
 
 def _check_against_template(message: Message, template: Message | None) -> None:
