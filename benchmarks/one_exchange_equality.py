@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, BodySummary, ModelPlan, Work, WorkResult
+from fedlog.algorithms.shape import Algorithm, FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
@@ -73,7 +73,7 @@ def make_upload(method: Algorithm, x: Tensor, y: Tensor) -> Message:
     n_class: int = method.plan.n_class  # type: ignore[attr-defined]
     moments = Moments.from_records(x, y, n_class, exchange.detail)
     trained = WorkResult({}, moments.statistics, len(y), moments.second)
-    if exchange.summary is BodySummary.MIXTURES:
+    if exchange.summary is FeatureSummary.MIXTURES:
         trained = replace(trained, mixtures=fit_mixtures(x, y, n_class, exchange.parts, Key(2)))
     message = method.finish_exchange(exchange.name, {}, Work({}), trained)[1]
     assert message is not None
