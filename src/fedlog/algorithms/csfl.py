@@ -118,7 +118,10 @@ class CSFL(Algorithm):
     def finish_exchange(
         self, exchange: str, home: Params, work: Work, trained: WorkResult
     ) -> tuple[Params, Message | None]:
-        """To keep and to send: small changes and measurements of large ones; in the second exchange zeros and signs."""
+        """After the first exchange, to keep: the small changes; to send: measurements of the large ones.
+
+        After the second, to keep: zeros in their place; to send: the signs of all changes.
+        """
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
             signs = Message(Kind.SIGNS, (change + home[ERROR] >= 0, torch.tensor([trained.records])))
@@ -129,9 +132,10 @@ class CSFL(Algorithm):
         return {**home, ERROR: change - large}, Message(Kind.MEASUREMENTS, (measurements, numbers))
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
-        """The mean, weighted by records, of measurements and of numbers of measured changes; or each majority sign.
+        """The server's next state, with the update from the sum of this exchange.
 
-        A tie of signs counts as +1.
+        The update is the mean of the measurements, weighted by records, with the mean number of measured changes; in
+        the second exchange it is the majority sign of each entry, +1 in a tie.
         """
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:

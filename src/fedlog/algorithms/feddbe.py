@@ -91,7 +91,10 @@ class FedDBE(Algorithm):
     def finish_exchange(
         self, exchange: str, home: Params, work: Work, trained: WorkResult
     ) -> tuple[Params, Message | None]:
-        """In the opening, to keep: the old state, to send: the mean feature. In a round, the shift and the model."""
+        """After the opening, to keep: the old state; to send: the mean feature.
+
+        After training in a round, to keep: the shift; to send: the model.
+        """
         records = torch.tensor([trained.records])
         if exchange == OPENING:
             mean = trained.statistics.sums[:, 1:].sum(0) / max(trained.records, 1)

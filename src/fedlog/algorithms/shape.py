@@ -289,7 +289,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def receive(self, message: Message, known: Params) -> Params:
-        """What a client knows from broadcasts after this one; `known` is what it knew before."""
+        """What a client knows from all broadcasts up to this one; `known` is what it knew before it."""
 
     @abstractmethod
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
@@ -299,7 +299,7 @@ class Algorithm(ABC):
     def finish_exchange(
         self, exchange: str, home: Params, work: Work, trained: WorkResult
     ) -> tuple[Params, Message | None]:
-        """After training in an exchange: the state that the client keeps from now on, and its upload, if any."""
+        """What follows from a client's training in this exchange: the state that it keeps, and its upload, if any."""
 
     @abstractmethod
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:

@@ -36,7 +36,7 @@ class Codec(Protocol):
 
     @property
     def hides_classes(self) -> bool:
-        """Whether a message's length and layout reveal nothing about which classes it is about."""
+        """Whether a message's length and layout hide which classes it has values for."""
 
     @property
     def supports_differences(self) -> bool:

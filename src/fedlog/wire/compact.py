@@ -1,7 +1,7 @@
 """The compact frame, used by every codec except `f32`. `docs/wire.md` describes each byte.
 
     frame   = magic(2) version(1) codec(1) kind(1) flags(1) | payload | crc32(4)
-    payload    = arrays(varint) | array...
+    payload = arrays(varint) | array...
     array   = layout(1) dimensions(varint) sizes(varint each) | [row bitmap] | [counts] | entries
 
 Statistics are sent as class means with their counts, because sums overflow small number formats. A frame can carry the
@@ -36,7 +36,7 @@ _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # flags in the same byte as the
 
 
 def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Statistics as counts and class means; None if that is impossible: a count is negative, or 0 with other sums."""
+    """Statistics as counts and class means; None if a count is negative, or is 0 while other sums are not."""
     if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
         return None
     entries = sums.to(torch.float64).numpy()
@@ -110,7 +110,7 @@ class CompactCodec:
 
     @property
     def hides_classes(self) -> bool:
-        """Whether a message's length and layout reveal nothing about which classes it is about."""
+        """Whether a message's length and layout hide which classes it has values for."""
         return not self.rows and not self.compressed
 
     @property

@@ -149,7 +149,7 @@ class FedPFT(HeadFromDrawnFeatures):
         return self.train_personal_head(features, labels, len(features), received, strength) if len(features) else None
 
     def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
-        """Features (n, w) drawn from the mixtures, as many as they have records, and their labels (n,)."""
+        """Features (n, w) drawn from the mixtures, one for each record they were fitted to, and their labels (n,)."""
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
         labels = of_one.repeat(len(mixtures.counts) // len(of_one))
