@@ -1,4 +1,4 @@
-"""The model: the exponential family of one record, the conjugate prior of its parameters, and their posterior.
+"""FedLog's model: the exponential family of one record, the conjugate prior of its parameters, and their posterior.
 
 Features and label together are a Gaussian around each class:
 

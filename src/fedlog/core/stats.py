@@ -252,7 +252,7 @@ def find_second_moments_shape(detail: Detail, n_class: int, width: int) -> tuple
 
 
 def compute_moment_sensitivity(radius: float, detail: Detail) -> float:
-    """The largest L2 change of counts, sums and second moments together by one record with |phi| <= radius.
+    """The largest L2 change that one record with |phi| <= radius makes in counts, sums and second moments together.
 
     With R = radius: counts change by 1, sums by at most R, packed second moments by |phi|^2 <= R^2, and sums of
     squared features by at most R^2 (if all of phi is in one feature).

@@ -42,7 +42,7 @@ class FrozenModule(nn.Module):
 def refuse_trained_weights(path: Path) -> None:
     """Raise an InputError if a run of fedlog trained these weights, perhaps on the records to protect.
 
-    For weights trained elsewhere, a file does not say on which data; the user has to know.
+    If they were trained elsewhere, the file does not say on which data; the user has to know.
     """
     method = _read_metadata(path).get(METHOD)
     if method is not None:
@@ -91,7 +91,8 @@ def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]
         missing = sorted(key for key in wanted if key not in weights and not key.endswith("num_batches_tracked"))
         if missing:
             raise InputError(
-                f"body {name}: expected the weights of {inner_name} in {path}, found none for: {missing[0]}"
+                f"body {name}: expected the weights of {inner_name} in {path}, found none for: {missing[0]}",
+                hint="save all weights of the network, for example those in module.state_dict()",
             )
         inner.load_state_dict({key: weights.get(key, wanted[key]) for key in wanted})
         return FrozenModule(inner)

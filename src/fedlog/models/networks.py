@@ -34,7 +34,7 @@ def mlp(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def mlp_with_linear_output(inputs: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """A perceptron like `mlp` without the last ReLU, so that features may be negative, as in plots of two features."""
+    """A perceptron like `mlp` without the last ReLU, so that features may be negative; used to plot two features."""
     return nn.Sequential(*list(mlp(inputs, widths))[:-1])
 
 

@@ -1,4 +1,4 @@
-"""FedCOF (Goswami et al. 2024): covariances are estimated from how class means scatter, and give a ridge head.
+"""FedCOF (Goswami et al. 2024): a ridge head with covariances that are estimated from the clients' class means alone.
 
 The class means of clients that hold n_cy records of class y scatter around mu_y with covariance Sigma_y / n_cy, so
 

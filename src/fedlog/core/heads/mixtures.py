@@ -17,7 +17,7 @@ MOST_ENTRIES = 2**27  # limit on all drawn features together, a gigabyte: a clie
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """Gaussians, the same number for each class."""
+    """Gaussians with diagonal covariances, the same number of them (`parts`) for each class."""
 
     counts: Tensor
     """How many records each Gaussian stands for, (n_class * parts,)."""

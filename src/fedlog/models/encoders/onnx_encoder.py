@@ -54,7 +54,10 @@ class OnnxEncoder:
             (features,) = self.session.run(None, {self.session.get_inputs()[0].name: padded.numpy()})
         except Exception as error:  # onnxruntime raises many kinds of errors; here they are about shapes
             shape = tuple(raw.shape[1:])
-            raise InputError(f"encoder {self.name} cannot take records of shape {shape}: {error}") from None
+            raise InputError(
+                f"encoder {self.name} cannot take records of shape {shape}: {error}",
+                hint=f"export it for records of this shape, and for batches of any number of records (or of {BATCH})",
+            ) from None
         return torch.from_numpy(np.asarray(features, dtype=np.float32).reshape(BATCH, -1))[: len(inputs)].clone()
 
 

@@ -1,8 +1,8 @@
-"""The text encoder `text:wordllama`: a table has 256 numbers for each of 32,000 tokens; a text gets its tokens' mean.
+"""The text encoder `text:wordllama`: a text's features are the mean of its tokens' vectors.
 
-The table and the tokenizer are files of the package `wordllama` (MIT). They are read directly, after a check of their
-sha256, because the package's loader would contact a server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form
-are used.
+A table has a vector of 256 numbers for each of 32,000 tokens. The table and the tokenizer are files of the package
+`wordllama` (MIT). They are read directly, after a check of their sha256, because the package's loader would contact a
+server. Only the first `TEXT_BYTES` bytes of a text's UTF-8 form are used.
 """
 
 from __future__ import annotations
