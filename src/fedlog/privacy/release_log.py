@@ -179,8 +179,8 @@ def start_or_resume_log(path: Path, budget: Budget) -> ReleaseLog:
 def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     """Add a release to a run's log on disk; raise BudgetSpentError if the budget does not cover the release.
 
-    Call this before the noisy message or sum is sent. A crash in between then wastes budget; in the other order, a crash
-    would leave a release unrecorded.
+    Call this before the noisy message or sum is sent. If the process crashes in between, budget is wasted; in the other
+    order, a release would stay unrecorded.
     """
     with _lock_log(path):
         log = read_log(path)
