@@ -57,7 +57,14 @@ STATIONS = (
         "Float32Codec.encode",
     ),
     ("make_contribution", "Protection.add_server_noise", "FedLog.step", "solve_head"),
-    ("Float32Codec.decode", "FedLog.deploy", "BlockBackend.compute_features", "Cohort._score", "append_round", "render_run"),
+    (
+        "Float32Codec.decode",
+        "FedLog.deploy",
+        "BlockBackend.compute_features",
+        "Cohort._score",
+        "append_round",
+        "render_run",
+    ),
 )
 
 
