@@ -112,7 +112,10 @@ def check_usable_arrays(
     where: str,
     bad_rows: BadRowPolicy,
 ) -> tuple[Arrays, str | None]:
-    """The records checked against the schema, and a sentence about bad records that were left out, or None."""
+    """The usable records, checked against the schema, and a sentence about bad records that were left out, or None.
+
+    `bad_rows` decides whether bad records are left out, or refused with an InputError.
+    """
     lengths = {len(part) for part in (inputs, labels, groups) if part is not None}
     if bad_rows is BadRowPolicy.REFUSED or len(lengths) > 1:
         return check_arrays(inputs, labels, groups, schema, where), None
@@ -126,7 +129,7 @@ def check_usable_arrays(
 def convert_labels_to_targets(
     labels: NDArray[Any], target_range: tuple[float, float], where: str
 ) -> NDArray[np.float32]:
-    """The labels as numbers to predict, scaled so that the agreed range is -1..1; InputError if one is not finite."""
+    """The labels as numbers to predict, scaled so that the agreed range is -1..1; InputError for infinity or NaN."""
     if labels.dtype.kind not in "fiu":
         raise InputError(f"expected labels that are numbers in {where}, found: {labels.dtype}")
     refuse_bad_rows(~np.isfinite(labels), labels, "a finite label", where)

@@ -177,7 +177,7 @@ def _read_site_arrays(given: Sequence[Any], where: str) -> SiteArrays:
 
 
 def _read_column(values: Any, where: str, what: str) -> NDArray[Any]:
-    """The labels or groups as an array of numbers or texts; InputError for a missing one, or numbers among texts."""
+    """The labels or groups as an array of numbers or texts; InputError if a value is missing or both kinds occur."""
     array: NDArray[Any] = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         array = np.asarray(values, dtype=object)  # numpy has made texts of numbers and NaN among texts
@@ -216,14 +216,14 @@ def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArray
 
 @dataclass(frozen=True)
 class _ClassLabels:
-    """The classes of the federation: their names and, if labels are whole numbers, the number of each class."""
+    """The names of the federation's classes and, if labels are whole numbers, the label that stands for each class."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
 
     @classmethod
     def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
-        """The classes of these labels: those with the given `names`, or if it is None, those that occur."""
+        """The classes with these `names`; if it is None, the classes that occur in the labels."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
         }

@@ -121,8 +121,7 @@ def can_data_change(name: str) -> bool:
 def digest_data(spec: DataSpec) -> str | None:
     """The digest of the records of a LEAF folder, or None for all other data.
 
-    The name of any other named data set already fixes its records; files of sites and users' functions are digested
-    after they were loaded.
+    The other named data sets never change. Files of sites and users' functions are digested after they were loaded.
     """
     return digest_leaf_folder(find_data_folder(spec.data_dir)) if spec.name == "leaf" else None
 

@@ -14,7 +14,7 @@ Partition = Literal["shards", "dirichlet", "user", "person", "iid", "ordered", "
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which data a run uses, and how they are divided among clients. None: the data set's default."""
+    """Which data a run uses, and how they are divided among clients; None stands for the data set's default."""
 
     name: str  # a data set's name, an entry point's, sites:FOLDER or package.module:function
     clients: int | None = None

@@ -89,7 +89,7 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How raw records of one client become inputs of its model: its training records, and new records later."""
+    """How one client turns raw records into inputs of its model, both its own records and new ones."""
 
     transform: Transform
     encoder: TableEncoder | None = None  # only for a table
@@ -273,9 +273,9 @@ class Federation:
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 
     def with_numbered_rows(self) -> Federation:
-        """This federation with a row for every record; if rows are not known, they are the positions in the pools.
+        """This federation with row numbers; if they are not known, the records are numbered by position in their pool.
 
-        The rows of test records that all clients share are below 0.
+        Test records that all clients share get numbers below 0.
         """
         if self.train.rows is not None and self.test.rows is not None:
             return self

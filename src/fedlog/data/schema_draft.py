@@ -126,7 +126,7 @@ def _choose_features(
 
 
 def _find_range(series: pl.Series) -> tuple[float, float] | None:
-    """The smallest and the largest number in a column; None if they are equal or a value is no number."""
+    """The smallest and the largest number in a column; None if all values are equal, or one is not a number."""
     numbers = series.drop_nulls().cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
     if numbers.null_count() or not len(numbers) or numbers.n_unique() < 2:
         return None

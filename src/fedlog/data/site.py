@@ -44,7 +44,7 @@ class Site:
 
 
 class RowPreparation(Enum):
-    """How a site's rows are scaled and held out: TOGETHER, or ALONE, each row without a look at the others."""
+    """Whether a row is scaled and held out with a look at the site's other rows (TOGETHER), or by itself (ALONE)."""
 
     TOGETHER = "scaled with the site's training rows; held out by class, group or time"
     ALONE = "scaled by fixed ranges or not at all; held out by a hash of the row, or of its group's name"
@@ -118,7 +118,7 @@ def make_empty_site(schema: Schema, name: str) -> Site:
 
 
 def refuse_split_by_time(schema: Schema) -> None:
-    """Raise an InputError if the schema holds out the latest rows: which these are depends on all rows."""
+    """Raise an InputError if the schema holds out the latest rows: these are not known without a look at all rows."""
     if schema.time_column is not None:
         raise InputError(
             f"--privacy record cannot be used with rows held out by time (column {schema.time_column}): whether a row "
@@ -160,7 +160,10 @@ def make_site_with_split(data: Table | Arrays, schema: Schema, name: str, split:
 
 
 def _encode_table(data: Table | Arrays, schema: Schema, rows: NDArray[np.int64]) -> tuple[TableEncoder | None, Arrays]:
-    """An encoder fitted on these `rows` of a table, and the whole table encoded; for arrays None and the arrays."""
+    """An encoder fitted on these `rows` of a table, and the encoded table.
+
+    Arrays need no encoder: for them None and the same arrays are returned.
+    """
     if isinstance(data, Arrays):
         return None, data
     encoder = fit_encoder(schema, data.columns, rows)

@@ -121,7 +121,7 @@ def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
 def _choose_validation_groups(
     others: Positions, first: Positions, sizes: Positions, shares: HeldOutShares, key: Key
 ) -> list[int]:
-    """The validation groups for a split seed above 0, together with about the validation share of all rows.
+    """The validation groups for a split seed above 0; they have about the validation share of all rows.
 
     `others` are the groups that are not for test, in random order. `first` are the validation groups of seed 0. Each
     further seed takes the next groups of `others`; when all have had their turn, they are shuffled and start again.
