@@ -14,7 +14,7 @@ TomlValue = str | float | Sequence[str | float]
 
 
 def read_toml(path: Path, what: str, hint: str = "is the path right?") -> dict[str, Any]:
-    """Read a TOML file. Errors call it `what`, for example "the schema"; if it cannot be read, they give `hint`."""
+    """Read a TOML file. Errors call it `what`, for example "the schema"; `hint` is for a file that cannot be opened."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -9,7 +9,7 @@ from fedlog.settings.fields import AtLeastOne, Section, local_setting
 
 
 class BackendChoice(StrEnum):
-    """How clients are trained: one after another, or many at once."""
+    """How clients are trained: one after another, or in one of the ways to train many at once."""
 
     AUTO = "auto"
     """The fastest of the others."""

@@ -68,7 +68,7 @@ class DpSgd(Section):
     """As a multiple of the clip; None: as much as half of epsilon needs, once the number of parameters is known."""
 
     def plan_training(self, promise: Promise, algorithm: Algorithm, plan: ModelPlan, rounds: int) -> SgdTraining:
-        """Plan the DP-SGD of a whole run: noise, number of steps, sampler. A round has epochs / rate steps."""
+        """Plan the noise and the steps of DP-SGD for a whole run. A round has (epochs / sample rate) steps."""
         phases = [phase for exchange in algorithm.schedule.round for phase in exchange.phases]
         steps = max(1, round(phases[0].epochs / self.sample_rate))
         all_steps, coordinates = steps * rounds, plan.n_entries - plan.n_class * (1 + plan.width)

@@ -122,7 +122,7 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """Return the run with the digest of its data: of the federation `own`, or of the files of its named data set."""
+    """Return the run with the digest of its data: of the federation `own`, or if it is None, as `digest_data` says."""
     digest = digest_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
