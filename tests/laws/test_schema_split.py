@@ -131,7 +131,7 @@ def test_too_little_is_refused() -> None:
         split_by_group(np.array([0, 0, 1]), SHARES, Key(0))
     with pytest.raises(InputError, match="3 different times"):
         split_by_time(np.array([1.0, 1.0, 2.0]), SHARES)
-    with pytest.raises(InputError, match="none for"):
+    with pytest.raises(InputError, match="none is left for: validation, test"):
         split_by_class(np.array([0, 1, 2]), SHARES, Key(0))
     with pytest.raises(InputError, match="sum below 1"):
         HeldOutShares(0.6, 0.5)
