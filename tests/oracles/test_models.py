@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -380,17 +381,38 @@ class Needy(nn.Module):
         super().__init__()
 
 
+class FunctionalDropout(nn.Linear):
+    """A body that calls the function `dropout` instead of having a layer."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(inputs), 0.5, self.training)
+
+
+def _make_script_module() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch deprecates torch.jit
+        return torch.jit.trace(nn.Linear(4, 3), torch.zeros(2, 4))
+
+
+def test_a_body_without_any_layer_gives_its_records_as_features() -> None:
+    found = build_body("mine", nn.Sequential, (4,))
+    assert found.width == 4
+    assert found.n_entries == 0
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda: Head("head"), "reserved name: head"),
         (lambda: Head("shift"), "reserved name: shift"),
         (Reusing, "more than once: drop"),
-        (_with(a=nn.AlphaDropout(0.5)), "draws random numbers"),
+        (_with(a=nn.AlphaDropout(0.5)), r"draws random numbers in its forward pass: layer 1 \(AlphaDropout\)"),
+        (lambda: FunctionalDropout(4, 3), r"draws random numbers in its forward pass\n"),
         (_with(a=nn.RReLU()), "draws random numbers"),
         (_with(a=nn.Dropout(1.0)), "dropout rate of layer"),
         (_with(a=nn.BatchNorm1d(3, momentum=None)), "has momentum=None"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layer"),
+        (lambda: nn.Sequential(_make_script_module()), "compiled by torch.jit"),
         (lambda: nn.Linear(4, 3).double(), "parameter weight must be float32, found: float64"),
         (lambda: nn.Linear(5, 3), r"cannot take records of shape \(4,\)"),
         (lambda: nn.Unflatten(1, (2, 2)), r"found for n = 2: \(2, 2, 2\)"),

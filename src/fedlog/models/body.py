@@ -171,7 +171,7 @@ def build_body(
         _seed_modules(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
         width, dropout = measure_width(name, module, input_shape)
-        if isinstance(module, nn.Sequential) and isinstance(module[-1], MaskedDropout):
+        if isinstance(module, nn.Sequential) and len(module) and isinstance(module[-1], MaskedDropout):
             module[-1] = nn.Identity()
             dropout = (*dropout[:-1], replace(dropout[-1], name=FEATURES))
         if clip is not None and isinstance(module, nn.Sequential):

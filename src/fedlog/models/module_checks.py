@@ -25,6 +25,11 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
         ) from error
     if not isinstance(module, nn.Module):
         raise InputError(f"body {name} must be an nn.Module, found: {type(module).__name__}")
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise InputError(
+            f"body {name} has a layer compiled by torch.jit, which cannot be called with other parameters",
+            hint="give the module from which it was compiled",
+        )
     if any(isinstance(value, nn.parameter.UninitializedParameter) for value in module.parameters()):
         raise InputError(f"body {name} has a lazy layer, but sizes must be known", hint="give every layer its sizes")
     for value_name, value in collect_parameters(module).items():
@@ -84,13 +89,33 @@ def _run_trial(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> ob
 
 def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
     """Raise an InputError if the module's forward pass draws random numbers: no run could be repeated or resumed."""
-    before = torch.random.get_rng_state()
+    drawing: list[str] = []
+    for layer_name, layer in training.named_modules():
+        _note_random_draws(drawing, layer, describe_layer(layer_name, layer) if layer_name else "")
     _run_trial(name, training, input_shape)
-    if not torch.equal(before, torch.random.get_rng_state()):
+    if drawing:
+        where = f": {drawing[0]}" if drawing[0] else ""  # the innermost layer ends first
         raise InputError(
-            f"body {name} draws random numbers in its forward pass",
+            f"body {name} draws random numbers in its forward pass{where}",
             hint="use layers nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d, which fedlog replaces",
         )
+
+
+def _note_random_draws(drawing: list[str], layer: nn.Module, description: str) -> None:
+    """Add the description to `drawing` whenever a call of the layer draws random numbers."""
+    before: list[Tensor] = []
+    layer.register_forward_pre_hook(lambda *_: before.append(torch.random.get_rng_state()))
+
+    def note(*_: object) -> None:
+        if not torch.equal(before.pop(), torch.random.get_rng_state()):
+            drawing.append(description)
+
+    layer.register_forward_hook(note)
+
+
+def describe_layer(name: str, layer: nn.Module) -> str:
+    """A layer's name and type; only the type of a body that is a single layer."""
+    return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
 
 
 def make_trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlog.models.body import Body
 from fedlog.models.masked_dropout import collect_parameters
-from fedlog.models.module_checks import make_trial_records
+from fedlog.models.module_checks import describe_layer, make_trial_records
 
 
 def describe_mixing_layer(body: Body) -> str | None:
@@ -21,9 +21,9 @@ def describe_mixing_layer(body: Body) -> str | None:
     for name, layer in body.training_module.named_modules():
         normalises = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if normalises and (layer.training or layer.running_mean is None):
-            return f"{_describe_layer(name, layer)} lets the records of a batch affect each other"
+            return f"{describe_layer(name, layer)} lets the records of a batch affect each other"
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and layer.track_running_stats:
-            return f"{_describe_layer(name, layer)} keeps running statistics"
+            return f"{describe_layer(name, layer)} keeps running statistics"
     return _describe_mixing_in_trial(body)
 
 
@@ -64,7 +64,7 @@ def _collect_outputs_for_first_record(body: Body, inputs: Tensor) -> dict[str, T
     def make_hook(name: str) -> Any:
         def note(layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs):
-                noted.setdefault(_describe_layer(name, layer), output[0].detach().clone())
+                noted.setdefault(describe_layer(name, layer), output[0].detach().clone())
 
         return note
 
@@ -80,7 +80,3 @@ def _collect_outputs_for_first_record(body: Body, inputs: Tensor) -> dict[str, T
         for hook in hooks:
             hook.remove()
     return {**noted, "the body": features[0]}
-
-
-def _describe_layer(name: str, layer: nn.Module) -> str:
-    return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
