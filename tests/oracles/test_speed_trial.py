@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
@@ -74,6 +74,45 @@ def test_the_fastest_is_taken_and_measured_once(
     other = {"block": "loop", "vmap": "block", "loop": "vmap"}[fastest]
     resumed = Engine(Settings(3), decisions=read_decisions({"mine:normed": other}))
     assert resumed.choose_backends(federation, _clients(federation, found)).name_backends() == {"mine:normed": other}
+
+
+class _Residual(nn.Module):
+    """Two convolutions and a norm, with or without an addition that the module's text does not show."""
+
+    def __init__(self, adds: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4)
+        self.adds = adds
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        maps = self.first(inputs)
+        found: Tensor = self.norm(self.second(maps) + maps if self.adds else self.second(maps))
+        return found.flatten(1)
+
+
+def test_bodies_that_differ_in_their_forward_pass_alone_are_measured_apart(
+    make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = make_federation([7, 3], input_shape=(1, 4, 4))
+    calls = _counting(monkeypatch, dict.fromkeys(("block", "vmap", "loop"), 0.1))
+    for adds in (True, False, True):
+        found = build_body("mine", lambda adds=adds: _Residual(adds), (1, 4, 4))
+        Engine(Settings(3)).choose_backends(federation, _clients(federation, found))
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("damaged", [7, [], {}, {"block": "fast", "vmap": 0.1, "loop": 0.1}])
+def test_a_damaged_entry_of_the_cache_is_measured_again(
+    damaged: object, make_federation: MakeFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = make_federation([7, 3], input_shape=(1, 4, 4))
+    found = build_body("mine:normed", _normed, (1, 4, 4))
+    calls = _counting(monkeypatch, dict.fromkeys(("block", "vmap", "loop"), 0.1))
+    Engine(Settings(3)).choose_backends(federation, _clients(federation, found))
+    cache = speed_trial.locate_cache_file()
+    cache.write_text(json.dumps(dict.fromkeys(json.loads(cache.read_text()), damaged)))
+    assert Engine(Settings(3)).choose_backends(federation, _clients(federation, found)).name_backends()
+    assert len(calls) == 2
 
 
 def test_the_papers_bodies_are_never_put_on_trial(

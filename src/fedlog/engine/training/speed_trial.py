@@ -12,9 +12,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 
@@ -23,6 +24,7 @@ from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import library
+from fedlog.engine.training.block.trace import trace
 from fedlog.engine.training.tasks import Backend, Settings, Task
 from fedlog.files.cache import find_cache_folder
 from fedlog.files.durable import write_file
@@ -43,10 +45,15 @@ def measure_backends(
     """The seconds that each backend takes for one batch of one client, from the cache or from a new trial."""
     key = _make_key(body, len(clients), settings, n_class, list(backends))
     remembered = _read_cache().get(key)
-    if remembered is None:
+    if not _has_seconds_of(remembered, backends):
         remembered = _run_trial(body, clients, settings, n_class, backends)
         _add_to_cache(key, remembered)
     return {kind: remembered[kind] for kind in backends}
+
+
+def _has_seconds_of(remembered: object, kinds: Iterable[str]) -> TypeGuard[dict[str, float]]:
+    """Whether an entry of the cache is as it was written: a file can be damaged and still be JSON."""
+    return isinstance(remembered, dict) and all(isinstance(remembered.get(kind), float) for kind in kinds)
 
 
 def _run_trial(
@@ -78,7 +85,10 @@ def _run_trial(
 
 def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
     """A digest of everything that the backends' seconds depend on."""
+    # Modules of one structure can compute different things in `forward`, which their text does not show.
+    operations = trace(body.training_module, body.input_shape) or []
     architecture = [
+        [str(one.node.format_node()) for one in operations],
         str(body.training_module),
         [(name, tuple(v.shape)) for name, v in collect_parameters(body.training_module).items()],
     ]
@@ -115,7 +125,7 @@ def locate_cache_file() -> Path:
     return find_cache_folder() / "backends.json"
 
 
-def _read_cache() -> dict[str, dict[str, float]]:
+def _read_cache() -> dict[str, object]:
     try:
         found = json.loads(locate_cache_file().read_text())
     except (OSError, ValueError):  # no file yet, or a damaged one: timings are measured again
