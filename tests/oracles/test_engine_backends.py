@@ -378,6 +378,21 @@ def test_records_that_see_each_other_are_never_padded(
         assert all(torch.equal(homes[1][client][name], value) for name, value in home.items())
 
 
+@pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.VMAP])
+def test_a_client_without_records_does_not_need_a_body_that_takes_none(
+    choice: BackendChoice, make_federation: MakeFederation
+) -> None:
+    make = lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.InstanceNorm2d(1, affine=True), nn.Flatten())  # noqa: E731
+    found = build_body("mine", make, (1, 2, 2))
+    federation = make_federation([3, 0], tests=[2, 0], input_shape=(1, 2, 2))
+    algorithm = make_method("fedlog", make_model_plan(federation, [found] * 2), {})
+    tasks = _tasks(algorithm, federation, found)
+    backend = _backend(Engine(Settings(batch_size=3), choice), federation, tasks)
+    trained = [fit.params for task in tasks for fit in backend.train([task])]
+    requests = [FeatureRequest(t.client, p, Pool.TRAIN, t.client.train) for t, p in zip(tasks, trained, strict=True)]
+    assert [one.shape for request in requests for one in backend.features([request])] == [(3, 4), (0, 4)]
+
+
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
 def test_losses_see_the_features_whole_and_the_scores_behind_the_dropout(
     choice: BackendChoice, make_federation: MakeFederation

@@ -197,6 +197,8 @@ class LoopBackend:
 
     @torch.no_grad()
     def _compute_one_request(self, request: FeatureRequest) -> Tensor:
+        if not len(request.positions):  # some layers, such as InstanceNorm, do not take a batch of no records
+            return torch.zeros(0, self._body.width, dtype=self._settings.dtype)
         params = {name: self._to_device(value) for name, value in request.params.items()}
         inputs = request.pool.find_records(self._federation).inputs
         parts = [
@@ -205,7 +207,7 @@ class LoopBackend:
             ).cpu()
             for part in torch.split(request.positions, EVALUATION_BATCH)
         ]
-        return torch.cat(parts) if parts else torch.zeros(0, self._body.width, dtype=self._settings.dtype)
+        return torch.cat(parts)
 
     def _to_device(self, value: Tensor) -> Tensor:
         if value.is_floating_point():
