@@ -68,7 +68,7 @@ def test_no_operation_of_training_or_evaluation_mixes_devices(
         assert mode.on_the_device == 0
         trained = backend.train(tasks)
         after_training = mode.on_the_device
-        features = backend.features([FeatureRequest(c, work.params, Pool.TEST, c.tests[0]) for c in clients])
+        features = backend.compute_features([FeatureRequest(c, work.params, Pool.TEST, c.tests[0]) for c in clients])
     assert 100 < after_training < mode.on_the_device
     assert {value.device.type for fit in trained for value in fit.params.values()} == {"cpu"}
     assert [one.shape for one in features] == [(4, 5)] * 3

@@ -390,7 +390,7 @@ def test_a_client_without_records_does_not_need_a_body_that_takes_none(
     backend = _backend(Engine(Settings(batch_size=3), choice), federation, tasks)
     trained = [fit.params for task in tasks for fit in backend.train([task])]
     requests = [FeatureRequest(t.client, p, Pool.TRAIN, t.client.train) for t, p in zip(tasks, trained, strict=True)]
-    assert [one.shape for request in requests for one in backend.features([request])] == [(3, 4), (0, 4)]
+    assert [one.shape for request in requests for one in backend.compute_features([request])] == [(3, 4), (0, 4)]
 
 
 @pytest.mark.parametrize("choice", [BackendChoice.LOOP, BackendChoice.BLOCK, BackendChoice.VMAP])
