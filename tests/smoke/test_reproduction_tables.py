@@ -8,17 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up_runs import write_run
-from scipy.stats import ttest_ind
+from scipy.stats import t, ttest_ind, ttest_ind_from_stats
 
 from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean, estimate_difference_from_printed_mean, judge_agreement
 from fedlog.report.paper.comparisons import HOW_TO_READ, find_corrected_rows
-from fedlog.report.paper.cost_table import make_cost_table
+from fedlog.report.paper.cost_table import make_cost_overview, make_cost_table
 from fedlog.report.paper.figures import read_accuracy_curves
 from fedlog.report.paper.grid_tables import make_grid_table
-from fedlog.report.paper.method_tables import make_accuracy_table, make_comparison_table, make_overview_table
+from fedlog.report.paper.method_tables import (
+    describe_agreement,
+    make_accuracy_table,
+    make_comparison_table,
+    make_overview_table,
+)
 from fedlog.report.paper.reproduction import write_reproduction_pages, write_results_page
 from fedlog.report.parts.tables import TextTable, format_bits, format_mean, format_p_value
 
@@ -94,7 +99,41 @@ def test_the_overview_has_every_printed_row_with_a_verdict(results: Path) -> Non
     assert table.columns[:4] == ("method", "MNIST", "CIFAR-10", "CIFAR-100")
     assert rows["FedLog-C"][1] == "98.41 → 98.00 (8), below"
     assert rows["FedLog-C"][2] == "87.57 → not run"
+    assert table.columns[4:] == ("flexible architecture on CIFAR-100", "CelebA by person")
     assert rows["FedAvg"][4] == ""  # the paper does not print it there
+
+
+def test_the_verdicts_of_the_overview_are_counted_in_a_sentence(results: Path) -> None:
+    found = [collect_runs(experiment, results) for experiment in EXPERIMENTS.values()]
+    # FedLog-C, FedLog and FedAvg are below the print; so is FedRep, whose two seeds hardly differ.
+    assert describe_agreement(found) == (
+        "The paper prints 41 accuracies of methods. We ran 4 of them: 0 agree, 0 are above the print, 4 below, "
+        "0 undecided (0 with a single seed); 37 were not run."
+    )
+
+
+def test_costs_are_multiples_of_the_printed_ones_in_the_directions_that_those_count(tmp_path: Path) -> None:
+    each_way = {"table-mnist": [3.0e6, 3.2e6, 3.4e6], "table-cifar10": [0.06e9, 0.07e9, 0.08e9]}
+    for name, sizes in each_way.items():
+        for cell, size in zip(list_cells(EXPERIMENTS[name], tmp_path, rows=("fedlog",)), sizes, strict=False):
+            write_run(cell, [0.99], int(size), opening=0)
+    (cell,) = list_cells(EXPERIMENTS["table-mnist"], tmp_path, rows=("fedavg",), seeds=(0,))
+    write_run(cell, [0.99], 6_900_000_000, opening=0)
+    # Printed: 3.18 +- 0.31 Mb, one direction; 0.14 +- 0.01 Gb, both directions; FedAvg 3.45 Gb.
+    printed = {"table-mnist": (3.18, 0.31, 3.2, 0.2), "table-cifar10": (0.14, 0.01, 0.14, 0.02)}
+    expected = {}
+    for name, (paper, error, ours, deviation) in printed.items():
+        found = ttest_ind_from_stats(ours, deviation, 3, paper, error * np.sqrt(10), 10, equal_var=False)
+        freedom = (deviation**2 / 3 + error**2) ** 2 / ((deviation**2 / 3) ** 2 / 2 + error**4 / 9)
+        half = t.ppf(0.975, freedom) * np.hypot(deviation / np.sqrt(3), error)
+        assert found.statistic == pytest.approx((ours - paper) / np.hypot(deviation / np.sqrt(3), error))
+        low, middle, high = (value / paper for value in (ours - half, ours, ours + half))
+        expected[name] = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+    overview = make_cost_overview([collect_runs(experiment, tmp_path) for experiment in EXPERIMENTS.values()])
+    assert overview.columns == ("method", "MNIST", "CIFAR-10", "CIFAR-100")
+    rows = rows_of(overview)
+    assert rows["FedLog"][1:] == (f"{expected['table-mnist']} (3)", f"{expected['table-cifar10']} (3)", "not run")
+    assert rows["FedAvg"][1] == "2.00 (1)"
 
 
 def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Path) -> None:
@@ -304,6 +343,8 @@ def test_the_pages_hold_every_experiment_and_every_discussion(results: Path) -> 
     assert "In *short*." in index
     assert "29 of 130 cells run" in page
     assert "29 of 130 cells run" in index
+    assert "times the paper's [95 %] (seeds)" in index
+    assert "times the paper&#39;s [95 %] (seeds)" in html
 
 
 def test_numbers_are_written_in_the_papers_units() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -33,8 +34,16 @@ class PrintedResults:
     accuracy_error: float
     accuracy_arrow: Arrow = Arrow.NONE
     cost: float | None = None
+    cost_error: float = 0.0
     cost_text: str = ""  # digits and unit as printed, with the standard error
     cost_arrow: Arrow = Arrow.NONE
+
+
+class PrintedCosts(Enum):
+    """Which messages the bits that the paper prints count. It does not say; this is what its digits fit."""
+
+    ONE_WAY = "The printed costs of this table fit messages counted in one direction; ours are shown both ways."
+    BOTH_WAYS = "The printed costs of this table fit messages counted in both directions."
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,9 @@ class TableRow:
     spec: RunSpec
     printed: PrintedResults | None = None
     seeds: tuple[int, ...] = ()  # only if it has fewer seeds than the experiment
+
+
+PLACE_IN_PAPER = re.compile(r"^(Table|Figure) \d+( \(\w+\))?, ")
 
 
 class ExperimentKind(Enum):
@@ -74,9 +86,15 @@ class Experiment:
     rows: tuple[TableRow, ...]
     seeds: tuple[int, ...]
     threshold: int | None = None
+    printed_costs: PrintedCosts = PrintedCosts.BOTH_WAYS
     reference: str | None = None
     remarks: tuple[str, ...] = field(default=())
     cut_from: str | None = None
+
+    @property
+    def short_title(self) -> str:
+        """The title without the table or figure of the paper that it begins with."""
+        return PLACE_IN_PAPER.sub("", self.title)
 
     @property
     def command(self) -> str:

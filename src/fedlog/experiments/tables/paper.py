@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedResults, TableRow
+from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedCosts, PrintedResults, TableRow
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
@@ -76,8 +76,6 @@ fedlog      56.46 0.27 ⇓ 2.38 0.09 Gb ⇓
 fedlog-c    56.78 0.26 - 2.74 0.12 Gb -
 """
 
-_ONE_WAY = "The printed costs of this table fit messages counted in one direction; ours are shown both ways."
-_BOTH_WAYS = "The printed costs of this table fit messages counted in both directions."
 _FEDLOG_C = (
     "FedLog-C departs from the paper in four respects: its push stops at a distance of 5, its first head is solved "
     "from the untrained bodies' statistics, the distance is taken before the dropout on the features, and its loss is "
@@ -99,13 +97,13 @@ class _TablePart:
     title: str
     printed: str
     threshold: int  # per cent
-    cost_remark: str  # says whether the printed costs count one direction or both
+    printed_costs: PrintedCosts
 
 
 TABLE_1 = {
-    "mnist": _TablePart("MNIST", _MNIST, 97, _ONE_WAY),
-    "cifar10": _TablePart("CIFAR-10", _CIFAR10, 83, _BOTH_WAYS),
-    "cifar100": _TablePart("CIFAR-100", _CIFAR100, 53, _BOTH_WAYS),
+    "mnist": _TablePart("MNIST", _MNIST, 97, PrintedCosts.ONE_WAY),
+    "cifar10": _TablePart("CIFAR-10", _CIFAR10, 83, PrintedCosts.BOTH_WAYS),
+    "cifar100": _TablePart("CIFAR-100", _CIFAR100, 53, PrintedCosts.BOTH_WAYS),
 }
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 
@@ -121,6 +119,7 @@ def parse_printed_rows(text: str) -> dict[str, PrintedResults]:
                 float(error),
                 Arrow(arrow.strip("-")),
                 _BITS[unit] * float(cost),
+                _BITS[unit] * float(cost_error),
                 f"{cost} ± {cost_error} {unit}",
                 Arrow(cost_arrow.strip("-")),
             )
@@ -139,8 +138,9 @@ def make_table_1(data: str) -> Experiment:
         rows=tuple(TableRow(m, LABELS[m], RunSpec(method=m, data=data), printed.get(m)) for m in methods),
         seeds=TEN_SEEDS,
         threshold=part.threshold,
+        printed_costs=part.printed_costs,
         reference=REFERENCE,
-        remarks=(part.cost_remark, _FEDLOG_C),
+        remarks=(part.printed_costs.value, _FEDLOG_C),
     )
 
 
@@ -175,7 +175,7 @@ _CELEBA = {
 def _make_flexible_bodies_experiment(data: str, printed: Mapping[str, PrintedResults], remark: str) -> Experiment:
     """Make the experiment for Figure 2 (middle): clients have two kinds of bodies, and separate initial parameters."""
     base = RunSpec(data=data, body=("cnn", "cnn-small"), initialisation=Initialisation.SEPARATE, rounds=60)
-    title = f"Figure 2 (middle), flexible architecture on {data}"
+    title = f"Figure 2 (middle), flexible architecture on {TABLE_1[data].title}"
     experiment = _make_curves_experiment(f"figure-flexible-{data}", title, base, printed, TEN_SEEDS, remark)
     # Statistics of untrained bodies that differ mean nothing: the first head is random for both.
     rows = tuple(
@@ -285,3 +285,4 @@ PAPER = (
     ),
     PRIVACY_FIGURE,
 )
+PAPER_NAMES = {experiment.name for experiment in PAPER}

@@ -8,7 +8,14 @@ from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.experiments.tables.other_settings import DECAYING_FROM, FEDLOG_C_WEIGHT_DECAY
-from fedlog.experiments.tables.paper import FULL_BATCH, LABELS, SMALL_BATCHES, TO_THE_LETTER, compute_beta_for_growth
+from fedlog.experiments.tables.paper import (
+    FULL_BATCH,
+    LABELS,
+    SMALL_BATCHES,
+    TABLE_1,
+    TO_THE_LETTER,
+    compute_beta_for_growth,
+)
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
 
@@ -46,7 +53,7 @@ def _make_options_grid(
     """Make a grid that compares options of one method; `options` maps the name of a row to the options of the row."""
     base = _make_spec(data, method, rounds)
     rows = [TableRow(row, row, replace(base, options=dict(chosen))) for row, chosen in options.items()]
-    return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {data}", rows)
+    return _make_grid(name, title or f"Selection of {LABELS[method]}'s settings on {TABLE_1[data].title}", rows)
 
 
 def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) -> list[TableRow]:
@@ -77,7 +84,7 @@ def _make_details_grid() -> Experiment:
         )
         if method != "local" or not row.spec.options  # which are about the head
     ]
-    return _make_grid("details-mnist", "The details that the paper leaves out, on mnist", rows, seeds=2)
+    return _make_grid("details-mnist", "The details that the paper leaves out, on MNIST", rows, seeds=2)
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
@@ -102,7 +109,7 @@ def _make_fedrep_grid() -> Experiment:
         "batches-of-10": {"batch_size": 10},
         "one-personal-layer": {"options": {"personal_layers": 1}},
     }
-    title = "Selection of FedRep's settings on cifar10, 20 clients"
+    title = "Selection of FedRep's settings on CIFAR-10, 20 clients"
     return _make_grid("select-fedrep-cifar10", title, _make_changed_rows(base, changes))
 
 
@@ -122,7 +129,7 @@ def _make_learning_rate_grid() -> Experiment:
         for method, pull, rates in tried
         for decay, rate in rates
     ]
-    title = "Selection of the learning rate on mnist, where bodies keep their optimiser"
+    title = "Selection of the learning rate on MNIST, where bodies keep their optimiser"
     return _make_grid("select-rate-mnist", title, rows, seeds=4)
 
 
@@ -139,7 +146,7 @@ def _make_weight_decay_grid() -> Experiment:
         for method in ("fedlog", "fedlog-c", "local")
         for decay in (0.0, 0.3, 1.0, 3.0)
     ]
-    title = "Selection of the weight decay on mnist, where bodies keep their optimiser and its rate falls"
+    title = "Selection of the weight decay on MNIST, where bodies keep their optimiser and its rate falls"
     return _make_grid("select-weight-decay-mnist", title, rows, seeds=8)
 
 
@@ -158,7 +165,7 @@ def _make_fedlog_c_grid_with_weight_decay() -> Experiment:
     }
     base = _make_spec_with_decaying_rate("fedlog-c", FEDLOG_C_WEIGHT_DECAY)
     rows = _make_changed_rows(base, {name: {"options": options} for name, options in changes.items()})
-    title = "FedLog-C's settings on mnist once more, beside weight decay"
+    title = "FedLog-C's settings on MNIST once more, beside weight decay"
     return _make_grid("select-fedlog-c-once-more-mnist", title, rows, seeds=8)
 
 
@@ -213,9 +220,9 @@ _CS_FL_PARTS: dict[str, dict[str, Any]] = {
     "only-error-carried": {"threshold": 1e9},
 }
 
-_PUSH_TITLE = "FedLog-C's push on mnist: the paper's, and ours"
-_PULL_TITLE = "FedLog-C's pull on mnist, with a bounded push"
-_LETTER_TITLE = "FedLog-C to the letter of the paper on mnist: its pull and its push"
+_PUSH_TITLE = "FedLog-C's push on MNIST: the paper's, and ours"
+_PULL_TITLE = "FedLog-C's pull on MNIST, with a bounded push"
+_LETTER_TITLE = "FedLog-C to the letter of the paper on MNIST: its pull and its push"
 SELECTION = (
     _make_synthetic_grid(),
     _make_options_grid("select-fedlog-c-mnist", "fedlog-c", "mnist", _FEDLOG_C),
@@ -231,6 +238,6 @@ SELECTION = (
     _make_options_grid("select-fedproto-mnist", "fedproto", "mnist", _FEDPROTO),
     _make_options_grid("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
     _make_options_grid("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),
-    _make_options_grid("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on mnist", rounds=60),
+    _make_options_grid("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on MNIST", rounds=60),
     _make_details_grid(),
 )

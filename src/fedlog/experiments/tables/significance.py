@@ -237,6 +237,7 @@ class Agreement(Enum):
 
 
 AGREES_WITHIN = 1.0  # points; an interval that includes 0 and reaches further is undecided
+PRINTED_SEEDS = 10  # of every row that the paper prints
 
 
 def judge_agreement(difference: Estimate) -> Agreement:
@@ -251,7 +252,7 @@ def judge_agreement(difference: Estimate) -> Agreement:
 
 
 def estimate_difference_from_printed_mean(
-    ours: Mean, printed: float, printed_error: float, printed_seeds: int
+    ours: Mean, printed: float, printed_error: float, printed_seeds: int = PRINTED_SEEDS
 ) -> Estimate:
     """Estimate our mean minus the mean in the paper, with Welch's 95 % interval; no interval for one seed."""
     value = ours.value - printed

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
-from fedlog.experiments.tables.paper import LABELS, REFERENCE, TEN_SEEDS
+from fedlog.experiments.tables.paper import LABELS, REFERENCE, TABLE_1, TEN_SEEDS
 from fedlog.settings.presets import find_preset
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay, HeldOutRecords
@@ -162,7 +162,7 @@ def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) ->
     specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
     return Experiment(
         name=f"table-tuned-{data}",
-        title=f"Table 1 on {data}, every method at the highest of its eight settings, {ROUNDS} rounds",
+        title=f"Table 1, {TABLE_1[data].title}, every method at the highest of its eight settings, {ROUNDS} rounds",
         kind=ExperimentKind.TUNED,
         rows=tuple(TableRow(spec.method, LABELS[spec.method], spec) for spec in specs),
         seeds=seeds,

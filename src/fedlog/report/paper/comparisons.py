@@ -101,12 +101,13 @@ def judge_gain(gain: Mean | None) -> str:
 
 def format_ratio(shift: PairedEstimate | None) -> str:
     """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` with too few pairs for an interval."""
-    if shift is None:
-        return ""
-    estimate, *ends = (
-        _format_three_digits(each) for each in (shift.estimate, shift.low, shift.high) if each is not None
-    )
-    return f"{estimate} [{', '.join(ends)}]" if ends else estimate
+    return "" if shift is None else describe_ratio(shift.estimate, shift.low, shift.high)
+
+
+def describe_ratio(ratio: float, low: float | None, high: float | None) -> str:
+    """Format a ratio with the ends of its interval to about three digits, as `1.71 [1.29, 2.30]` or `1.71`."""
+    written, *ends = (_format_three_digits(each) for each in (ratio, low, high) if each is not None)
+    return f"{written} [{', '.join(ends)}]" if ends else written
 
 
 def _format_three_digits(ratio: float) -> str:
@@ -129,6 +130,8 @@ HOW_TO_READ = (
     f"**Arrows**: p < {LEVEL} without correction, as in the paper. The direction is chosen after looking, so chance "
     "alone makes an arrow about twice as often as this level says. Holm's column is corrected for the number of tests.",
     "**Bits**: those of the encoded messages of all clients, with framing and the opening exchange.",
+    "**Times the paper's**: our mean bits over those printed, counted in the directions that the print fits, with a "
+    "95 % interval (Welch's, over the printed mean).",
     "**Times a reference's**: bits of both directions, paired by seed. From 6 common seeds on it is the Hodges-Lehmann "
     "estimate on logarithms, with its exact interval; below that, the geometric mean.",
     "**% of FedAvg's**: bits of both directions, means over the seeds that both have.",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from fedlog.experiments.tables.cells import Experiment, TableRow
+from fedlog.experiments.tables.cells import Experiment, PrintedCosts, TableRow
 from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, choose_threshold
-from fedlog.experiments.tables.paper import COMPETITIVE
-from fedlog.experiments.tables.significance import BySeed, Mean, SignificanceTest, estimate_paired_ratio
+from fedlog.experiments.tables.paper import COMPETITIVE, PAPER_NAMES
+from fedlog.experiments.tables.significance import (
+    BySeed,
+    Estimate,
+    Mean,
+    SignificanceTest,
+    estimate_difference_from_printed_mean,
+    estimate_paired_ratio,
+)
 from fedlog.report.paper import comparisons
-from fedlog.report.parts.tables import TextTable, format_bits, format_mean_of_values
+from fedlog.report.parts.tables import NOT_RUN, TextTable, format_bits, format_mean_of_values
 
 POOLED = "pooled"  # how the records came to one place is not counted, so that its bits say nothing
 
@@ -17,11 +24,7 @@ POOLED = "pooled"  # how the records came to one place is not counted, so that i
 def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
     """Make a table of the bits that each method sends to reach the threshold, of the paper's bits, and of p values."""
     experiment = finished.experiment
-    costs = {
-        row.name: {run.seed: run.compute_cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
-        for row in experiment.rows
-        if finished.runs[row.name]
-    }
+    costs = {row.name: _compute_costs(finished, row, threshold) for row in experiment.rows if finished.runs[row.name]}
     both = {
         name: {seed: float(cost.bits_both_ways) for seed, cost in by_seed.items()}
         for name, by_seed in costs.items()
@@ -33,6 +36,41 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
     ]
     title = f"Bits to {threshold} % (where it is never reached: to the most accurate round)"
     return TextTable.from_rows(rows, title, tuple(_list_notes(finished, costs)))
+
+
+def _compute_costs(finished: FinishedRuns, row: TableRow, threshold: float) -> dict[int, Cost]:
+    """Return the costs of the row's runs until they reach the threshold, in per cent, by seed."""
+    return {run.seed: run.compute_cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
+
+
+def make_cost_overview(finished: Sequence[FinishedRuns]) -> TextTable:
+    """Make a table of our bits to the threshold as multiples of those that the paper prints, by method and table."""
+    rows: dict[str, dict[str, str]] = {}
+    for each in finished:
+        experiment, threshold = each.experiment, each.experiment.threshold
+        if threshold is None or experiment.name not in PAPER_NAMES:
+            continue
+        for row in experiment.rows:
+            if row.printed is not None:
+                costs = list(_compute_costs(each, row, threshold).values())
+                ratio = _estimate_ratio_to_print(row, costs, experiment)
+                shown = "" if ratio is None else comparisons.describe_ratio(ratio.value, ratio.low, ratio.high)
+                rows.setdefault(row.label, {"method": row.label})[experiment.short_title] = (
+                    f"{shown} ({len(costs)})" if shown else NOT_RUN
+                )
+    return TextTable.from_rows(rows.values(), "Bits to the threshold, times the paper's [95 %] (seeds)")
+
+
+def _estimate_ratio_to_print(row: TableRow, costs: Sequence[Cost], experiment: Experiment) -> Estimate | None:
+    """Estimate our mean bits divided by the paper's, with Welch's interval; None if one of the two is missing."""
+    if row.printed is None or row.printed.cost is None or not costs:
+        return None
+    one_way = experiment.printed_costs is PrintedCosts.ONE_WAY
+    ours = Mean.from_values([cost.bits_up if one_way else cost.bits_both_ways for cost in costs])
+    printed = row.printed.cost
+    found = estimate_difference_from_printed_mean(ours, printed, row.printed.cost_error)
+    low, high = (None if end is None else max(0.0, 1 + end / printed) for end in (found.low, found.high))
+    return Estimate(1 + found.value / printed, low, high)
 
 
 def _make_cost_row(

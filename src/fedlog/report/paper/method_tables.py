@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedlog.experiments.tables.cells import ExperimentKind, PrintedResults, TableRow
 from fedlog.experiments.tables.finished_cells import FinishedRuns, RunResult, collect_runs
-from fedlog.experiments.tables.paper import PAPER, make_table_1
+from fedlog.experiments.tables.paper import PAPER_NAMES, make_table_1
 from fedlog.experiments.tables.significance import (
+    Agreement,
     Estimate,
     Mean,
     compute_mean_difference,
@@ -25,10 +26,14 @@ from fedlog.report.parts.tables import (
 )
 from fedlog.settings.training import HeldOutRecords
 
-PRINTED_SEEDS = 10  # of every row that the paper prints
 LAST_ROUNDS = 10
+VERDICTS_IN_WORDS = {
+    Agreement.AGREES: "agree",
+    Agreement.ABOVE: "are above the print",
+    Agreement.BELOW: "below",
+    Agreement.UNDECIDED: "undecided",
+}
 BEST_ROUND = "best round, % (chosen on test data)"
-PAPER_NAMES = {experiment.name for experiment in PAPER}
 
 
 def make_method_tables(finished: FinishedRuns) -> list[TextTable]:
@@ -97,7 +102,7 @@ def estimate_difference_from_paper(row: TableRow, finished: FinishedRuns) -> Est
     if row.printed is None or not final:
         return None
     return estimate_difference_from_printed_mean(
-        Mean.from_values(final), row.printed.accuracy, row.printed.accuracy_error, PRINTED_SEEDS
+        Mean.from_values(final), row.printed.accuracy, row.printed.accuracy_error
     )
 
 
@@ -178,16 +183,34 @@ def _make_gain_row(row: TableRow, finished: FinishedRuns, untuned: FinishedRuns)
     }
 
 
-def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
-    """Make a table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
-    printed = [
+def describe_agreement(finished: list[FinishedRuns]) -> str:
+    """Say in a sentence how many accuracies the paper prints, and how many of ours agree, are above, and so on."""
+    printed = [(each, row) for each in _select_printed(finished) for row in each.experiment.rows if row.printed]
+    found = [estimate_difference_from_paper(row, each) for each, row in printed]
+    ran = [judge_agreement(difference) for difference in found if difference is not None]
+    counts = ", ".join(f"{ran.count(verdict)} {words}" for verdict, words in VERDICTS_IN_WORDS.items())
+    alone = sum(len(each.runs[row.name]) == 1 for each, row in printed)
+    return (
+        f"The paper prints {len(printed)} accuracies of methods. We ran {len(ran)} of them: {counts} ({alone} with a "
+        f"single seed); {len(printed) - len(ran)} were not run."
+    )
+
+
+def _select_printed(finished: list[FinishedRuns]) -> list[FinishedRuns]:
+    """Return the experiments of the paper for which it prints accuracies."""
+    return [
         each
         for each in finished
         if each.experiment.name in PAPER_NAMES and any(row.printed for row in each.experiment.rows)
     ]
+
+
+def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
+    """Make a table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
+    printed = _select_printed(finished)
     names = list(dict.fromkeys(row.name for each in printed for row in each.experiment.rows if row.printed))
     labels = {row.name: row.label for each in printed for row in each.experiment.rows}
-    columns = ("method", *(each.experiment.title.removeprefix("Table 1, ") for each in printed))
+    columns = ("method", *(each.experiment.short_title for each in printed))
     rows = tuple((labels[name], *(_format_overview_cell(each, name) for each in printed)) for name in names)
     return TextTable(columns, rows, "Accuracy in %: the paper's → ours (seeds), verdict")
 

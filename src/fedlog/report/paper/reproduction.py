@@ -22,8 +22,14 @@ from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
+from fedlog.report.paper.cost_table import make_cost_overview
 from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_table, make_table_of_synthetic_settings
-from fedlog.report.paper.method_tables import make_method_tables, make_overview_table, make_tuned_tables
+from fedlog.report.paper.method_tables import (
+    describe_agreement,
+    make_method_tables,
+    make_overview_table,
+    make_tuned_tables,
+)
 from fedlog.report.paper.privacy_tables import draw_privacy_figure, make_privacy_tables, make_short_guarantee_table
 from fedlog.report.paper.when_to_choose import draw_conditions_figure, make_conditions_tables
 from fedlog.report.parts.render import render_page
@@ -161,13 +167,16 @@ def _format_experiment_page(page: ExperimentPage, folder: Path) -> str:
 
 def _format_overview_page(pages: list[ExperimentPage], results: Path) -> str:
     """Return the overview page of the reproduction as Markdown: a table, a discussion, and links to the experiments."""
-    overall = _read_discussion(results / DISCUSSION)
+    overall, finished = _read_discussion(results / DISCUSSION), [page.finished for page in pages]
     named = [(page.finished.experiment, page.status) for page in pages]
     links = [f"- [{experiment.title}]({PAGES}/{experiment.name}.md): {status}" for experiment, status in named]
     parts = [
         f"# {TITLE}\n",
-        make_overview_table([page.finished for page in pages]).to_markdown(),
+        f"{describe_agreement(finished)} [What these words mean](#how-to-read-the-tables).\n",
+        make_overview_table(finished).to_markdown(),
         *([overall + "\n"] if overall else []),
+        "## What it costs\n",
+        make_cost_overview(finished).to_markdown(),
         "## Experiments\n",
         "\n".join(links) + "\n",
         "## How to read the tables\n",
@@ -184,12 +193,14 @@ def write_results_page(results: Path, pages: list[ExperimentPage] | None = None)
     If `pages` are given, the records are not read again.
     """
     pages = make_experiment_pages(results) if pages is None else pages
-    overall = _read_discussion(results / DISCUSSION)
+    overall, finished = _read_discussion(results / DISCUSSION), [page.finished for page in pages]
     path = results / "report.html"
     text = render_page(
         "results.html.j2",
         title=TITLE,
-        overview=make_overview_table([page.finished for page in pages]),
+        agreement=describe_agreement(finished),
+        overview=make_overview_table(finished),
+        costs=make_cost_overview(finished),
         overall=_convert_to_html(overall or ""),
         pages=pages,
         how_to_read=_convert_to_html(format_markdown_list(HOW_TO_READ)),
