@@ -263,7 +263,7 @@ def test_the_greeting_measures_the_clocks(post: InProcess, tmp_path: Path, offse
     going = Run(post, folder, SCHEMA, Plan("trial", rounds=1), RoundRules(2, 20.0), quick_clock())
     going._gather_sites()
     assert events_named(folder, "clock") == []
-    going.participants.known.clear()
+    going.participants.profiles.clear()
     going.participants.wall_clock = lambda: time.time() + offset
     going._gather_sites()
     told = events_named(folder, "clock")

@@ -65,13 +65,15 @@ def save_engine_server(run_folder: RunFolder, server: Server, round_number: int)
     checkpoint.write(run_folder.checkpoint, server.make_checkpoint_state(round_number), _skip_clients)
 
 
-def select_summed_uploads(server: Server, known: Mapping[str, bytes], uploads: Mapping[str, bytes]) -> dict[str, bytes]:
+def select_summed_uploads(
+    server: Server, earlier: Mapping[str, bytes], uploads: Mapping[str, bytes]
+) -> dict[str, bytes]:
     """Return site -> upload for all sites in the newest sum.
 
-    A site that sent nothing new takes part with its earlier upload, from `known`.
+    A site that sent nothing new takes part with its upload from `earlier`.
     """
     summed = uploads if server.memory is None else server.memory
-    newest = {**known, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}
+    newest = {**earlier, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}
     return {site: newest[site] for site in sorted(summed) if site in newest}
 
 

@@ -32,7 +32,7 @@ class Participants:
     clock: Clock
     log: Callable[..., None]
     seen_at_gate: Callable[[], Collection[str]] = frozenset  # the sites that call the server
-    known: dict[str, SiteProfile] = field(default_factory=dict)
+    profiles: dict[str, SiteProfile] = field(default_factory=dict)  # of the sites that take part
     wall_clock: Callable[[], float] = time.time
     width: int = 0  # of the features, the same at all sites; 0 until the first greetings have decided it
 
@@ -43,10 +43,14 @@ class Participants:
         while True:
             dropped = self.run_folder.read_dropped_sites()
             nodes = {name: node for name, node in find_connected_sites(self.grid).items() if name not in dropped}
-            newcomers = {name: node for name, node in nodes.items() if name not in self.known and name not in refused}
+            newcomers = {
+                name: node for name, node in nodes.items() if name not in self.profiles and name not in refused
+            }
             if newcomers:
-                refused |= self._greet_sites(newcomers, end - self.clock.now(), enough_sites=len(self.known) >= minimum)
-            present = {name: node for name, node in nodes.items() if name in self.known}
+                refused |= self._greet_sites(
+                    newcomers, end - self.clock.now(), enough_sites=len(self.profiles) >= minimum
+                )
+            present = {name: node for name, node in nodes.items() if name in self.profiles}
             if len(present) >= minimum or self.clock.now() >= end:
                 return present
             self.clock.sleep(LOOK_SECONDS)
@@ -54,9 +58,9 @@ class Participants:
     def choose_feature_width(self) -> None:
         """Choose the feature width that most sites have, and leave out the other sites."""
         # If two widths are equally common, the first site by name decides.
-        widths = Counter(self.known[name].width for name in sorted(self.known))
+        widths = Counter(self.profiles[name].width for name in sorted(self.profiles))
         self.width = widths.most_common(1)[0][0]
-        for site, profile in sorted(self.known.items()):
+        for site, profile in sorted(self.profiles.items()):
             if profile.width != self.width:
                 self._leave_out(site, _describe_other_width(profile, self.width))
         self._leave_out_other_bodies()
@@ -65,10 +69,12 @@ class Participants:
         """If the run needs equal bodies, leave out the sites whose body differs from the most common one."""
         if not self.plan.needs_equal_bodies:
             return
-        found = Counter(profile.digest for _, profile in sorted(self.known.items())).most_common(1)[0][0]
-        usual = next(profile.as_required_body for _, profile in sorted(self.known.items()) if profile.digest == found)
+        found = Counter(profile.digest for _, profile in sorted(self.profiles.items())).most_common(1)[0][0]
+        usual = next(
+            profile.as_required_body for _, profile in sorted(self.profiles.items()) if profile.digest == found
+        )
         write_json(self.run_folder.body_file, asdict(usual))
-        for site, profile in sorted(self.known.items()):
+        for site, profile in sorted(self.profiles.items()):
             if reason := usual.describe_difference(profile):
                 self._leave_out(site, reason)
 
@@ -83,7 +89,7 @@ class Participants:
 
     def _leave_out(self, site: str, reason: str) -> None:
         self.log("left out", site=site, reason=reason)
-        del self.known[site]
+        del self.profiles[site]
 
     def _greet_sites(self, newcomers: Mapping[str, int], patience_seconds: float, enough_sites: bool) -> set[str]:
         """Send the plan to new sites, add those that can take part, and return those that cannot.
@@ -107,7 +113,7 @@ class Participants:
                     reason := body.describe_difference(profile)
                 ):
                     raise SendableError(reason)
-                self.known[site] = profile
+                self.profiles[site] = profile
                 self._check_clock(site, answer.payload, sent)
             except SendableError as error:
                 reasons[site] = error.one_line
@@ -115,7 +121,7 @@ class Participants:
             self.log("left out", site=site, reason=reason)
         for site in replies.silent:
             self.log("left out", site=site, reason=f"no answer within {seconds:.0f} s")
-        if welcome := sorted(set(newcomers) & set(self.known)):
+        if welcome := sorted(set(newcomers) & set(self.profiles)):
             self.log("greeted", sites=welcome)
         return set(reasons)
 

@@ -154,7 +154,7 @@ class Run:
         opening = server.algorithm.schedule.opening
         if opening is None or done:
             return
-        participants = self.participants.known.values()
+        participants = self.participants.profiles.values()
         if len({profile.digest or profile.body for profile in participants}) > 1:
             raise RunError(
                 f"expected one body at all sites, since {self.plan.method} begins with untrained features, "
@@ -198,7 +198,7 @@ class Run:
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
         self.run_folder.record_release(server.protection, number, exchange.name)
-        requests = make_work_frames(server, self.plan.name, (number, at), self.participants.known, nodes)
+        requests = make_work_frames(server, self.plan.name, (number, at), self.participants.profiles, nodes)
         if self.plan.secure is not None:
             sums = self._make_secure_sums(self.plan.secure)
             survivors = sums.make_sum(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
@@ -280,7 +280,7 @@ class Run:
         for site, reason in sorted(replies.refused.items()):
             self._log_event("refused", site=site, round=number, reason=reason)
             # It is greeted again before the next exchange: its folder may be a new one.
-            self.participants.known.pop(site, None)
+            self.participants.profiles.pop(site, None)
         for site in replies.silent:
             self._log_event("silent", site=site, round=number, deadline_seconds=patience_seconds)
         dropped = self.run_folder.read_dropped_sites()
@@ -301,7 +301,7 @@ class Run:
             )
         nodes = self._gather_sites()
         number = ending.round
-        requests = make_finish_frames(server, self.plan.name, number, self.participants.known, nodes)
+        requests = make_finish_frames(server, self.plan.name, number, self.participants.profiles, nodes)
         # Each site now trains its local-only model, which takes as long as its work in all rounds together.
         patience = self.deadline.seconds + sum(float(line["seconds"]) for line in rounds)
         replies = self._ask_sites(nodes, requests, FrameKind.REPORT, nodes, patience)
