@@ -108,7 +108,12 @@ def _make_run_metrics(folder: ServerFolder) -> list[Metric]:
     ended = {key: float(view.ended is not None) for key, view in views.items()}
     return [
         _make_counter("fedlog_rounds", "Rounds done", {key: view.rounds_done for key, view in views.items()}, "run"),
-        _make_gauge("fedlog_rounds_planned", "Rounds to be done", {key: view.of for key, view in views.items()}, "run"),
+        _make_gauge(
+            "fedlog_rounds_planned",
+            "Rounds to be done",
+            {key: view.rounds_planned for key, view in views.items()},
+            "run",
+        ),
         _make_counter("fedlog_round_seconds", "Seconds of all rounds together", seconds, "run"),
         _make_gauge("fedlog_last_round_seconds", "Seconds of the last round", last, "run"),
         _make_gauge("fedlog_run_ended", "1 for a run that has ended", ended, "run"),

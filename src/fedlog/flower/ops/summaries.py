@@ -50,7 +50,7 @@ class RunSummary:
 
     name: str
     rounds: tuple[Mapping[str, Any], ...] = ()  # the records of the rounds
-    of: int = 0
+    rounds_planned: int = 0
     ended: str | None = None  # finished, or why it failed
     sites: Mapping[str, SiteProgress] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)  # site -> how often it was left out or refused a request
@@ -62,7 +62,11 @@ class RunSummary:
 
     def describe(self) -> str:
         """Describe how many rounds are done and, if the run has ended, how it ended."""
-        text = f"{self.name}: round {self.rounds_done} of {self.of}" if self.of else f"{self.name}: no round yet"
+        text = (
+            f"{self.name}: round {self.rounds_done} of {self.rounds_planned}"
+            if self.rounds_planned
+            else f"{self.name}: no round yet"
+        )
         return f"{text}; {self.ended}" if self.ended else text
 
 
@@ -111,7 +115,7 @@ def summarise_run(name: str, events: Iterable[Mapping[str, Any]]) -> RunSummary:
                 summary = replace(summary, ended=None)
             case "round":
                 rounds[int(event["round"])] = event
-                summary = replace(summary, of=int(event["of"]), ended=None)
+                summary = replace(summary, rounds_planned=int(event["of"]), ended=None)
             case "finished":
                 summary = replace(summary, ended="finished")
             case "failed":
