@@ -32,7 +32,7 @@ from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_e
 from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
 from fedlog.flower.site.context import SiteContext, check_enough_training, check_plain_runs
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
-from fedlog.flower.site.finish import finish_run
+from fedlog.flower.site.finish import ONLY_CLIENT, finish_run
 from fedlog.flower.site.release_record import (
     PrivacyRequirement,
     record_exact_statistics,
@@ -45,7 +45,6 @@ from fedlog.settings.training import HeadRows, HeldOutRecords
 from fedlog.wire.codec import WireError
 
 NO_SPACE = "the disk of this site is full"
-ONE = (0,)  # a site's cohort has one client
 WORK_KINDS = (FrameKind.WORK, FrameKind.WORK_ANEW)
 # The number of runs for which a process keeps data and method; a site seldom takes part in more than one at once.
 KEPT_RUNS = 4
@@ -242,16 +241,16 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     _deliver_broadcast(context, cohort, broadcast, anew=request.kind is FrameKind.WORK_ANEW)
     head_since = None if context.protection is None else state.store_head_digest(request.round_number, broadcast)
     # The accuracy of the model as it is now: the site's body after the last round, with the head that has just come.
-    ((_, (score,)),) = cohort.evaluate(ONE, HeldOutRecords.VALIDATION)
+    ((_, (score,)),) = cohort.evaluate(ONLY_CLIENT, HeldOutRecords.VALIDATION)
     if context.protection is not None:
         release = context.protection.make_release_event(request.round_number, exchange.name)
         record_release_at_site(context.folder, state.path, context.protection, release)
     elif earlier is None:  # once in a run is enough: after the first upload no epsilon bounds the loss
         record_exact_statistics(context.folder, context.plan.name, request.round_number, exchange.name)
     if announcement is None:
-        ((_, upload),) = cohort.make_encoded_uploads(request.round_number, exchange, ONE)
+        ((_, upload),) = cohort.make_encoded_uploads(request.round_number, exchange, ONLY_CLIENT)
     else:
-        ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONE)
+        ((_, message),) = cohort.make_uploads(request.round_number, exchange, ONLY_CLIENT)
         upload = None
         if message is not None:
             upload = context.make_secure_sums(state).store_vector_and_make_keys(announcement, message, step)
@@ -313,7 +312,7 @@ def _deliver_broadcast(context: SiteContext, cohort: Cohort, broadcast: bytes, *
         cohort.receive_broadcast(broadcast)
     else:
         try:
-            cohort.receive_own_broadcasts({0: broadcast}, ONE if anew else ())
+            cohort.receive_own_broadcasts({0: broadcast}, ONLY_CLIENT if anew else ())
         except WireError as error:  # its message is about the server's bytes, so it may be sent
             raise SendableError(error.message) from None
     if not all(torch.isfinite(value).all() for value in cohort.store.get_received_params(0).values()):

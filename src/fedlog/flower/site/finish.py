@@ -29,7 +29,7 @@ from fedlog.settings.promise import Promise
 from fedlog.wire.codec import find_codec
 from fedlog.wire.message import make_contribution
 
-ONE = (0,)  # a site's cohort has one client
+ONLY_CLIENT = (0,)  # a site's cohort has one client
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     for number in range(1, rounds + 1):
         for exchange in context.local_only_method.schedule.round:
             now = set_learning_rates(exchange, context.plan.optimiser, number, context.plan.rounds)
-            cohort.make_encoded_uploads(number, now, ONE)
+            cohort.make_encoded_uploads(number, now, ONLY_CLIENT)
     return _make_personal_model(cohort, context.local_only_method)
 
 
@@ -203,7 +203,7 @@ def _solve_alone(context: SiteContext) -> Params:
     cohort, algorithm = context.make_cohort(context.algorithm, None), context.algorithm
     cohort.receive_broadcast(find_codec(context.plan.codec).encode(algorithm.broadcast(algorithm.begin(Key(0)))))
     (exchange,) = algorithm.schedule.round
-    ((_, message),) = cohort.make_uploads(1, exchange, ONE)
+    ((_, message),) = cohort.make_uploads(1, exchange, ONLY_CLIENT)
     if message is None:
         raise SendableError(f"expected a method in which sites send uploads, found: {algorithm.name}")
     server = algorithm.step(exchange.name, algorithm.begin(Key(0)), make_contribution(message))
@@ -219,5 +219,5 @@ def _make_shared_model(context: SiteContext, cohort: Cohort) -> Params:
 
 
 def _make_personal_model(cohort: Cohort, algorithm: Algorithm) -> Params:
-    ((_, params),) = cohort.make_personal_models(algorithm.schedule.closing, ONE)
+    ((_, params),) = cohort.make_personal_models(algorithm.schedule.closing, ONLY_CLIENT)
     return {name: value.contiguous().clone() for name, value in params.items()}
