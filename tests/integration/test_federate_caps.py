@@ -45,10 +45,13 @@ def greet(site: SiteFolder, plan: Plan) -> FrameKind:
     [
         ({"options": {"epochs": 10**9}}, "option epochs must be -10000 to 10000"),
         ({"options": {"learning_rate": 1e300}}, "option learning_rate must be"),
-        ({"seed": 2**64}, "a seed must be .*, found: 2.65 or so"),
-        ({"clip": "clamp:1e300"}, "a clip must be"),
+        ({"seed": 2**64}, "the seed must be .*, found: 2.65 or so"),
+        ({"clip": "clamp:1e300"}, "the clip.s bound must be"),
         ({"optimiser": {**asdict(PLAIN.optimiser), "weight_decay": 1e300}}, "weight decay must be"),
-        ({"promise": {**asdict(CENTRAL), "unit": "record", "message_norm": None, "clip": "l2:1e300"}}, "a clip must"),
+        (
+            {"promise": {**asdict(CENTRAL), "unit": "record", "message_norm": None, "clip": "l2:1e300"}},
+            "the clip.s bound must",
+        ),
         ({"promise": {**asdict(CENTRAL), "message_norm": 1e300}}, "the message norm must"),
         ({"promise": {**asdict(CENTRAL), "epsilon": 1e300}}, "epsilon must be"),
         ({"promise": {**asdict(CENTRAL), "delta": 1e-300}}, "delta must be"),

@@ -173,7 +173,10 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
     if site not in uploads and site not in registered:
         names = sorted({*uploads, *registered})
         hint = did_you_mean(site, names, "give the name under which the site is registered")
-        raise InputError(f"expected one of the sites {', '.join(names)}, found: {site}", hint=hint)
+        raise InputError(
+            f"expected a site that is registered or in the head of {name} ({', '.join(names)}), found: {site}",
+            hint=hint,
+        )
     if set(uploads) == {site}:
         raise InputError(
             f"expected a head of several sites in {name}, found that it was made of {site} alone",

@@ -37,10 +37,10 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
         if isinstance(value, int | float) and not isinstance(value, bool):
             most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
             yield f"option {name}", value, -most, most
-    yield "a seed", plan.seed, -LARGEST_SEED - 1, LARGEST_SEED
+    yield "the seed", plan.seed, -LARGEST_SEED - 1, LARGEST_SEED
     yield "weight decay", plan.optimiser.weight_decay, 0.0, LARGEST_NUMBER
     if plan.feature_clip is not None:
-        yield "a clip", float(plan.feature_clip.partition(":")[2]), 1e-6, 1e6
+        yield "the clip's bound", float(plan.feature_clip.partition(":")[2]), 1e-6, 1e6
     if plan.promise is not None:
         yield "epsilon", plan.promise.epsilon, 1e-6, 1e4
         yield "delta", plan.promise.delta, 1e-30, 1.0
