@@ -16,10 +16,11 @@ import pytest
 from fedlog.cli import reproduce
 from fedlog.cli.main import main
 from fedlog.cli.reproduce import CellProgress
-from fedlog.experiments.tables import inventory as calibration
+from fedlog.experiments.tables import inventory
 from fedlog.experiments.tables.catalog import EXPERIMENTS, find_experiments, list_experiments_with_versions
 from fedlog.experiments.tables.cells import Cell, CellState, list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
+from fedlog.experiments.tables.inventory import ExperimentStatus
 from fedlog.experiments.workers import cell_process
 from fedlog.experiments.workers.cell_process import Outcome, make_cell_task, run_task_in_new_process
 
@@ -163,7 +164,7 @@ def test_folders_that_only_look_like_a_shortened_experiment_are_passed_over(tmp_
     assert [experiment.name for experiment in list_experiments_with_versions(tmp_path)] == list(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3"])
+@pytest.mark.parametrize("narrowed", ["table-mnist", "--methods fedlog", "--seeds 0", "--rounds 3", "--verify"])
 def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
     message, hint = capsys.readouterr().err.splitlines()
@@ -172,12 +173,28 @@ def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[
     assert hint == "hint: fedlog reproduce --list"
 
 
+def test_the_list_has_whole_names_and_one_line_for_each_missing_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(inventory, "estimate_seconds", lambda *_: 1.0)
+    folders = ["--out", str(tmp_path), "--data-dir", str(tmp_path)]
+    assert main(["reproduce", "--list", *folders]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines[: len(EXPERIMENTS)]) <= 80
+    assert lines[0].split() == ["experiment", "data", "rows", "seeds", "done", "to", "run"]
+    assert {line.split()[0] for line in lines} >= set(EXPERIMENTS)
+    (fetch,) = (line for line in lines if line.startswith("MNIST is not in"))
+    assert fetch.endswith("details-mnist, select-equal-chances-mnist, select-equal-chances-table-mnist")
+
+
 def test_as_many_processes_as_cores_may_be_used(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 7}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     jobs: list[int] = []
+    found = [ExperimentStatus(TABLE, None, 1, 1, (), 0.0)]
     monkeypatch.setattr(reproduce, "make_executor", lambda _, number, __: jobs.append(number))
-    monkeypatch.setattr(reproduce, "list_statuses", lambda _, __, number: jobs.append(number) or [])
+    monkeypatch.setattr(reproduce, "list_statuses", lambda _, __, number: jobs.append(number) or found)
     assert main(["reproduce", "table-mnist", "--seeds", "0", "--quiet"]) == 0
     assert main(["reproduce", "--list"]) == 0
     assert jobs == [3, 3]
@@ -286,7 +303,7 @@ def test_the_calibration_does_not_count_what_others_do(monkeypatch: pytest.Monke
                 time.sleep(0.5)
                 yield
 
-    monkeypatch.setattr(calibration, "Simulation", Waiting)
-    clients = calibration.SIZES["digits"].clients / calibration.SIZES["digits"].sample
+    monkeypatch.setattr(inventory, "Simulation", Waiting)
+    clients = inventory.SIZES["digits"].clients / inventory.SIZES["digits"].sample
     # Not through the cache, which other tests read.
-    assert calibration._measure_epoch_seconds.__wrapped__("digits", "mlp:4", 10) < 0.4 * clients
+    assert inventory._measure_epoch_seconds.__wrapped__("digits", "mlp:4", 10) < 0.4 * clients

@@ -43,5 +43,5 @@ def test_a_cell_that_repeats_and_one_that_does_not(results: Path, capsys: pytest
 
 def test_what_cannot_be_verified_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "table-mnist", "--verify", "--out", str(tmp_path)]) == 2
-    assert "table-mnist has no finished run to verify" in capsys.readouterr().err
+    assert f"table-mnist has no finished run to verify in {tmp_path / 'table-mnist'}" in capsys.readouterr().err
     assert main(["reproduce", "table-mnist", "--verify", "0", "--out", str(tmp_path)]) == 2

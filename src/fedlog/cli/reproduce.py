@@ -149,7 +149,7 @@ def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outco
 
 def _print_experiments(args: argparse.Namespace) -> None:
     chosen = [] if args.name is None else [args.name]
-    chosen += [f"--{name}" for name in ("methods", "seeds", "rounds") if getattr(args, name) is not None]
+    chosen += [f"--{name}" for name in ("methods", "seeds", "rounds", "verify") if getattr(args, name) is not None]
     if chosen:
         raise InputError(
             f"--list shows all experiments and takes no choice, found: {', '.join(chosen)}",
@@ -159,18 +159,22 @@ def _print_experiments(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({"experiments": [entry.as_json() for entry in entries]}))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("experiment", "data", "rows", "seeds", "done", "hours left"):
-        table.add_column(column, justify="left" if column in ("experiment", "data") else "right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # narrow, since 80 columns must hold every name
+    table.add_column("experiment", min_width=max(len(entry.experiment.name) for entry in entries))
+    table.add_column("data", max_width=13)
+    for column in ("rows", "seeds", "done", "to run"):
+        table.add_column(column, justify="right")
     for entry in entries:
         experiment = entry.experiment
         counts = [f"{len(experiment.rows)}", f"{len(experiment.seeds)}", f"{entry.done} of {entry.cells}"]
-        hours = "data needed" if entry.hours_left is None else f"{entry.hours_left:.2f}"
-        table.add_row(experiment.name, ", ".join(experiment.data), *counts, hours)
+        hours = "no data" if entry.hours_left is None else f"{entry.hours_left:.1f} h"
+        data = ", ".join(name.removesuffix("-selection") for name in experiment.data)
+        table.add_row(experiment.name, data, *counts, hours)
     Console(highlight=False).print(table)
+    waiting = [entry for entry in entries if entry.hours_left is None]
+    for missing in dict.fromkeys(entry.missing for entry in waiting):
+        print(f"{missing}, for: {', '.join(entry.experiment.name for entry in waiting if entry.missing == missing)}")
     for entry in entries:
-        if entry.missing:
-            print(f"{entry.experiment.name}: {entry.missing}")
         for folder in entry.others:
             print(f"{entry.experiment.name}: made with other settings, or not readable: {folder}")
 

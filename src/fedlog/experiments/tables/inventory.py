@@ -47,7 +47,7 @@ class ExperimentStatus:
     cells: int
     done: int
     others: tuple[Path, ...]
-    hours_left: float | None  # None if data are missing
+    hours_left: float | None  # None if data are missing and cells are left to run
 
     def as_json(self) -> dict[str, Any]:
         """Return the status of the experiment as JSON values."""
@@ -81,7 +81,8 @@ def _find_experiment_status(experiment: Experiment, out: Path, data_dir: Path | 
     for cell in found:
         by_state[cell.read_state()].append(cell)
     done, others = by_state[CellState.DONE], tuple(cell.folder for cell in by_state[CellState.OTHER])
-    hours = None if missing else _estimate_hours([cell for cell in found if cell not in done], done, jobs)
+    to_do = [cell for cell in found if cell not in done]
+    hours = None if missing and to_do else _estimate_hours(to_do, done, jobs)
     return ExperimentStatus(experiment, missing, len(found), len(done), others, hours)
 
 

@@ -26,7 +26,7 @@ def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Itera
     done = [cell for cell in cells if cell.read_state() is CellState.DONE]
     if not done:
         raise InputError(
-            f"experiment {cells[0].experiment.name} has no finished run to verify",
+            f"experiment {cells[0].experiment.name} has no finished run to verify in {cells[0].folder.parent.parent}",
             hint="`fedlog reproduce --list` shows what has been run",
         )
     if done[0].experiment.kind is ExperimentKind.SYNTHETIC:
