@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.engine.training.block import compile_module
-from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
+from fedlog.models.masked_dropout import MaskedLayer, collect_parameters
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -18,14 +18,14 @@ def draw_masks(module: nn.Module, input_shape: tuple[int, ...], clients: int, ba
     masks: dict[str, Tensor] = {}
 
     def draw(name: str) -> Callable[..., None]:
-        def note(layer: MaskedDropout, inputs: tuple[Tensor, ...]) -> None:
+        def note(layer: MaskedLayer, inputs: tuple[Tensor, ...]) -> None:
             shape = inputs[0].shape[1:2] if layer.per_channel else inputs[0].shape[1:]
             keep = torch.rand(clients, batch, *shape) >= layer.p
             masks[name] = keep.to(dtype) / (1 - layer.p)
 
         return note
 
-    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, MaskedDropout)]
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, MaskedLayer)]
     hooks = [layer.register_forward_pre_hook(draw(name)) for name, layer in layers]
     with torch.no_grad():
         module(torch.rand(2, *input_shape))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from fedlog.engine.training.block import compile_module, convolve, library
 from fedlog.engine.training.block.registry import BLOCKS
 from fedlog.engine.training.block.trace import Add, Concatenate, SpatialMean
-from fedlog.models.masked_dropout import MaskedDropout, replace_dropout
+from fedlog.models.masked_dropout import MaskedAlphaDropout, MaskedDropout, replace_dropout
 from fedlog.models.networks import InvertedResidual, signal_cnn
 
 ACTIVATIONS = (
@@ -31,6 +31,7 @@ ACTIVATIONS = (
     nn.ELU(0.7),
     nn.ReLU(inplace=True),
 )
+DROPOUTS = (MaskedDropout, MaskedAlphaDropout)
 
 
 class Branches(nn.Module):
@@ -119,7 +120,7 @@ def _layer(draw: st.DrawFn, shape: tuple[int, ...]) -> nn.Module:
     if which == "activation":
         return draw(st.sampled_from(ACTIVATIONS))
     if which == "dropout":
-        return MaskedDropout(0.5, per_channel=draw(st.booleans()))
+        return draw(st.sampled_from(DROPOUTS))(0.5, per_channel=draw(st.booleans()))
     same = (nn.Conv1d if flat else nn.Conv2d)(shape[0], shape[0], 3, padding=1, bias=False)
     other = draw(st.sampled_from([nn.Identity(), nn.ReLU(), nn.GroupNorm(1, shape[0])]))
     return Branches(same, other, draw(st.sampled_from(["add", "in place"])) if which == "residual" else "cat")
@@ -151,7 +152,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
         layers += [nn.Linear(units, width), draw(st.sampled_from([*ACTIVATIONS, nn.LayerNorm(width)]))]
         # A norm of two nearly equal numbers magnifies rounding 1 / sqrt(eps) times: 300 with the usual eps.
         layers += [nn.GroupNorm(width // 2, width, eps=0.01)] * draw(st.integers(0, 1))
-        layers += [MaskedDropout(0.25, per_channel=False)] * draw(st.integers(0, 1))
+        layers += [draw(st.sampled_from(DROPOUTS))(0.25, per_channel=False)] * draw(st.integers(0, 1))
         units = width
     return nn.Sequential(*layers), shape
 
@@ -169,7 +170,7 @@ def test_drawn_networks_agree_with_one_module_per_client(drawn, clients, batch, 
 
 
 def test_every_registered_layer_is_drawn() -> None:
-    drawn = {type(layer) for layer in ACTIVATIONS} | {MaskedDropout, Add, Concatenate, SpatialMean}
+    drawn = {type(layer) for layer in ACTIVATIONS} | {*DROPOUTS, Add, Concatenate, SpatialMean}
     drawn |= {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d}
     drawn |= {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d}
     assert drawn | {nn.Linear, nn.Flatten} == set(BLOCKS)

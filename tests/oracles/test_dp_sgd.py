@@ -80,18 +80,19 @@ class NoNoise:
         return torch.zeros(shape, dtype=torch.float64)
 
 
-def _body() -> Body:
+def _body(dropout: type[nn.Dropout | nn.AlphaDropout] = nn.Dropout) -> Body:
     def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, WIDTH), nn.Dropout(0.5))
+        inner = [] if dropout is nn.Dropout else [dropout(0.3)]
+        return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), *inner, nn.Linear(6, WIDTH), dropout(0.5))
 
     return build_body("dropping", make, (INPUTS,), parse_clip("l2:2"))
 
 
-def _task(records: Records, plan: SgdRoundPlan) -> tuple[DpSgdBackend, Task]:
+def _task(records: Records, plan: SgdRoundPlan, body: Body | None = None) -> tuple[DpSgdBackend, Task]:
     every = torch.arange(len(records))
     shard = Shard("one", every, every[:1], every[:0])
     federation = Federation("dp", CLASSES, (INPUTS,), records, records, (shard,), IDENTITY, ("0", "1", "2"))
-    body = _body()
+    body = body or _body()
     algorithm = FedLogC(make_model_plan(federation, [body]), epochs=1, learning_rate=0.1)
     (client,) = list_clients(federation, [body], algorithm)
     received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(1))), {})
@@ -123,13 +124,17 @@ class TiedToRecords:
         ) * squares, carry
 
 
+@pytest.mark.parametrize("dropout", [nn.Dropout, nn.AlphaDropout])
 @pytest.mark.parametrize("loss", [None, TiedToRecords()], ids=["fedlog-c", "a loss that reads the parameters"])
-def test_each_records_gradient_is_that_of_the_record_alone(loss: Loss | None) -> None:
+def test_each_records_gradient_is_that_of_the_record_alone(
+    loss: Loss | None, dropout: type[nn.Dropout | nn.AlphaDropout]
+) -> None:
     plan = SgdRoundPlan(1.0, 1e6, 1.0, 1)
     records = _records(5)
-    backend, task = _task(records, plan)
+    body = _body(dropout)
+    backend, task = _task(records, plan, body)
     backend.set_parameters(task.work.params)
-    (phase,), body = task.phases, _body()
+    (phase,) = task.phases
     phase = phase if loss is None else replace(phase, loss=loss)
     rows = backend.compute_record_gradients(task, phase, torch.arange(5), Key(4))
     masks = backend.make_batch(task, torch.arange(5), Key(4)).masks

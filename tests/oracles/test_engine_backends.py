@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,6 +90,47 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
         seen = [f for start in (0, 3) for f in stacked.compute_features(requests[start : start + 3])]
         for one, other in zip(loop.compute_features(requests), seen, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)
+
+
+def _make_alpha_body(activation: type[nn.Module]) -> nn.Module:
+    """Alpha dropout of channels, of units, and between features and head."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), activation(), nn.FeatureAlphaDropout(0.3), nn.Flatten()),
+        *(nn.Linear(64, 6), nn.ReLU(), nn.AlphaDropout(0.4), nn.Linear(6, 5), nn.AlphaDropout(0.2)),
+    )
+
+
+def _make_plain_body_with_alpha_dropout() -> nn.Module:
+    """A plain body, whose gradient of cross-entropy is written out, but for the alpha dropout at its end."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 5), nn.AlphaDropout(0.4))
+
+
+@pytest.mark.parametrize(
+    ("make", "choice"),
+    [
+        (partial(_make_alpha_body, nn.ReLU), BackendChoice.BLOCK),
+        (partial(_make_alpha_body, nn.SELU), BackendChoice.MIXED),
+        (partial(_make_alpha_body, nn.SELU), BackendChoice.VMAP),
+        (_make_plain_body_with_alpha_dropout, BackendChoice.BLOCK),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedlog", "fedprox"])
+def test_alpha_dropout_trains_the_same_in_all_backends(
+    make: Callable[[], nn.Module], choice: BackendChoice, method: str, make_federation: MakeFederation
+) -> None:
+    found = build_body("mine", make, (1, 4, 4))
+    federation = make_federation([5, 0, 1, 8], input_shape=(1, 4, 4))
+    algorithm = make_method(method, make_model_plan(federation, [found] * 4), {"epochs": 2, "learning_rate": 0.002})
+    tasks = _tasks(algorithm, federation, found)
+    tasks.sort(key=lambda task: -task.client.records)
+    settings = Settings(batch_size=3, dtype=torch.float64)
+    expected, trained = (
+        [fit.params for fit in _backend(Engine(settings, one), federation, tasks).train(tasks)]
+        for one in (BackendChoice.LOOP, choice)
+    )
+    for one, other in zip(expected, trained, strict=True):
+        for key in one:
+            torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
 
 
 class _Twice(nn.Module):

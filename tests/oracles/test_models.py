@@ -22,7 +22,7 @@ from fedlog.engine.training.tasks import Settings, draw_epoch
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import FEATURES, Body, build_body, draw_initial_head, load_weights, logits
 from fedlog.models.catalog import make_body
-from fedlog.models.masked_dropout import MaskedDropout
+from fedlog.models.masked_dropout import MaskedAlphaDropout, MaskedDropout, apply_alpha_dropout
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.training import Optimiser, RunSettings
 
@@ -136,9 +136,45 @@ def test_masks_have_the_distribution_of_pytorchs_dropout(layer: nn.Module, shape
     assert float(ours.mean()) == pytest.approx(1.0, abs=0.01)
 
 
-def test_masked_dropout_without_a_mask_is_the_identity() -> None:
+@pytest.mark.parametrize("kind", [MaskedDropout, MaskedAlphaDropout])
+def test_masked_dropout_without_a_mask_is_the_identity(kind: type[MaskedDropout | MaskedAlphaDropout]) -> None:
     inputs = torch.randn(2, 3)
-    assert torch.equal(MaskedDropout(0.9, per_channel=False)(inputs), inputs)
+    assert torch.equal(kind(0.9, per_channel=False)(inputs), inputs)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize(
+    ("layer", "shape", "of_a_mask"),
+    [
+        (nn.AlphaDropout, (6,), (6,)),
+        (nn.AlphaDropout, (3, 4), (3, 4)),
+        (nn.FeatureAlphaDropout, (5,), (5,)),
+        (nn.FeatureAlphaDropout, (5, 2, 2), (5,)),
+    ],
+)
+def test_alpha_dropout_with_pytorchs_mask_is_pytorchs_alpha_dropout(
+    layer: type[nn.AlphaDropout | nn.FeatureAlphaDropout], shape: tuple[int, ...], of_a_mask: tuple[int, ...], p: float
+) -> None:
+    inputs = torch.randn(40, *shape, dtype=torch.float64, generator=Key(1).torch())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        expected = layer(p).train()(inputs)
+        torch.manual_seed(7)
+        mask = torch.empty(40, *of_a_mask, dtype=torch.float64).bernoulli_(1 - p) / (1 - p)
+    found = build_body("alpha", lambda: nn.Sequential(nn.Identity(), layer(p), nn.Flatten()), shape)
+    assert [(site.p, site.shape, site.is_alpha) for site in found.dropout] == [(p, of_a_mask, True)]
+    outputs = found.compute_features({}, inputs, {"1": mask})
+    torch.testing.assert_close(outputs, expected.flatten(1), rtol=0, atol=1e-12)
+    if shape == of_a_mask:
+        torch.testing.assert_close(apply_alpha_dropout(inputs, mask, p), expected, rtol=0, atol=1e-12)
+
+
+def test_alpha_dropout_keeps_mean_0_and_variance_1() -> None:
+    inputs = torch.randn(200_000, dtype=torch.float64, generator=Key(2).torch())
+    kept = (torch.rand(len(inputs), generator=Key(3).torch()) >= 0.3).double()
+    outputs = apply_alpha_dropout(inputs, kept, 0.3)
+    assert float(outputs.mean()) == pytest.approx(0, abs=0.01)
+    assert float(outputs.var()) == pytest.approx(1, abs=0.02)
 
 
 def test_initialisation_follows_the_key_and_leaves_global_randomness_alone() -> None:
@@ -406,10 +442,13 @@ def test_a_body_without_any_layer_gives_its_records_as_features() -> None:
         (lambda: Head("head"), "reserved name: head"),
         (lambda: Head("shift"), "reserved name: shift"),
         (Reusing, "more than once: drop"),
-        (_with(a=nn.AlphaDropout(0.5)), r"draws random numbers in its forward pass: layer 1 \(AlphaDropout\)"),
-        (lambda: FunctionalDropout(4, 3), r"draws random numbers in its forward pass\n"),
-        (_with(a=nn.RReLU()), "draws random numbers"),
+        (
+            lambda: FunctionalDropout(4, 3),
+            r"forward pass: function dropout\n.*use a layer .* such as nn.Dropout",
+        ),
+        (_with(a=nn.RReLU()), r"draws random numbers in its forward pass: layer 1 \(RReLU\), function rrelu\n"),
         (_with(a=nn.Dropout(1.0)), "dropout rate of layer"),
+        (_with(a=nn.AlphaDropout(1.0)), "dropout rate of layer"),
         (_with(a=nn.BatchNorm1d(3, momentum=None)), "has momentum=None"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layer"),
         (lambda: nn.Sequential(_make_script_module()), "compiled by torch.jit"),

@@ -1,7 +1,7 @@
 """A body: any `nn.Module` from records to features, as a function of its parameters and its dropout masks.
 
 A model is a mapping from names to tensors: the body's parameters, and `head`, an `(n_class, 1 + width)` matrix with the
-bias in column 0 (the constant first feature of the paper). Dropout layers are replaced by `MaskedDropout`, and the
+bias in column 0 (the constant first feature of the paper). Dropout layers are replaced by a `MaskedLayer`, and the
 engine draws their masks from a key, so that a forward pass draws no random numbers.
 """
 
@@ -21,7 +21,7 @@ from fedlog.core.clip import Clip
 from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError, add_default_hint
-from fedlog.models.masked_dropout import DropoutLayer, MaskedDropout, collect_parameters, replace_dropout
+from fedlog.models.masked_dropout import DropoutLayer, MaskedLayer, collect_parameters, replace_dropout
 from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules
 
 Params = dict[str, Tensor]
@@ -103,7 +103,14 @@ class Body:
         Losses that compare features with class means use the features before this dropout. Dropout would add its
         variance to the squared distances, and training would reduce it by shrinking all features towards zero.
         """
-        return self.clip_features(features * masks[FEATURES] if FEATURES in masks else features)
+        if FEATURES not in masks:
+            return self.clip_features(features)
+        return self.clip_features(self.dropout[-1].apply(features, masks[FEATURES]))
+
+    @property
+    def ends_with_alpha_dropout(self) -> bool:
+        """Whether the dropout between features and head is alpha dropout, which also shifts what it keeps."""
+        return any(layer.name == FEATURES and layer.is_alpha for layer in self.dropout)
 
 
 def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
@@ -171,7 +178,7 @@ def build_body(
         _seed_modules(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
         width, dropout = measure_width(name, module, input_shape)
-        if isinstance(module, nn.Sequential) and len(module) and isinstance(module[-1], MaskedDropout):
+        if isinstance(module, nn.Sequential) and len(module) and isinstance(module[-1], MaskedLayer):
             module[-1] = nn.Identity()
             dropout = (*dropout[:-1], replace(dropout[-1], name=FEATURES))
         if clip is not None and isinstance(module, nn.Sequential):

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedlog.errors import FedlogError, InputError, get_first_line_of_error
-from fedlog.models.masked_dropout import DROPOUTS, DropoutLayer, MaskedDropout, collect_parameters, replace_dropout
+from fedlog.models.masked_dropout import (
+    ALPHA_DROPOUTS,
+    DROPOUTS,
+    DropoutLayer,
+    MaskedAlphaDropout,
+    MaskedLayer,
+    collect_parameters,
+    replace_dropout,
+)
 
 
 def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
@@ -45,7 +55,7 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
                 f"body {name}: layer {layer_name} has momentum=None; such running averages cannot be shared",
                 hint="set momentum=0.1",
             )
-        if isinstance(layer, DROPOUTS) and layer.p == 1:
+        if isinstance(layer, DROPOUTS + ALPHA_DROPOUTS) and layer.p == 1:
             raise InputError(f"body {name}: the dropout rate of layer {layer_name} must be below 1, found: 1")
     return replace_dropout(module)
 
@@ -56,7 +66,7 @@ def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
     hooks = [
         layer.register_forward_pre_hook(_make_dropout_hook(found, layer_name))
         for layer_name, layer in module.named_modules()
-        if isinstance(layer, MaskedDropout)
+        if isinstance(layer, MaskedLayer)
     ]
     output = _run_trial(name, module.eval(), input_shape)
     for hook in hooks:
@@ -92,13 +102,30 @@ def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int
     drawing: list[str] = []
     for layer_name, layer in training.named_modules():
         _note_random_draws(drawing, layer, describe_layer(layer_name, layer) if layer_name else "")
-    _run_trial(name, training, input_shape)
+    with _RandomFunctions() as functions:
+        _run_trial(name, training, input_shape)
     if drawing:
-        where = f": {drawing[0]}" if drawing[0] else ""  # the innermost layer ends first
+        where = [drawing[0]] if drawing[0] else []  # the innermost layer ends first
+        where += [f"function {functions.found[0]}"] if functions.found else []
         raise InputError(
-            f"body {name} draws random numbers in its forward pass{where}",
-            hint="use layers nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d, which fedlog replaces",
+            f"body {name} draws random numbers in its forward pass" + (f": {', '.join(where)}" if where else ""),
+            hint="for dropout, use a layer of torch.nn, such as nn.Dropout or nn.AlphaDropout, which fedlog replaces",
         )
+
+
+class _RandomFunctions(TorchFunctionMode):
+    """Notes the names of the functions of PyTorch that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = torch.random.get_rng_state()
+        result = func(*args, **(kwargs or {}))
+        if not torch.equal(before, torch.random.get_rng_state()):
+            self.found.append(getattr(func, "__name__", str(func)))
+        return result
 
 
 def _note_random_draws(drawing: list[str], layer: nn.Module, description: str) -> None:
@@ -125,8 +152,9 @@ def make_trial_records(input_shape: tuple[int, ...], count: int) -> Tensor:
 
 def _make_dropout_hook(found: list[DropoutLayer], name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, MaskedDropout)
+        assert isinstance(layer, MaskedLayer)
         shape = tuple(inputs[0].shape[1:])
-        found.append(DropoutLayer(name, layer.p, shape[:1] if layer.per_channel else shape))
+        is_alpha = isinstance(layer, MaskedAlphaDropout)
+        found.append(DropoutLayer(name, layer.p, shape[:1] if layer.per_channel else shape, is_alpha))
 
     return note

@@ -22,7 +22,7 @@ from fedlog.engine.training.loop import FunctionalAdam, LoopBackend
 from fedlog.engine.training.tasks import Fit, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, Params, logits
-from fedlog.models.masked_dropout import MaskedDropout
+from fedlog.models.masked_dropout import MaskedLayer
 from fedlog.models.record_independence import explain_record_dependence
 from fedlog.privacy.accounting import RandomSource
 from fedlog.privacy.sgd import SgdTraining, draw_poisson_sample
@@ -66,7 +66,7 @@ class DpSgdBackend(LoopBackend):
         super().__init__(body, federation, settings)
         self._training = training
         module = copy.deepcopy(body.training_module).to(settings.dtype).requires_grad_(True)
-        self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedDropout)}
+        self._dropouts = {name: m for name, m in module.named_modules() if isinstance(m, MaskedLayer)}
         self._all_values = dict(module.named_parameters())
         self._values = {name: value for name, value in self._all_values.items() if name not in body.untrained_params}
         for name in body.untrained_params:

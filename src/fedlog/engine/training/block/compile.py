@@ -23,6 +23,7 @@ from fedlog.engine.training.block.regions import extract_region, make_region_sta
 from fedlog.engine.training.block.registry import BLOCKS, Block, Follower, PlacedLayer
 from fedlog.engine.training.block.stages import (
     AddStage,
+    AlphaDropoutStage,
     ConcatenateStage,
     DropoutStage,
     ElementwiseStage,
@@ -166,7 +167,7 @@ class _Compiler:
         self.waiting.clear()
 
 
-_TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AddStage, ConcatenateStage)
+_TRIVIAL = (FlattenStage, ElementwiseStage, DropoutStage, AlphaDropoutStage, AddStage, ConcatenateStage)
 
 
 def _is_plain(stage: Stage) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from fedlog.engine.training.block.generic import call_stacked
 from fedlog.engine.training.block.network import Masks, Params, Shape
 from fedlog.engine.training.block.trace import Operation
-from fedlog.models.masked_dropout import MaskedDropout, collect_parameters
+from fedlog.models.masked_dropout import MaskedLayer, collect_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def make_region_stage(region: Region, input_shapes: list[Shape]) -> RegionStage:
     """The region as a stage, computed by `vmap` if that gives the same result as one client after another."""
     module = region.module
     values = collect_parameters(module)
-    dropouts = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedDropout))
+    dropouts = tuple(name for name, layer in module.named_modules() if isinstance(layer, MaskedLayer))
     stacked = RegionStage(module, tuple(values), dropouts, stacked=True)
     one_by_one = RegionStage(module, tuple(values), dropouts, stacked=False)
     params = {name: torch.stack([value, 0.9 * value]) for name, value in values.items()}

@@ -29,7 +29,7 @@ from fedlog.engine.training.block.network import (
 )
 from fedlog.engine.training.block.registry import Block, Follower, PlacedLayer, register_block
 from fedlog.engine.training.block.trace import Add, Concatenate
-from fedlog.models.masked_dropout import MaskedDropout
+from fedlog.models.masked_dropout import MaskedAlphaDropout, MaskedDropout, apply_alpha_dropout
 
 
 class Linear(Function):
@@ -137,18 +137,42 @@ class DropoutStage:
         """The values times their multipliers."""
         (inputs,) = values
         for mask in select_masks(masks, (self.name,)):
-            if inputs.ndim == 3:  # units
-                return inputs * mask
-            mask = mask.movedim(1, -1)  # (clients, channels or *shape, batch)
-            if self.per_channel:
-                mask = mask.reshape(*mask.shape[:2], *(1,) * (inputs.ndim - 3), mask.shape[-1])
-            return inputs * mask
+            return inputs * _arrange_mask(mask, inputs, self.per_channel)
         return inputs
 
 
 @register_block(MaskedDropout)
 def _build_dropout(place: PlacedLayer) -> Block | None:
     return Block(DropoutStage(place.name, place.layer.per_channel))
+
+
+@dataclass(frozen=True)
+class AlphaDropoutStage:
+    """Alpha dropout of each unit, channel or position."""
+
+    name: str
+    p: float
+    per_channel: bool
+
+    def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
+        """The values after alpha dropout where the multipliers are 0."""
+        (inputs,) = values
+        for mask in select_masks(masks, (self.name,)):
+            return apply_alpha_dropout(inputs, _arrange_mask(mask, inputs, self.per_channel), self.p)
+        return inputs
+
+
+@register_block(MaskedAlphaDropout)
+def _build_alpha_dropout(place: PlacedLayer) -> Block | None:
+    return Block(AlphaDropoutStage(place.name, place.layer.p, place.layer.per_channel))
+
+
+def _arrange_mask(mask: Tensor, inputs: Tensor, per_channel: bool) -> Tensor:
+    """A dropout layer's mask (clients, batch, channels or *shape) in the layout of the stacked inputs."""
+    if inputs.ndim == 3:  # units
+        return mask
+    mask = mask.movedim(1, -1)  # (clients, channels or *shape, batch)
+    return mask.reshape(*mask.shape[:2], *(1,) * (inputs.ndim - 3), mask.shape[-1]) if per_channel else mask
 
 
 @dataclass(frozen=True)

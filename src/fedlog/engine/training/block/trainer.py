@@ -244,9 +244,11 @@ class BlockBackend:
     def _is_plain_cross_entropy(self, phase: Phase, params: Params, outside: list[str]) -> bool:
         """Whether the loss is cross-entropy of the logits of a linear head, so that its gradient has a formula.
 
+        The formula covers no alpha dropout in front of the head.
+
         `outside` are the trained parameters that are not in the body.
         """
-        plain = phase.loss is cross_entropy and self._body.clip is None
+        plain = phase.loss is cross_entropy and self._body.clip is None and not self._body.ends_with_alpha_dropout
         return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
 
     def _compute_loss(
