@@ -28,7 +28,7 @@ from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
 TIE = 1.1  # times that differ by a smaller factor count as equal; then the first backend in the list is chosen
-# How many clients are trained together. With fewer, Python's overhead is large; with more, only memory grows.
+# How many clients are trained together. With fewer, Python's overhead is large; more only need more memory.
 CHUNK_RECORDS = 400  # clients x batch size
 EQUAL_CHUNK_RECORDS = 1250  # the same for clients of equal size,
 EQUAL_CHUNK_PARAMETERS = 2**22  # as long as all of them together have at most this many parameters
@@ -39,7 +39,7 @@ CACHED_RECORDS = 16  # records of a client that are evaluated at once if more do
 
 
 @dataclass(frozen=True)
-class Decision:
+class BackendDecision:
     """The backend that trains a body, and the reason for it as text."""
 
     backend: BackendChoice
@@ -54,7 +54,7 @@ class Engine:
     choice: BackendChoice = BackendChoice.AUTO
     clients_at_once: int | None = None  # None: as many as are fastest
     dp_sgd: SgdTraining | None = None  # None: ordinary training
-    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    decisions: Mapping[str, BackendDecision] = field(default_factory=dict)
     """The backends already chosen, by the body's name: by `choose_backends`, or by the run that is resumed."""
     measures: bool = True  # whether a speed trial may choose if several backends can train a body
 
@@ -111,7 +111,7 @@ class Engine:
         return BlockBackend(body, federation, clients, self.settings, network, at_once, *evaluated)
 
     def _choose_group_size(self, network: Stacked, clients: list[Client]) -> int:
-        """How many of these clients to train together in this network; with more, only memory grows."""
+        """How many of these clients to train together: more would need more memory, and not be faster."""
         most = max(1, CHUNK_RECORDS // self.settings.batch_size)
         if not isinstance(network, StackedBody):
             return most
@@ -126,7 +126,7 @@ class Engine:
         numbers = network.training.numbers_per_record * self.settings.batch_size
         return max(1, min(most, CHUNK_NUMBERS // numbers))
 
-    def _choose_backend(self, federation: Federation, clients: list[Client]) -> Decision:
+    def _choose_backend(self, federation: Federation, clients: list[Client]) -> BackendDecision:
         body = clients[0].body
         possible = self._list_possible(body)
         known = self.decisions.get(body.name)
@@ -139,14 +139,14 @@ class Engine:
         least = min(seconds.values())
         fastest = next(one for one in possible if seconds[one.backend] <= TIE * least)
         times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
-        return Decision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
+        return BackendDecision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
-    def _list_possible(self, body: Body) -> list[Decision]:
+    def _list_possible(self, body: Body) -> list[BackendDecision]:
         """The backends to choose from for this body, probably fastest first; only one if no speed trial is needed."""
         if self.dp_sgd is not None:
             return [_choose_loop_backend("DP-SGD needs the gradient of every record")]
         if self.choice is BackendChoice.LOOP:
-            return [Decision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
+            return [BackendDecision(BackendChoice.LOOP, "one client after another, as --backend loop asks for")]
         if self.settings.device != "cpu" and self.choice is not BackendChoice.VMAP:
             return [_choose_loop_backend(f"clients are stacked only on the CPU, not on {self.settings.device}")]
         mixing = describe_mixing_layer(body)
@@ -156,14 +156,17 @@ class Engine:
                 raise InputError(
                     f"body {body.name} {_explain_refusal(body, self.choice, mixing)}", hint="use --backend auto"
                 )
-            return [Decision(self.choice, stacked[self.choice])]
+            return [BackendDecision(self.choice, stacked[self.choice])]
         if mixing:
             return [_choose_loop_backend(mixing)]
         network = _compile_once(body) if BackendChoice.BLOCK in stacked else None
         if network is not None and network.training.is_plain:
-            return [Decision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
+            return [BackendDecision(BackendChoice.BLOCK, stacked[BackendChoice.BLOCK])]
         why_not = find_vmap_obstacle(body) if not stacked else "stacking it is not faster"
-        return [*(Decision(kind, reason) for kind, reason in stacked.items()), _choose_loop_backend(why_not or "")]
+        return [
+            *(BackendDecision(kind, reason) for kind, reason in stacked.items()),
+            _choose_loop_backend(why_not or ""),
+        ]
 
 
 def _count_records(client: Client) -> tuple[int, ...]:
@@ -184,10 +187,10 @@ def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
     return max(1, EVALUATION_NUMBERS // (numbers * records)), records
 
 
-def read_decisions(recorded: Mapping[str, str]) -> dict[str, Decision]:
+def read_decisions(recorded: Mapping[str, str]) -> dict[str, BackendDecision]:
     """The decisions for the backends that an earlier run recorded; both are given by the body's name."""
     return {
-        name: Decision(BackendChoice(backend), f"{backend}, as recorded by this run")
+        name: BackendDecision(BackendChoice(backend), f"{backend}, as recorded by this run")
         for name, backend in recorded.items()
     }
 
@@ -231,9 +234,9 @@ def _list_layers_without_block(network: StackedBody | None) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _choose_loop_backend(reason: str) -> Decision:
+def _choose_loop_backend(reason: str) -> BackendDecision:
     """The decision for the loop backend (one client after another), for this reason."""
-    return Decision(BackendChoice.LOOP, f"one client after another: {reason}")
+    return BackendDecision(BackendChoice.LOOP, f"one client after another: {reason}")
 
 
 @lru_cache(maxsize=16)
