@@ -102,7 +102,7 @@ def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds:
     ]
     machine = [
         platform.machine(),
-        _name_processor(),
+        _get_processor_name(),
         os.cpu_count(),
         library.name_instruction_set(),
         torch.get_num_threads(),
@@ -112,7 +112,7 @@ def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds:
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
 
 
-def _name_processor() -> str:
+def _get_processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
