@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are no
 
 def _is_tiled(shape: ConvShape, batch: int) -> bool:
     assert library.LIBRARY is not None
-    return bool(library.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.make_conv_sizes(shape, 1, batch)[0])))
+    return bool(
+        library.LIBRARY.convolve_is_tiled(ctypes.byref(convolve.make_conv_sizes_and_scratch_size(shape, 1, batch)[0]))
+    )
 
 
 @st.composite

@@ -33,7 +33,9 @@ def _gradients(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor, k
 
 
 def _is_listed(shape: ConvShape, batch: int) -> bool:
-    return bool(library.LIBRARY.convolve_is_listed(ctypes.byref(convolve.make_conv_sizes(shape, 2, batch)[0])))
+    return bool(
+        library.LIBRARY.convolve_is_listed(ctypes.byref(convolve.make_conv_sizes_and_scratch_size(shape, 2, batch)[0]))
+    )
 
 
 @pytest.mark.parametrize("batch", BATCHES)

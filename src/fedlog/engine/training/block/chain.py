@@ -39,9 +39,9 @@ class _Step(ctypes.Structure):
 
 @dataclass(eq=False)
 class Buffer:
-    """Where one value of one client lies in memory: `size` numbers, `offset` numbers after the start of a tensor.
+    """The place of one value of one client in memory: `size` numbers, `offset` numbers after the start of a tensor.
 
-    `base` is the tensor's place in the list that `Program.run` gets; 0 is the workspace.
+    `base` is the tensor's number in `Program.run`; 0 is the workspace, where later values may get the same place.
     """
 
     size: int
@@ -62,14 +62,14 @@ class Node:
 
 
 class Link(Protocol):
-    """A layer of a chain (layers that one compiled call computes), which adds its steps to a program."""
+    """One layer of a chain (neighbouring layers that one compiled call computes); it adds its steps to a program."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The full names of the parameters that the layer may have."""
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add the steps that compute the node's output to the program, and keep in the node what `backward` reads."""
+        """Add the steps that compute the output and store what `backward` reads; list these buffers in `node.kept`."""
 
     def backward(
         self,

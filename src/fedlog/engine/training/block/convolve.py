@@ -164,12 +164,12 @@ def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tu
     """Call the compiled function of this direction; `tensors` are contiguous, in the order of its arguments."""
     clients, channels, rows, columns, batch = inputs.shape
     assert (channels, rows, columns) == (shape.channels_in * shape.groups, shape.rows_in, shape.columns_in)
-    sizes, room = make_conv_sizes(shape, clients, batch)
+    sizes, room = make_conv_sizes_and_scratch_size(shape, clients, batch)
     run_compiled(f"convolve_{direction}", inputs.dtype, sizes, *tensors, get_scratch_space(room, inputs.dtype))
 
 
 @lru_cache(maxsize=256)
-def make_conv_sizes(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
+def make_conv_sizes_and_scratch_size(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
     """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, library.LIBRARY.convolve_scratch(ctypes.byref(sizes))

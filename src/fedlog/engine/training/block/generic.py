@@ -32,7 +32,7 @@ class VmapNetwork:
         return images
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """The stacked batch (clients, batch, *input_shape) at these positions."""
+        """The batch (clients, batch, *input_shape) of the records at these positions."""
         return arranged[positions]
 
     def compute_features(

@@ -16,7 +16,7 @@ from fedlog.engine.training.block import convolve, library, map_passes
 from fedlog.engine.training.block.chain import Buffer, ChainStage, Link, Node, Program, UnitSizes
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
-from fedlog.engine.training.block.map_passes import make_norm_sizes, make_pooling_sizes
+from fedlog.engine.training.block.map_passes import make_norm_sizes_and_scratch_size, make_pooling_sizes
 from fedlog.engine.training.block.map_stages import MapNormStage, PoolStage, SpatialMeanStage, UnitNormStage
 from fedlog.engine.training.block.network import (
     Shape,
@@ -33,7 +33,7 @@ _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 
 def make_link(stage: Stage) -> Link | None:
-    """The layer as a part of a chain (layers that one compiled call computes); None if that is not possible."""
+    """The layer as a link of a chain (neighbouring layers that one compiled call computes); None if it cannot be."""
     if not library.AVAILABLE:
         return None
     match stage:
@@ -120,13 +120,13 @@ class _WithoutParameters:
 
 @dataclass(frozen=True)
 class ConvLink(_WithParameters):
-    """A convolution with the pooling and ReLU after it."""
+    """A convolution, then pooling and ReLU as in `stage.shape`."""
 
     stage: ConvStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that convolves, and keep the argmax of each pooling window."""
-        sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
+        """Add a step that convolves, and that stores the position of each pooling window's maximum for `backward`."""
+        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
         node.kept.extend([program.reserve_value(node.output.size)] if keeps else [])
         winners = node.kept[0] if keeps else None
@@ -137,7 +137,7 @@ class ConvLink(_WithParameters):
         self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        sizes, room = convolve.make_conv_sizes(self.stage.shape, 1, node.batch)
+        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
         winners = node.kept[0] if node.kept else None
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         buffers = (
@@ -155,13 +155,13 @@ class ConvLink(_WithParameters):
 
 @dataclass(frozen=True)
 class NormLink(_WithParameters):
-    """A normalisation of maps with the pooling and ReLU after it."""
+    """A normalisation of maps, then pooling and ReLU as in `stage.shape`."""
 
     stage: MapNormStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that normalises, and keep means, scales and the argmax of each pooling window."""
-        sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
+        """Add a step that normalises, and that stores means, scales and positions of maxima for `backward`."""
+        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
         node.kept.extend(program.reserve_value(self.stage.shape.groups * node.batch) for _ in range(2))
         if program.keeps and self.stage.shape.pools:
             node.kept.append(program.reserve_value(node.output.size))
@@ -173,7 +173,7 @@ class NormLink(_WithParameters):
         self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        sizes, room = make_norm_sizes(self.stage.shape, 1, node.batch)
+        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
         winners = node.kept[2] if len(node.kept) > 2 else None
         of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
         read = (*node.inputs, *node.params, *node.kept[:2], winners, gradient)
@@ -188,7 +188,7 @@ class PoolLink(_WithoutParameters):
     stage: PoolStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that pools, and keep the argmax of each window."""
+        """Add a step that pools, and that stores the position of each maximum for `backward`."""
         if self.stage.windows.divisors is None:
             node.kept.append(program.reserve_value(node.output.size))
         winners = node.kept[0] if node.kept else None
@@ -215,7 +215,7 @@ class UnitNormLink(_WithParameters):
     stage: UnitNormStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that normalises, and keep means and scales."""
+        """Add a step that normalises, and that stores means and scales for `backward`."""
         node.kept.extend(program.reserve_value(self.stage.groups * node.batch) for _ in range(2))
         program.add_call(
             "unit_norm_forward", self._make_sizes(node), *node.inputs, *node.params, node.output, *node.kept
@@ -238,12 +238,12 @@ class UnitNormLink(_WithParameters):
 
 @dataclass(frozen=True)
 class LinearLink(_WithParameters):
-    """A linear layer, with the ReLU after it."""
+    """A linear layer, then ReLU if `stage.rectify`."""
 
     stage: LinearStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that multiplies by the weight, adds the bias, and applies ReLU if there is one."""
+        """Add a step that multiplies by the weight, adds the bias, and applies ReLU if `stage.rectify`."""
         program.add_call("linear_forward", self._make_sizes(node), *node.inputs, *node.params, node.output)
 
     def backward(
@@ -318,12 +318,12 @@ class FlattenLink(_WithoutParameters):
 
 @dataclass(frozen=True)
 class AddLink(_WithoutParameters):
-    """A sum of two values, with the ReLU after it."""
+    """The sum of two values, then ReLU if `stage.rectify`."""
 
     stage: AddStage
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add a step that sums the two values, and applies ReLU if there is one."""
+        """Add a step that sums the two values, and applies ReLU if `stage.rectify`."""
         one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
         program.add_call("sum_forward", self._make_sizes(node), one, other, node.output)
 

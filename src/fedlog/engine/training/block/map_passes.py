@@ -171,12 +171,12 @@ def _compute_normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...
 
 
 def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    sizes, room = make_norm_sizes(shape, inputs.shape[0], inputs.shape[-1])
+    sizes, room = make_norm_sizes_and_scratch_size(shape, inputs.shape[0], inputs.shape[-1])
     run_compiled(f"norm_{direction}", inputs.dtype, sizes, *tensors, get_scratch_space(room, inputs.dtype))
 
 
 @lru_cache(maxsize=256)
-def make_norm_sizes(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
+def make_norm_sizes_and_scratch_size(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
     """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)

@@ -107,7 +107,7 @@ class BlockNetwork:
     """Whether all layers are linear layers or convolutions without padding and strides; blocks are then the fastest."""
 
     def compute_batch_shape(self, clients: int, batch: int) -> tuple[int, ...]:
-        """The shape of a stacked batch of maps or of vectors."""
+        """The shape of a batch: (clients, *input_shape, batch) for maps, (clients, batch, units) for vectors."""
         return (clients, *self.input_shape, batch) if self.takes_maps else (clients, batch, prod(self.input_shape))
 
     def arrange(self, images: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class BlockNetwork:
         return images.flatten(1).contiguous()  # not reshape(n, -1): a worker's clients may have no record
 
     def gather(self, arranged: Tensor, positions: Tensor) -> Tensor:
-        """The stacked batch of the records at these positions (clients, batch)."""
+        """The batch of the records at `positions` (clients, batch), in the shape of `compute_batch_shape`."""
         clients, batch = positions.shape
         found = gather_batch_innermost(arranged, positions) if self.takes_maps else None
         if found is None:
@@ -167,7 +167,7 @@ class PixelFeed:
         self._pixels = pixels
 
     def gather(self, positions: Tensor, crops: Tensor | None = None) -> Tensor:
-        """The batch at these positions (clients, batch).
+        """The batch of the records at `positions` (clients, batch).
 
         `crops` (3, clients, batch) has the row, column and flip of each record; None in evaluation.
         """
@@ -193,7 +193,7 @@ class ArrangedFeed:
         self._arranged = network.arrange(transform.prepare(self._raw).to(self._device, self._dtype))
 
     def gather(self, positions: Tensor, crops: Tensor | None = None) -> Tensor:
-        """The batch at these positions (clients, batch), cropped and flipped as in `PixelFeed`."""
+        """The batch of the records at `positions` (clients, batch), cropped and flipped as in `PixelFeed`."""
         if crops is None:
             return self._network.gather(self._arranged, self._row.take(positions).to(self._device))
         clients, batch = positions.shape

@@ -34,7 +34,7 @@ class PixelPool:
     padding: int
 
     def gather(self, positions: Tensor, crops: Tensor | None, shape: tuple[int, ...], innermost: bool) -> Tensor:
-        """The batch at these positions (clients, batch), in this shape.
+        """The batch of the records at `positions` (clients, batch), in this `shape`.
 
         `crops` (3, clients, batch) has the row, column and flip of each record. With `innermost` the batch is the last
         axis, otherwise the second.

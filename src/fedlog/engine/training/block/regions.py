@@ -29,7 +29,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class RegionStage:
-    """A region as a stage of a stacked network, computed by PyTorch."""
+    """A region (a part of a body that has no block) as a stage of a stacked network; PyTorch computes it."""
 
     module: fx.GraphModule
     names: tuple[str, ...]  # the names of its parameters and running statistics
