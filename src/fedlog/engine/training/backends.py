@@ -28,7 +28,7 @@ from fedlog.privacy.sgd import SgdTraining
 from fedlog.settings.execution import BackendChoice
 
 TIE = 1.1  # times that differ by a smaller factor count as equal; then the first backend in the list is chosen
-# How many clients are trained together. With fewer, Python's overhead is large; more only need more memory.
+# How many clients are trained together. With fewer, Python's overhead is large; more need memory and save no time.
 CHUNK_RECORDS = 400  # clients x batch size
 EQUAL_CHUNK_RECORDS = 1250  # the same for clients of equal size,
 EQUAL_CHUNK_PARAMETERS = 2**22  # as long as all of them together have at most this many parameters
