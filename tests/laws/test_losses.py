@@ -19,7 +19,7 @@ from fedlog.algorithms.losses import (
     NearModelLoss,
     NearPrototypeLoss,
 )
-from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, HiddenParams, Loss, Phase, cross_entropy
+from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, Loss, Phase, UnrequestedParams, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 
@@ -198,7 +198,7 @@ def test_a_loss_sees_the_parameters_only_if_it_asks() -> None:
             look(batch.params)  # type: ignore[operator]
     params = {"head": torch.zeros(3)}
     assert Phase(EVERYTHING, 1, NearModelLoss(1.0), 0.1).select_params_for_loss(params) is params
-    assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).select_params_for_loss(params), HiddenParams)
+    assert isinstance(Phase(EVERYTHING, 1, cross_entropy, 0.1).select_params_for_loss(params), UnrequestedParams)
 
 
 def test_fedlog_c_takes_the_distance_before_or_after_the_dropout() -> None:

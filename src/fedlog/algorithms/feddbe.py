@@ -82,7 +82,7 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The start of training: the newest model; after the opening also the client's shift and the global mean."""
+        """The start of training: in the opening the model without shift; in a round all of it, and the global mean."""
         params = self.deploy(home, received)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})
@@ -107,7 +107,7 @@ class FedDBE(Algorithm):
         return average_parameters(server, ("mean",) if exchange == OPENING else self.shared, total)
 
     def deploy(self, home: Params, received: Params) -> Params:
-        """The averaged model with the client's shift."""
+        """The whole model: the client's shift, and the other parameters as last averaged (at first, as initialised)."""
         return {**home, **{name: value for name, value in received.items() if name != "mean"}}
 
     def observe(self, server: Params) -> dict[str, float]:

@@ -65,8 +65,8 @@ class ModelPlan:
         return tuple(name for layer in self.layers[: len(self.layers) - count] for name in layer)
 
 
-class HiddenParams(Mapping[str, Tensor]):
-    """Stands in for the parameters if a loss did not ask for them: every access raises an InputError."""
+class UnrequestedParams(Mapping[str, Tensor]):
+    """Stands in for the parameters if a loss has not requested them: every access raises an InputError."""
 
     def __getitem__(self, name: str) -> NoReturn:
         raise InputError(
@@ -89,7 +89,7 @@ class Batch:
     logits: Tensor  # (..., B, n_class), after both
     labels: Tensor  # (..., B)
     weights: Tensor  # (..., B): 1 / (records in the batch), 0 on padding, so that a weighted sum is the batch mean
-    params: Mapping[str, Tensor] = field(default_factory=HiddenParams)
+    params: Mapping[str, Tensor] = field(default_factory=UnrequestedParams)
     """The whole model by name, (..., *shape) each, for losses with `reads_params`."""
     after_dropout: Tensor | None = None
     """(..., B, width): the features after the dropout on them, as the head sees them; None without dropout."""
@@ -149,8 +149,8 @@ class Phase:
         return bool(getattr(self.loss, "reads_params", False))
 
     def select_params_for_loss(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The parameters as the loss may see them: all if it asks for them, else `HiddenParams`."""
-        return params if self.reads_params else HiddenParams()
+        """The parameters as the loss may see them: all if it asks for them, else `UnrequestedParams`."""
+        return params if self.reads_params else UnrequestedParams()
 
 
 class FeatureSummary(Enum):
@@ -293,7 +293,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The start of a client's training in this exchange, from what it keeps and what it knows from broadcasts."""
+        """The start of a client's training in this exchange; `home` and `received` are those of `deploy`."""
 
     @abstractmethod
     def finish_exchange(
@@ -307,7 +307,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def deploy(self, home: Params, received: Params) -> Params:
-        """The client's whole model, for evaluation and use."""
+        """The client's whole model, from its `home` (what it keeps) and `received` (what it knows from broadcasts)."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
         """Raise an InputError unless `holds`; it has the option's value and the `rule` ("must not be negative")."""
