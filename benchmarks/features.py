@@ -23,7 +23,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from fedlog.core.keys import Key
 from fedlog.engine.software import list_software_versions
 from fedlog.models.encoders.cache import FeatureCache
-from fedlog.models.encoders.pretrained import _read_weights, load_pretrained, parse_pretrained
+from fedlog.models.encoders.pretrained import _read_weights, load_pretrained, parse_network_and_side
 
 NAME, SIDE = "pretrained:efficientnet-lite0:128", 128
 IMAGES, BATCH, REPEATS = 128, 64, 3
@@ -34,7 +34,7 @@ def load_plain_network() -> Any:
     from efficientnet_lite_pytorch import EfficientNet
 
     network = EfficientNet.from_name("efficientnet-lite0", image_size=SIDE)
-    network.load_state_dict(_read_weights(parse_pretrained(NAME)[0]))
+    network.load_state_dict(_read_weights(parse_network_and_side(NAME)[0]))
     return network.eval()
 
 

@@ -28,7 +28,7 @@ from fedlog.models.encoders.pretrained import (
     find_principal_directions,
     fix_signs,
     load_pretrained,
-    parse_pretrained,
+    parse_network_and_side,
 )
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
@@ -111,12 +111,12 @@ def test_pretrained_weights_are_checked_and_a_record_is_encoded_alike_in_any_com
 
 
 def test_names_of_pretrained_bodies() -> None:
-    assert parse_pretrained("pretrained:efficientnet-lite2")[1] == 260
-    assert parse_pretrained("pretrained:efficientnet-lite0:128")[1] == 128
+    assert parse_network_and_side("pretrained:efficientnet-lite2")[1] == 260
+    assert parse_network_and_side("pretrained:efficientnet-lite0:128")[1] == 128
     assert digest_pretrained("pretrained:efficientnet-lite0:128") != digest_pretrained("pretrained:efficientnet-lite0")
     for wrong in ("pretrained:resnet", "pretrained:efficientnet-lite0:x", "pretrained:efficientnet-lite0:8"):
         with pytest.raises(InputError, match="pretrained"):
-            parse_pretrained(wrong)
+            parse_network_and_side(wrong)
 
 
 def test_pixels_are_resized_and_normalised_as_stated() -> None:

@@ -73,7 +73,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
 
 
 def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
-    """A function that makes the frozen body whose name and weights are in a safetensors file; a head is ignored."""
+    """A function that makes the body in a safetensors file (its name and weights), frozen; a head there is not read."""
     with prefix_errors(f"body {name}"):
         inner_name, weights = _read_metadata(path).get(BODY), load_file(path)
     if inner_name is None or inner_name.startswith(FROZEN):

@@ -68,8 +68,8 @@ NETWORKS = {
 }
 
 
-def parse_pretrained(name: str) -> tuple[Network, int]:
-    """The network and the side of its images, from a body's name; InputError if one of them is wrong."""
+def parse_network_and_side(name: str) -> tuple[Network, int]:
+    """The network and the side of its images in pixels, from a body's name; InputError if one of them is wrong."""
     network, _, side = name.removeprefix(PRETRAINED).partition(":")
     if network not in NETWORKS:
         raise InputError(f"unknown pretrained body: {name}", hint=f"one of {', '.join(NETWORKS)}")
@@ -86,7 +86,7 @@ def parse_pretrained(name: str) -> tuple[Network, int]:
 
 def load_pretrained(name: str) -> OnnxEncoder:
     """The encoder named `pretrained:NETWORK[:SIDE]`, with weights from the installed package or the cache."""
-    network, side = parse_pretrained(name)
+    network, side = parse_network_and_side(name)
     try:
         architecture = efficientnet.make_network(network.name, side)
     except ImportError as error:
@@ -98,7 +98,7 @@ def load_pretrained(name: str) -> OnnxEncoder:
 
 def digest_pretrained(name: str) -> str:
     """The digest of a pretrained encoder, without loading it."""
-    network, side = parse_pretrained(name)
+    network, side = parse_network_and_side(name)
     pixels = PixelFormat(side, MEAN, STD).describe()
     return digest_json({"network": network.name, "weights": network.sha256, "folding": FOLDING, "pixels": pixels})
 
@@ -110,7 +110,7 @@ def find_principal_directions(name: str) -> Tensor:
     separate classes far better than random ones. More directions than these would be arbitrary, and would differ from
     machine to machine.
     """
-    network, _ = parse_pretrained(name)
+    network, _ = parse_network_and_side(name)
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
     with suppress(OSError, SafetensorError, KeyError):
         return load_file(path)["directions"]
