@@ -284,7 +284,7 @@ class _ComparisonPlan:
         console.quiet = progress is False or (progress is None and not seen)
         with ComparisonBar(console) as bar:
             if self.federation is not None or (self.jobs == 1 and self.executor == "processes"):
-                return execution.run_one_by_one(runs, self._split_federation, bar.show, callbacks)
+                return execution.run_one_by_one(runs, self._get_federation_for_seed, bar.show, callbacks)
             if callbacks:
                 raise InputError(
                     f"expected no callbacks, because other processes run the methods, found: {len(callbacks)}",
@@ -297,7 +297,7 @@ class _ComparisonPlan:
             data_dir = None if self.common.data_dir is None else Path(self.common.data_dir)
             return execution.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
-    def _split_federation(self, seed: int) -> Federation | None:
+    def _get_federation_for_seed(self, seed: int) -> Federation | None:
         """Return the user's `Federation`, with a split of its own for this seed if it can be split again.
 
         None if the data are given by name.
