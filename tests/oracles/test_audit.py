@@ -212,7 +212,7 @@ def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixt
     assert "cannot refute the claimed epsilon of 30" in said.err
     result = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
     assert result.epsilon_lower == pytest.approx(result.epsilon_visible)
-    assert not result.is_too_weak
+    assert not result.is_audit_too_weak
 
 
 def test_an_unclipped_feature_is_caught_at_a_large_epsilon() -> None:

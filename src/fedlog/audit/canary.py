@@ -138,7 +138,7 @@ class _SumPublishingFedLog(FedLog):
         return {str(number): array for number, array in enumerate(total.arrays)}
 
     def broadcast(self, server: Params) -> Message:
-        """Return the sum as a message of statistics, as FedLog-C sends it."""
+        """Return the sum as a message of statistics, like the broadcasts of FedLog-C."""
         return Message(Kind.STATISTICS, tuple(server.values()))
 
 

@@ -116,7 +116,7 @@ class AuditResult:
     """The bound on the mu of Gaussian differential privacy that gives `epsilon_lower`; None for an audit in one run."""
 
     @property
-    def is_too_weak(self) -> bool:
+    def is_audit_too_weak(self) -> bool:
         """Whether the audit is too weak to refute the claim, even if no noise were added."""
         return self.epsilon_visible <= self.audit.budget.epsilon
 
@@ -155,7 +155,7 @@ class AuditResult:
 
     def __str__(self) -> str:
         audit = self.audit
-        verdict = "CONTRADICTED" if self.refutes_claim else "BLIND" if self.is_too_weak else "not contradicted"
+        verdict = "CONTRADICTED" if self.refutes_claim else "BLIND" if self.is_audit_too_weak else "not contradicted"
         called = "Theorem 4's formula says" if audit.unit is Unit.PAPER else "claimed"
         times = f" ({audit.too_small:g} times too small)" if audit.fault is Fault.SMALL_NOISE else ""
         fault = "" if audit.fault is Fault.NONE else f"; planted fault: {audit.fault}{times}"

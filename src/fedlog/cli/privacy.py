@@ -159,7 +159,7 @@ def audit_promise(args: argparse.Namespace) -> int:
     given = {name: convert_value(name, getattr(args, name), hint) for name, hint in hints.items()}
     result = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
     print(json.dumps(result.as_json(), indent=2) if args.json else result)
-    if result.is_too_weak:
+    if result.is_audit_too_weak:
         raise RunError(
             f"this audit can prove at most epsilon {result.epsilon_visible:.3g}, so it cannot refute the claimed "
             f"epsilon of {args.epsilon:g}",
