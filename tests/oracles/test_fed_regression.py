@@ -36,7 +36,7 @@ from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
 from fedlog.models.model_folder import load_model
 from fedlog.settings.promise import Promise
-from fedlog.testing.trial import replace_classes_by_numbers
+from fedlog.testing.trial import convert_to_regression
 
 SCHEMA = NUMBER_TABLES["diabetes"].schema
 NAMES = ("east", "north", "south")
@@ -246,6 +246,6 @@ def test_over_flowers_messages_in_private(tmp_path: Path) -> None:
 
 
 def test_the_contracts_federation_has_numbers(make_federation: Any) -> None:
-    federation = replace_classes_by_numbers(make_federation([4, 5]))
+    federation = convert_to_regression(make_federation([4, 5]))
     assert federation.target_range == (-4.0, 4.0)
     assert federation.content_digest() != make_federation([4, 5]).content_digest()

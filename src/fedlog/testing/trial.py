@@ -66,7 +66,7 @@ def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -
     )
 
 
-def replace_classes_by_numbers(federation: Federation) -> Federation:
+def convert_to_regression(federation: Federation) -> Federation:
     """Return a federation for regression: each record's target is a number made from its class and its first input."""
     train, test = (
         Records(pool.inputs, torch.zeros_like(pool.labels), targets=(pool.labels - 1 + pool.inputs[:, 0] / 4) / 4)
@@ -120,7 +120,7 @@ class Trial:
     ) -> Simulation:
         """Make a simulated run of the method: two rounds unless `settings` say otherwise, trained in float64."""
         if self.predicts_numbers:
-            federation = replace_classes_by_numbers(federation)
+            federation = convert_to_regression(federation)
         bodies = bodies or [make_small_body()] * len(federation.shards)
         plan = make_model_plan(federation, bodies)
         engine = Engine(Settings(batch_size=batch_size, dtype=torch.float64), choice)
