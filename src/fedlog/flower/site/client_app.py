@@ -70,7 +70,7 @@ def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
 def serve_frames(socket: str, secret: bytes) -> None:
     """Answer the frames that arrive at this socket, one after another, until the parent process ends."""
     folder = Path(socket).parent
-    signal.signal(signal.SIGTERM, lambda *_: _end_process(folder))
+    signal.signal(signal.SIGTERM, lambda *_: _remove_folder_and_exit(folder))
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     with Listener(socket, family="AF_UNIX", backlog=16, authkey=secret) as listener:
         while True:
@@ -95,10 +95,10 @@ def _end_with_parent(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        _end_process(folder)
+        _remove_folder_and_exit(folder)
 
 
-def _end_process(folder: Path) -> None:
+def _remove_folder_and_exit(folder: Path) -> None:
     """Remove the folder of the socket and end this process at once: everything that must be kept is on disk."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

@@ -58,9 +58,10 @@ def finish_run(request: Frame, context: SiteContext, state: RunState, cohort: Co
     """
     personal = _make_personal_model(cohort, context.algorithm)
     federated = _make_shared_model(context, cohort) if context.protects_records else personal
+    rounds = min(request.round_number - 1, context.plan.rounds)
     models = {
         "federated": _score_model(context, federated),
-        "local-only": _score_model(context, _train_alone(context, min(request.round_number - 1, context.plan.rounds))),
+        "local-only": _score_model(context, _train_local_only_model(context, rounds)),
     }
     if any(not torch.equal(personal[name], value) for name, value in federated.items()):
         models["personal"] = _score_model(context, personal)
@@ -180,13 +181,13 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
     return ScoredModel(params, *found)
 
 
-def _train_alone(context: SiteContext, rounds: int) -> Params:
+def _train_local_only_model(context: SiteContext, rounds: int) -> Params:
     """Return the site's local-only model, with the same body, epochs and number of rounds, but without other sites.
 
     In a private run, training that diverges raises no error, because an error would reveal something about the rows.
     """
     if context.schema.target_range is not None:
-        return _solve_alone(context)
+        return _solve_local_only_model(context)
     cohort = context.make_cohort(context.local_only_method, context.protection)
     for number in range(1, rounds + 1):
         for exchange in context.local_only_method.schedule.round:
@@ -195,8 +196,8 @@ def _train_alone(context: SiteContext, rounds: int) -> Params:
     return _make_personal_model(cohort, context.local_only_method)
 
 
-def _solve_alone(context: SiteContext) -> Params:
-    """Return the local-only model of a regression: its head is solved from this site's training rows alone.
+def _solve_local_only_model(context: SiteContext) -> Params:
+    """Return the local-only model of a regression, whose head is solved from this site's training rows alone.
 
     A site without training rows gets the head with which the method starts.
     """
