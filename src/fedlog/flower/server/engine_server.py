@@ -68,9 +68,9 @@ def save_engine_server(run_folder: RunFolder, server: Server, round_number: int)
 def select_summed_uploads(
     server: Server, earlier: Mapping[str, bytes], uploads: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return site -> upload for all sites in the newest sum.
+    """Return site -> its newest upload, for all sites in the newest sum.
 
-    A site that sent nothing new takes part with its upload from `earlier`.
+    For a site that only said "unchanged", this is its upload in `earlier`.
     """
     summed = uploads if server.memory is None else server.memory
     newest = {**earlier, **{site: upload for site, upload in uploads.items() if not is_unchanged_message(upload)}}

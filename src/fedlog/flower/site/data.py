@@ -75,9 +75,9 @@ def parse_held_out_shares(text: str | None) -> HeldOutShares:
 
 
 def load_body(config: SiteConfig, input_shape: tuple[int, ...], clip: str | None = None) -> Body:
-    """Make the site's body for records of this shape; `clip` is the bound to which the run clips features.
+    """Make the site's body for records of this shape; `clip`, such as `l2:2`, is the run's clip of the features.
 
-    If the body is an encoder, `load_data` has already replaced the records by the encoder's features.
+    A body that is an encoder gets the encoder's features as inputs: `load_data` has put them in place of the records.
     """
     name = config.body or DEFAULT_BODY
     if clip is not None and "@" in name:

@@ -156,7 +156,7 @@ class ForkingExecutor:
 
 
 class WakeableSleep:
-    """Replaces the module `time` in Flower's executor with one whose `sleep` ends as soon as there is a task."""
+    """Stands in for the module `time` in Flower's executor: its `sleep` ends as soon as there is a task."""
 
     def __init__(self, pipe: int) -> None:
         """Store the file descriptor of the pipe on which the SuperNode announces a task."""

@@ -49,7 +49,7 @@ HEARTBEAT_SECONDS, HEARTBEAT_PATIENCE = 15, 20
 
 @dataclass
 class ShorterPauses:
-    """Replaces the module `time` in Flower's SuperNode with one whose `sleep` makes shorter pauses."""
+    """Stands in for the module `time` in Flower's SuperNode: its `sleep` makes shorter pauses."""
 
     sleep_seconds: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
@@ -87,7 +87,7 @@ class ShorterPauses:
 
 
 class GuardStarter:
-    """Replaces the module `subprocess` in Flower's SuperNode: our guard then runs the tasks, with the installed app."""
+    """Stands in for the module `subprocess` in Flower's SuperNode: its `Popen` starts our guard, which runs tasks."""
 
     def __init__(self) -> None:
         """Open the pipe through which the guard learns that there is a task."""
