@@ -76,13 +76,13 @@ def test_sites_send_no_gaussian_of_a_few_records() -> None:
     """A site reads a plan by `check_plan` too, so a server cannot ask for more."""
     for options in ({"parts": 50}, {"parts": 2, "fewest": 10}, {"fewest": 1}):
         check_plan(Plan("once", method="fedpft", options=options, rounds=1))
-    too_few = "at least 10 records for each of several Gaussians per class, found: "
+    too_few = "must be at least 10 if there are several Gaussians per class, found: "
     with pytest.raises(InputError, match=too_few + "9") as refused:
         check_plan(Plan("once", method="fedpft", options={"parts": 2, "fewest": 9}, rounds=1))
     assert "parts=1" in str(refused.value.hint)
     with pytest.raises(InputError, match=too_few + "None"):
         check_plan(Plan("once", method="fedpft", options={"parts": 2, "fewest": None}, rounds=1))
-    with pytest.raises(InputError, match="at most 50 Gaussians per class from a site, found: 51"):
+    with pytest.raises(InputError, match="must be at most 50, found: 51"):
         check_plan(Plan("once", method="fedpft", options={"parts": 51}, rounds=1))
 
 

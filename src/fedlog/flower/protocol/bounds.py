@@ -53,13 +53,13 @@ def check_gaussian_mixtures(algorithm: Algorithm) -> None:
     for exchange in algorithm.schedule.round:
         if exchange.parts > MOST_GAUSSIANS:
             raise InputError(
-                f"expected at most {MOST_GAUSSIANS} Gaussians per class from a site, found: {exchange.parts}",
+                f"option parts (Gaussians per class) must be at most {MOST_GAUSSIANS}, found: {exchange.parts}",
                 hint=f"--set parts={MOST_GAUSSIANS}",
             )
         if exchange.parts > 1 and (exchange.fewest or 0) < FEWEST_RECORDS:
             raise InputError(
-                f"expected at least {FEWEST_RECORDS} records for each of several Gaussians per class, found: "
-                f"{exchange.fewest}",
+                f"option fewest (records per Gaussian) must be at least {FEWEST_RECORDS} if there are several "
+                f"Gaussians per class, found: {exchange.fewest}",
                 hint=f"--set fewest={FEWEST_RECORDS}, or one Gaussian per class: --set parts=1",
             )
 
