@@ -32,17 +32,17 @@ class SettingDifference:
 
     @property
     def text(self) -> str:
-        """The run's value as text for people."""
+        """The run's value as it is shown to users."""
         return describe_value(self.value)
 
     @property
     def default_text(self) -> str:
-        """The default as text for people."""
+        """The default as it is shown to users."""
         return describe_value(self.default)
 
 
 def describe_value(value: Any) -> str:
-    """Return a setting's value as text for people; None and empty lists become "not set"."""
+    """Return a setting's value as it is shown to users: None and empty lists as "not set"."""
     if value is None or value == []:
         return "not set"
     if isinstance(value, list | tuple):

@@ -169,7 +169,7 @@ def _append_feature_maps(spec: RunSpec) -> RunSpec:
     if maps and not all(is_encoder(name) for name in spec.body):
         flags = ", ".join(f"--{name}" for name, number in asked.items() if number is not None)
         raise InputError(
-            f"these settings need a frozen encoder as the body: {flags}; found: {', '.join(spec.body)}",
+            f"expected a frozen encoder as the body with {flags}, found: {', '.join(spec.body)}",
             hint="--body identity",
         )
     return replace(spec, body=tuple(name + maps for name in spec.body), project=None, expand=None, buckets=None)
