@@ -188,7 +188,7 @@ def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
     column, kind = entries["column"], entries["kind"]
     if (kind is FeatureKind.CATEGORICAL) is not ("categories" in entries):
         found = f"a {kind} column with{'' if 'categories' in entries else 'out'} categories: {column}"
-        raise InputError(f"expected categories for categorical columns only in {where}, found {found}")
+        raise InputError(f"in {where}: expected categories for a categorical column, and for no other, found {found}")
     if kind is not FeatureKind.NUMERIC and "range" in entries:
         raise InputError(f"expected no range for a {kind} column in {where}, found a range for: {column}")
     return Feature(**entries)
