@@ -130,11 +130,14 @@ class TrainingRound:
     def __post_init__(self) -> None:
         where = f"training of round {self.round}, exchange {self.exchange!r}"
         if not (0 < self.noise_multiplier < math.inf and 0 < self.clip < math.inf and 0 < self.sample_rate <= 1):
+            found = f"noise_multiplier {self.noise_multiplier}, clip {self.clip}, sample_rate {self.sample_rate}"
             raise InputError(
-                f"{where}: noise multiplier, clip and sample rate must be above 0, the rate at most 1, found: {self}"
+                f"{where}: expected a finite noise_multiplier > 0, a finite clip > 0 and 0 < sample_rate <= 1, found: "
+                f"{found}"
             )
         if self.round < 0 or self.steps < 1 or self.coordinates < 1:
-            raise InputError(f"{where}: steps and coordinates must be at least 1, and round 0 or more, found: {self}")
+            found = f"round {self.round}, steps {self.steps}, coordinates {self.coordinates}"
+            raise InputError(f"{where}: expected round >= 0, steps >= 1 and coordinates >= 1, found: {found}")
         _check_grid(where, self.noise, self.grid)
 
     @property

@@ -1,10 +1,10 @@
 """DP-SGD: how bodies are trained under noise, and how much noise a budget needs.
 
 In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling). The gradient of each
-drawn record is clipped to L2 norm `clip` and rounded towards zero to the grid. These gradients are summed, and noise of
-std `noise_multiplier * clip` is added. The number of steps, the rate and the divisor are the same for every client and
-depend on no record. The trained body never leaves the client, but its privacy cost is counted as if it were released.
-So the cost of the statistics can be computed as if everyone knew the body.
+drawn record is clipped to L2 norm `clip` and rounded towards zero to multiples of `grid`. The sum of these gradients
+gets noise of std `noise_multiplier * clip`. The number of steps, the rate and the divisor are the same for every client
+and depend on no record. The trained body never leaves the client, but its privacy cost is counted as if it were
+released. So the cost of the statistics can be computed as if everyone knew the body.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SgdRoundPlan:
         return choose_grid(self.std)
 
     def clip_gradients(self, gradients: Tensor) -> Tensor:
-        """Clip each record's gradient (n, d) and round it to the grid; a gradient that is not finite becomes 0."""
+        """Clip each record's gradient (n, d) and round it to multiples of `grid`; set it to 0 if it is not finite."""
         rows = gradients.detach().to(torch.float64)
         rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, 0.0)
         return round_towards_zero(clip_row_norms(rows, self.clip), self.grid)
@@ -80,8 +80,8 @@ def find_training_noise(
     """Find the smallest noise multiplier with which these steps of DP-SGD spend at most this share of epsilon.
 
     `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. At a large
-    epsilon the grid of the noise would use up more than half of delta; then the noise is computed for a smaller
-    epsilon, at which the grid uses less.
+    epsilon it would use up more than half of delta; then the noise is computed for a smaller epsilon, at which it uses
+    less.
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:
@@ -111,7 +111,7 @@ def find_release_noise_with_training(
         kept = max(budgets_without_grid, key=lambda one: one.epsilon)
         limit = f"the budget is epsilon {budget.epsilon:g}"
         if kept.epsilon < budget.epsilon:
-            limit = f"of epsilon {budget.epsilon:g} the grid of the discrete noise leaves {kept.epsilon:g}"
+            limit = f"of the budget's epsilon {budget.epsilon:g}, discrete noise can use at most {kept.epsilon:g}"
         raise InputError(
             f"DP-SGD alone would spend the privacy budget: {plan.steps * rounds} steps at sample rate "
             f"{plan.sample_rate:g} with noise multiplier {plan.noise_multiplier:g} have epsilon "
