@@ -1,17 +1,18 @@
 """The Laplace approximation of the posterior of FedLog's head, in closed form.
 
-With p = softmax(|eta_y|^2 / 4) and nu the posterior's number of records, minus the Hessian of the log posterior is
+`core/posterior.py` explains eta (the head), phi and nu (here the posterior's). With p = softmax(|eta_y|^2 / 4), the
+negative Hessian of the log posterior is
 
-    H = nu * (blockdiag_y(p_y * (I / 2 + eta_y eta_y^T / 4)) - g g^T),      g_y = p_y eta_y / 2,
+    H = nu * (blockdiag_y(p_y * (I / 2 + eta_y eta_y^T / 4)) - g g^T),      g_y = p_y eta_y / 2.
 
-each block a scaled identity and a rank-one term, less one global rank-one term. So its inverse is known (Sherman and
-Morrison, twice), and the logits z_y = eta_y . phi of a record have, with r_y = |eta_y| and h_y = 1 + r_y^2 / 2,
+Each block is a multiple of the identity plus a matrix of rank one, and g g^T has rank one too. So the formula of
+Sherman and Morrison, used twice, gives the inverse of H, and with it the covariance of the logits z_y = eta_y . phi:
 
     nu * cov(z_y, z_x) = [y = x] * (2 / p_y) * (|phi|^2 - z_y^2 / (2 h_y)) + a_y a_x / s,
-    a_y = z_y / h_y,     s = sum_y p_y / h_y.
+    h_y = 1 + |eta_y|^2 / 2,     a_y = z_y / h_y,     s = sum_y p_y / h_y.
 
-p_y may be too small for float64 (a class without records), so variances are kept as logarithms. No matrix with one row
-for each entry of the head is ever made.
+p_y may be too small for float64 (a class without records), so variances are kept as logarithms. The code uses these
+formulas only, and never makes H, which has a row for each entry of the head.
 """
 
 from __future__ import annotations

@@ -87,11 +87,11 @@ def solve_head(posterior: Posterior) -> MapHead:
         weights = torch.from_numpy(direction * scale[:, None]).to(posterior.chi.device)
     certificate = _certify(posterior, weights, t, iterations)
     if not certificate.holds:
+        error = float(np.maximum(certificate.relative_gradient, certificate.log_partition_error))  # NaN if one is NaN
         raise RunError(
             "the head could not be solved precisely enough, because the features are too large for float64, found: "
-            f"relative gradient {certificate.relative_gradient:.3g} and log partition error "
-            f"{certificate.log_partition_error:.3g} (at most {certificate.tolerance:.3g}, which may be at most "
-            f"{_MAX_TOLERANCE:g}), sum of |chi_y| / nu 1e{float(np.logaddexp.reduce(log_s)) / math.log(10):.1f}",
+            f"error {error:.3g} at tolerance {certificate.tolerance:.3g} (expected an error of at most the tolerance, "
+            f"and a tolerance of at most {_MAX_TOLERANCE:g})",
             hint="clip or normalise the features",
         )
     return MapHead(weights, certificate)

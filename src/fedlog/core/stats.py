@@ -127,13 +127,10 @@ def find_least_count_for_mean(std: float) -> float:
 
 
 class Detail(StrEnum):
-    """How detailed the summed second moments are; w is the number of features.
-
-    Counts and sums of each class are always summed.
-    """
+    """Which second moments are summed, beside the counts and sums of each class; w is the number of features."""
 
     MEANS = "means"
-    """Counts and class sums alone."""
+    """None: counts and class sums alone."""
     SQUARES = "squares"
     """For each class the sum of the squared features, (n_class, w)."""
     SECOND = "second"

@@ -173,14 +173,14 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
 
 
 def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The smallest residual sum of squares plus penalty that weights can have for that strength."""
+    """The smallest sum of squared residuals plus penalty that any weights reach, for that strength of the prior."""
     return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
 
 
 def _log_evidence(
     strength: float, values: Tensor, turned: Tensor, squares: float, shape: float, prior_rate: float
 ) -> float:
-    """ln p(targets | strength), up to a term that does not depend on the strength."""
+    """The log probability of the targets for that strength of the prior, without terms that every strength shares."""
     fit = float(torch.log(strength / (values + strength)).sum()) / 2
     return fit - shape * math.log(prior_rate + _residual(strength, values, turned, squares) / 2)
 
